@@ -143,7 +143,8 @@ class Connection(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         try:
-            handler(Received(subject.decode(), reply.decode(), data, headers))
+            # a subject that is no UTF-8 must not be missing among those that are delivered in order
+            handler(Received(subject.decode("utf-8", "replace"), reply.decode(), data, headers))
         except Exception as error:  # must not end the reading task
             await self._error_cb(error)
 

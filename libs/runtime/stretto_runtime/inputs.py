@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
@@ -12,10 +14,15 @@ from stretto_wire.codec import decode
 from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
 from stretto_wire.registry import Input as Input
 
-Kind = Literal["message", "request", "observation", "tick"]
+Kind = Literal["message", "request", "observation", "tick", "damaged"]
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
+JOB = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""the names of jobs (``stretto_messages.base.JobId``)"""
+OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)
+DAMAGED_LISTED = 50
+"""places of damaged journal entries that a dead letter names"""
 
 
 class Meta(NamedTuple):
@@ -39,7 +46,10 @@ class Meta(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data."""
+    """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data.
+
+    A damaged message has no key; its ``fault`` says what is wrong with it, and it is set aside.
+    """
 
     kind: Kind
     key: str
@@ -50,6 +60,7 @@ class Arrival(NamedTuple):
     trace: str
     channel: Channel | None = None
     """of a stored message"""
+    fault: str = ""
 
     @property
     def asked(self) -> tuple[str, str]:
@@ -71,6 +82,7 @@ class Routes:
             for message, scopes in self._scopes.items()
         }
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
+        self._requested = {c.pattern.rstrip(".*") for c in CHANNELS if c.kind == "rpc" and c.service == service}
 
     def filters(self, partition: int) -> list[str]:
         """Subjects to read. Filters of one consumer may not overlap: a cluster input's wide one covers the narrow."""
@@ -85,12 +97,14 @@ class Routes:
     def arrivals(self, stored: Stored, partition: int) -> list[Arrival]:
         """The messages in ``stored``, in order. Raises nothing: each is parsed later, by itself."""
         if stored.subject.startswith("journal."):
-            return [self._entry(stored, index, entry) for index, entry in enumerate(from_json(stored.data))]
+            return self._entries(stored, partition)
         token, _, subject = stored.subject.partition(".")
         before, _, job = subject.rpartition(".")
         route = self._routes.get(before) or self._routes.get(before.rpartition(".")[0])  # telemetry names the pod, too
         if route is None:
             return []
+        if not (token.isascii() and token.isdecimal()):
+            return [_damaged(stored, f"{token!r} is no number of a partition")]
         found: list[Arrival] = []
         channel, scopes = route
         trace = stored.headers.get("traceparent", "")
@@ -112,19 +126,70 @@ class Routes:
             return parse_on(arrival.channel, arrival.subject, arrival.data)
         return parse(arrival.subject, arrival.data)
 
-    def _entry(self, stored: Stored, index: int, entry: dict[str, Any]) -> Arrival:
-        key, subject = entry["key"], entry.get("s", "")
-        meta = Meta(
-            stored.seq,
-            stored.time_s,
-            subject,
-            {},
-            key,
-            observed=entry["kind"] == "observation",
-            request_id=entry.get("id", ""),
-        )
+    def _entries(self, stored: Stored, partition: int) -> list[Arrival]:
+        """The entries of a journal frame; one arrival more, the last, stands for all that are damaged."""
+        try:
+            entries: Any = from_json(stored.data)
+        except ValueError as error:
+            return [_damaged(stored, f"not JSON: {error}")]
+        if not isinstance(entries, list):
+            return [_damaged(stored, f"no list of entries, but of the type {type(entries).__name__}")]
+        found: list[Arrival] = []
+        damaged: list[int] = []
+        for index, entry in enumerate(cast("list[Any]", entries)):
+            arrival = self._entry(stored, index, entry, partition)
+            if arrival is not None:
+                found.append(arrival)
+            else:
+                damaged.append(index)
+        if damaged:
+            listed = ", ".join(map(str, damaged[:DAMAGED_LISTED]))
+            more = ", …" if len(damaged) > DAMAGED_LISTED else ""
+            found.append(_damaged(stored, f"{len(damaged)} of {len(entries)} are no entries: {listed}{more}"))
+        return found
+
+    def _entry(self, stored: Stored, index: int, entry: Any, partition: int) -> Arrival | None:
+        """The arrival of an entry of a frame; None if no owner of this partition can have written it."""
+        if not isinstance(entry, dict):
+            return None
+        get = cast("dict[str, Any]", entry).get
+        kind = cast("Kind", get("kind"))
+        key, subject, request_id, body, trace = (get(name, "") for name in ("key", "s", "id", "d", "tp"))
+        if not (type(key) is type(subject) is type(request_id) is type(body) is type(trace) is str):
+            return None
+        if kind == "request":
+            before, _, job = subject.rpartition(".")
+            sound = before in self._requested and job == key and _partition_of_job(job) == partition
+        elif kind == "observation":
+            head, _, name = subject.rpartition(".")
+            there = CLUSTER_PARTITION if key == CLUSTER else _partition_of_job(key)
+            sound = head == "observed" and name in self._observed and there == partition
+        else:
+            sound = kind == "tick"
+        if not sound:
+            return None
+        observed = kind == "observation"
+        meta = Meta(stored.seq, stored.time_s, subject, {}, key, observed=observed, request_id=request_id)
         source = f"{stored.seq}.{index}.{CLUSTER}" if key == CLUSTER else f"{stored.seq}.{index}"
-        return Arrival(entry["kind"], key, source, subject, entry.get("d", "").encode(), meta, entry.get("tp", ""))
+        return Arrival(kind, key, source, subject, body.encode(), meta, trace)
+
+
+def _damaged(stored: Stored, fault: str) -> Arrival:
+    """Stand for what cannot be read of a stored message."""
+    meta = Meta(stored.seq, stored.time_s, stored.subject, stored.headers, "")
+    return Arrival("damaged", "", str(stored.seq), stored.subject, stored.data, meta, "", fault=fault)
+
+
+@lru_cache(maxsize=1 << 16)
+def _partition_of_job(job: str) -> int | None:
+    """Return the partition of a job, or None if no job can have this name."""
+    return partition_of(job) if JOB.fullmatch(job) else None
+
+
+def input_seq(output_id: str) -> tuple[str, int] | None:
+    """Return source and input sequence of ``<service>:<source>:<i>``, or None for an id that no service made."""
+    found = OUTPUT_ID.fullmatch(output_id)
+    return (found[1], int(found[2])) if found else None
 
 
 def of_cluster(source: str) -> bool:

@@ -12,7 +12,6 @@ stream no longer holds.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -21,26 +20,26 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, read, scan
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.registry import (
     EVENTS_KEPT_S,
     PARTITIONS,
-    STATE,
-    STATE_PREFIX,
     STREAM,
     channel_at,
     channel_of,
     partition_of,
 )
 
-from stretto_runtime.inputs import CLUSTER, Arrival, Routes, of_cluster
+from stretto_runtime.inputs import CLUSTER, Arrival, Routes, input_seq, of_cluster
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.ownership import Ownership
-from stretto_runtime.owner.snapshots import Cursor, Document, document_of
+from stretto_runtime.owner.recovery import document_of
+from stretto_runtime.owner.snapshots import Document, cursor_of
 from stretto_runtime.owner.terms import Term, term_at, terms
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import Metrics, Tracing
@@ -69,8 +68,7 @@ class Decision:
 
     def differences(self) -> list[tuple[str, Any, Any]]:
         """(field, then, now) of every leaf that differs; None where it is missing."""
-        old = dict(_leaves("", json.loads(self.then))) if self.then else {}
-        new = dict(_leaves("", json.loads(self.now))) if self.now else {}
+        old, new = (dict(_leaves("", _document(body))) if body else {} for body in (self.then, self.now))
         return [(name, old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
@@ -257,11 +255,11 @@ class _Again:
 
     async def _compare(self, known: list[Term], began: int, done: Replayed) -> None:
         then = await self._then()
-        cursor = await self._cursor()
+        cursor = await cursor_of(self._bus, self._service.name, self._number)
         made = {name: (subject, body) for name, (subject, body) in self._recorder.made.items() if self._ours(subject)}
         now_s, expired = time.time(), 0
         for name in {**then, **made}:
-            seq = int(_source(name).partition(".")[0])
+            seq = (input_seq(name) or ("", 0))[1]
             old, new = then.get(name), made.get(name)
             stored, subject = (old[0], old[1]) if old else (None, new[0] if new else "")
             if old is None and seq > max(cursor.seq, 0):
@@ -298,24 +296,20 @@ class _Again:
         token = partition_of(self._job)
         for stored in await read(self._bus, STREAM, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
             name = stored.headers.get("Nats-Msg-Id", "")
-            if not name.startswith(mine) or not _source(name).partition(".")[0].isdigit():
+            made = input_seq(name)
+            if not name.startswith(mine) or made is None:
                 continue  # published by hand
-            if (
-                of_cluster(_source(name)) == (self._key == CLUSTER)
-                and int(_source(name).partition(".")[0]) <= self._end
-            ):
+            if of_cluster(made[0]) == (self._key == CLUSTER) and made[1] <= self._end:
                 found[name] = (stored, stored.subject.partition(".")[2], stored.data)
         return found
 
-    async def _cursor(self) -> Cursor:
-        subject = f"{STATE_PREFIX}cursor.{self._service.name}.{self._number}"
-        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
-        return Cursor(**json.loads(found[-1].data)) if found else Cursor()
 
-
-def _source(output_id: str) -> str:
-    """``<service>:<source>:<i>``"""
-    return output_id.split(":")[1] if output_id.count(":") == 2 else ""
+def _document(body: bytes) -> Any:
+    """The JSON of a decision; its bytes as text if it is none, because others may publish there too."""
+    try:
+        return from_json(body)
+    except ValueError:
+        return {"(not JSON)": repr(body)}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

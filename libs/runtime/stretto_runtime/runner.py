@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -34,6 +34,8 @@ from stretto_runtime.settings import Settings
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0
+LOST_NAMED = 20
+"""keys with damaged state that /readyz names"""
 
 log = structlog.get_logger("stretto.service")
 
@@ -118,6 +120,8 @@ class Runner:
             waiting = [number for number in mine if number not in self._partitions]
             faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
         connected = self._bus is not None and self._bus.connected
+        lost = sorted({key for partition, _ in self._partitions.values() for key in partition.lost})
+        warnings = [self._warnings.warning if self._warnings else "", _damage_warning(lost)]
         return {
             "service": self.service.name,
             "version": self.service.version,
@@ -129,7 +133,7 @@ class Runner:
             "should_own": mine,
             "faults": faults,
             "refusal": self._refusal,
-            "warning": self._warnings.warning if self._warnings else "",
+            "warning": "; ".join(warning for warning in warnings if warning),
         }
 
     async def call(self, request: Message, timeout_s: float, trace: str) -> Any:
@@ -237,6 +241,16 @@ class Runner:
             _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
             if late:
                 log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
+
+
+def _damage_warning(lost: Sequence[str]) -> str:
+    """The text for /readyz about keys that cannot be continued; empty without any."""
+    if not lost:
+        return ""
+    named = ", ".join(lost[:LOST_NAMED]) + (f" and {len(lost) - LOST_NAMED} more" if len(lost) > LOST_NAMED else "")
+    return (
+        f"the saved state of {named} is damaged; nothing is decided for it any more: see the dead letters, dlq.state.>"
+    )
 
 
 async def serve(service: Service, stop: asyncio.Event) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from stretto_bus import Client
 from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer, Runner, Service
-from stretto_runtime.owner.snapshots import document_of
+from stretto_runtime.owner.recovery import document_of
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import partition_of
 

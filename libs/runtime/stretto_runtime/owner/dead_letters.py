@@ -1,19 +1,45 @@
-"""Dead letters: inputs that a service refuses or breaks on, set aside with the reason."""
+"""Dead letters: inputs that a service refuses or breaks on, and bytes that are damaged, set aside with the reason."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import structlog
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Writer
-from stretto_wire.registry import DEAD_LETTERS
+from stretto_wire.registry import DEAD_LETTERS, STATE_PREFIX
 
 from stretto_runtime.inputs import Arrival
 from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.seals import Damage
 
 ERROR_CHARACTERS_MAX = 2000
 FIELD_CHARACTERS_MAX = 500
+SUBJECT_BYTES_MAX = 1000
+"""Bound of a letter's subject: the server hangs up on a line of more than 4096 bytes."""
+HEADERS_BYTES_MAX = 64 << 10
+"""Room for the headers within the server's bound of a message."""
+DAMAGED = "damaged"
+"""reason of a letter, and code of a refused request, where stored bytes could not be read"""
 
 log = structlog.get_logger("stretto.handling")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter. ``more`` are further headers, of which empty ones are left out."""
+
+    id: str
+    subject: str
+    """of the message that is set aside"""
+    seq: int
+    reason: str
+    error: str
+    data: bytes
+    more: dict[str, str]
+    job: str = ""
+    trace: str = ""
 
 
 class DeadLetters:
@@ -31,36 +57,60 @@ class DeadLetters:
         self._written.clear()
 
     async def add(self, arrival: Arrival, reason: str, text: str, more: dict[str, str], live: bool) -> None:
-        """Set an input aside; ``more`` are further headers, of which empty ones are left out.
+        """Set an input aside.
 
         Raises:
             BusFault: the letters of predecessors could not be read.
         """
-        subject = f"dlq.{arrival.subject or f'tick.{self._service}'}"
         letter_id = f"dlq:{self._service}:{arrival.source}"
-        if not live and letter_id in await self._ids(subject):
+        subject = arrival.subject or f"tick.{self._service}"
+        seq, key, trace = arrival.meta.seq, arrival.key, arrival.trace
+        await self._write(Letter(letter_id, subject, seq, reason, text, arrival.data, more, key, trace), live)
+
+    async def set_aside(self, damages: Iterable[Damage]) -> None:
+        """Store the letters of damaged messages of the bucket; ``seq`` is then the sequence in the bucket's stream.
+
+        Raises:
+            BusFault: the letters of predecessors could not be read, or one was not stored.
+        """
+        for damage in damages:
+            place = f"state.{damage.subject.removeprefix(STATE_PREFIX)}"
+            letter_id = f"dlq:{self._service}:state.{damage.seq}"
+            letter = Letter(letter_id, place, damage.seq, DAMAGED, damage.reason, damage.data, {})
+            await self._write(letter, live=False)
+            await self._writer.drain()
+
+    async def _write(self, letter: Letter, live: bool) -> None:
+        subject = f"dlq.{letter.subject}"
+        if len(subject.encode()) > SUBJECT_BYTES_MAX:
+            subject = f"dlq.long.{self._service}"
+        if not live and letter.id in await self._ids(subject):
             return
+        room = self._context.bus.connection.max_payload - HEADERS_BYTES_MAX
+        more = {"subject": letter.subject, **letter.more} if letter.reason == DAMAGED else dict(letter.more)
+        if len(letter.data) > room:
+            more["cut-from"] = f"{len(letter.data)} bytes"
         headers = {
-            "Nats-Msg-Id": letter_id,
-            "reason": reason,
-            "error": text[:ERROR_CHARACTERS_MAX],
+            "Nats-Msg-Id": letter.id,
+            "reason": letter.reason,
+            "error": letter.error[:ERROR_CHARACTERS_MAX],
             "service": self._service,
-            "seq": str(arrival.meta.seq),
+            "seq": str(letter.seq),
             **{name: value[:FIELD_CHARACTERS_MAX] for name, value in more.items() if value},
         }
-        if arrival.trace:
-            headers["traceparent"] = arrival.trace
-        self._context.metrics.dead_letters.labels(self._service, reason).inc()
+        if letter.trace:
+            headers["traceparent"] = letter.trace[:FIELD_CHARACTERS_MAX]
+        self._context.metrics.dead_letters.labels(self._service, letter.reason).inc()
         log.warning(
             "dead letter",
-            subject=subject.removeprefix("dlq."),
-            reason=reason,
-            error=text[:FIELD_CHARACTERS_MAX],
-            seq=arrival.meta.seq,
-            job=arrival.key,
-            trace_id=arrival.trace[3:35],
+            subject=letter.subject[:FIELD_CHARACTERS_MAX],
+            reason=letter.reason,
+            error=letter.error[:FIELD_CHARACTERS_MAX],
+            seq=letter.seq,
+            job=letter.job,
+            trace_id=letter.trace[3:35],
         )
-        self._writer.send_plain(subject, arrival.data, headers)
+        self._writer.send_plain(subject, letter.data[:room], headers)
 
     async def _ids(self, subject: str) -> set[str]:
         """Return the ids that predecessors used: the server forgets ids sooner than an outage may last."""

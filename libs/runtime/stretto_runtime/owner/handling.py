@@ -23,7 +23,7 @@ from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.dead_letters import DeadLetters
+from stretto_runtime.owner.dead_letters import DAMAGED, DeadLetters
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
@@ -45,6 +45,13 @@ class Made(NamedTuple):
 
     outputs: list[Output]
     reply: bytes | None = None
+
+
+def damaged_reply(service: str, job: str) -> bytes:
+    """The body of a refused request about a job whose saved state is damaged."""
+    text = f"the saved state of {job!r} is damaged, so {service} cannot continue it"
+    remedy = "submit the job under another name; the dead letters below dlq.state hold what was saved"
+    return refusal(DAMAGED, text, "job", job, remedy)
 
 
 @dataclass(slots=True)
@@ -120,6 +127,13 @@ class Handling:
         if self.writer.full:
             await self.writer.room()
         key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
+        if arrival.kind == "damaged":
+            await self._letters.add(arrival, DAMAGED, arrival.fault, {}, self.live)
+            return True
+        if key in self.machines.lost:
+            if request:
+                await self._reply(arrival, DAMAGED, damaged_reply(self._service.name, key))
+            return False
         if self.machines.contains(key, meta.seq):
             return False
         if request and (known := self._known(arrival)) is not None:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.snapshots import Document, pack, unpack
+from stretto_runtime.owner.snapshots import Document, digest, pack, unpack
 from stretto_runtime.process.faults import Refusal
 
 LANES = 512
@@ -54,12 +54,13 @@ class MachineFactory(Protocol):
 class Slot:
     """One key: its machine, and the document and events to build it again from."""
 
-    __slots__ = ("base", "events", "machine", "replies", "seq", "trace")
+    __slots__ = ("base", "events", "machine", "replies", "seq", "time_s", "trace")
 
     def __init__(self, machine: Any, base: Document | None) -> None:
         self.machine = machine
         self.base = base
         self.seq = base.seq if base else 0
+        self.time_s = base.time_s if base else 0.0
         self.trace = base.trace if base else ""
         self.events: list[tuple[object, float]] = []
         self.replies: OrderedDict[str, list[Any]] = OrderedDict(base.replies if base else {})
@@ -93,6 +94,8 @@ class Machines:
         }
         self.slots: dict[str, Slot] = {}
         self.dirty: set[str] = set()
+        self.lost: frozenset[str] = frozenset()
+        """keys whose saved state is damaged: nothing is handled for them"""
         self.saved_bytes = 0
         """size of the states in the last documents"""
 
@@ -157,19 +160,33 @@ class Machines:
         parted: str = getattr(machine, "parted", "")
         state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
         self.saved_bytes += len(state)
-        parts, unsaved = (dict(base.parts), dict(base.unsaved)) if base else ({}, {})
-        for name in sorted(machine.changed if parted else parts):  # no longer parted: all of them go
+        parts, total = (dict(base.parts), base.digest) if base else ({}, 0)
+        changed = sorted(machine.changed if parted else parts)  # no longer parted: all of them go
+        for name in changed:
             entry = getattr(machine.state, parted).get(name) if parted else None
-            unsaved.setdefault(name, parts.pop(name, None))
+            total = digest({name: parts.pop(name, None)}, total, -1)
             if entry is not None:
                 dumped = self._part_adapter(key, parted).dump_json(entry)
                 self.saved_bytes += len(dumped)
                 parts[name] = pack(dumped)
+                total = digest({name: parts[name]}, total)
         if parted:
             machine.changed.clear()
-        version, gone = self._version_of(machine), set(base.gone) if base else set[str]()
-        replies = dict(slot.replies)
-        return Document(slot.seq, version, pack(state), slot.trace, replies, parted, parts, unsaved, gone)
+        one, other = base.behind if base else (set[str](), set[str]())
+        return Document(
+            slot.seq,
+            self._version_of(machine),
+            pack(state),
+            slot.trace,
+            dict(slot.replies),
+            parted,
+            slot.time_s,
+            base.ordinal + 1 if base else 1,
+            parts,
+            total,
+            ({*one, *changed}, {*other, *changed}),
+            first=base is None,
+        )
 
     def dump(self, key: str, machine: Any) -> bytes:
         """JSON of a machine's state."""
@@ -193,7 +210,7 @@ class Machines:
 
     def _advance(self, key: str, slot: Slot, event: object, now: float, seq: int) -> None:
         slot.events.append((event, now))
-        slot.seq = seq
+        slot.seq, slot.time_s = seq, now
         self.dirty.add(key)
 
     def _restore(self, key: str, slot: Slot) -> None:

@@ -19,6 +19,9 @@ from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_bus.writer import Fence
 from stretto_wire.registry import STATE, STATE_PREFIX
 
+ALIVE = b"1"
+"""content of a member's entry"""
+
 log = structlog.get_logger("stretto.ownership")
 
 
@@ -61,6 +64,7 @@ class Ownership:
         self._bus = bus
         self._service = service
         self._partitions = partitions
+        self._numbers = {str(number): number for number in range(partitions)}
         self._lease_s = lease_s
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,7 +170,7 @@ class Ownership:
         return f"{STATE_PREFIX}member.{self._service}.{self.member}"
 
     async def _renew(self) -> None:
-        await self._bus.store(self._member_key, b"1", {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
+        await self._bus.store(self._member_key, ALIVE, {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
 
     def _reconnected(self) -> None:
         self._tasks.append(asyncio.create_task(self._refresh_surely()))
@@ -219,6 +223,9 @@ class Ownership:
         kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
         name = rest.rpartition(".")[2]
         gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
+        if kind == "member" and not gone and stored.data != ALIVE:  # a living member renews its entry soon
+            log.error("an entry of no member is passed over", subject=stored.subject, value=repr(stored.data[:100]))
+            return False
         if kind == "member":
             known = name in self.members
             if gone:
@@ -228,11 +235,11 @@ class Ownership:
                 self.members.add(name)
                 self._renewed_s[name] = asyncio.get_running_loop().time()
             return known == gone
-        try:
-            partition, holder = int(name), "" if gone else stored.data.decode()
-        except ValueError:  # not from a replica: it must not end the watching
+        partition = self._numbers.get(name)
+        if partition is None:  # not from a replica: it must not end the watching
             log.error("an entry of no partition is passed over", subject=stored.subject, value=repr(stored.data[:100]))
             return False
+        holder = "" if gone else stored.data.decode("utf-8", "replace")  # unreadable: nobody, so anybody may take it
         if stored.seq <= self.owners.get(partition, ("", 0))[1]:
             return False
         self.owners[partition] = holder, stored.seq

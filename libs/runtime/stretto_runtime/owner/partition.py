@@ -16,9 +16,11 @@ from stretto_bus.faults import BusFault, Fault, Fenced
 from stretto_bus.writer import Fence, Writer, learn_streams
 
 from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.recovery import load
 from stretto_runtime.owner.session import Orders, Parts, Session
 from stretto_runtime.owner.snapshots import Snapshots
 from stretto_runtime.owner.succession import finish, published_ids
@@ -51,6 +53,11 @@ class Partition:
     def live(self) -> bool:
         """True if it handles new inputs."""
         return self.session is not None
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The keys whose saved state is damaged: nothing is handled for them."""
+        return self.machines.lost if self.machines is not None else frozenset()
 
     @property
     def fault(self) -> str:
@@ -121,19 +128,29 @@ class Partition:
         subject = fence_subject(service.name, self.number)
         body = Term.of(service).body(context.ownership.member, self.epoch, handled_to)
         fence = Fence(subject, await context.bus.store(subject, body))
-        loaded = await snapshots.load(fence.seq)
-        if handled_to is None:
-            loaded = await finish(context, self.number, loaded, snapshots, fence)
+        writer = Writer(context.bus, fence, self._orders.wake)
+        loaded = await load(snapshots, service, fence.seq)
+        await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
+        if handled_to is None or loaded.fell_back:
+            try:
+                loaded = await finish(context, self.number, loaded, snapshots, fence)
+            except (
+                Refusal
+            ):  # other code decided the inputs since an earlier document: only this code may not repeat them
+                if not loaded.uncertain:
+                    raise
+                loaded = await finish(context, self.number, loaded.without_uncertain(), snapshots, fence)
         machines = Machines(service)
+        machines.lost = loaded.lost
         try:
             await machines.load_in_thread(loaded.documents)
         except Refusal:
-            if handled_to is not None:
+            if handled_to is not None and not loaded.fell_back:
                 await snapshots.mark(loaded.cursor, 0, clean=True)  # nothing was begun here
             raise
+        machines.dirty.update(loaded.uncertain)  # the next snapshot replaces what is damaged
         self.machines = machines
         published = await published_ids(context.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
-        writer = Writer(context.bus, fence, self._orders.wake)
         subject = f"journal.{service.name}.{self.number}"
         journal = Journal(writer, subject, service.settings.journal_ttl_s, self._orders.wake)
         handling = Handling(context, Takeover(self.number, fence.seq, loaded.attempt, published), machines, writer)

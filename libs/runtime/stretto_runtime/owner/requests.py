@@ -17,7 +17,8 @@ from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.handling import Handling, Request
+from stretto_runtime.owner.dead_letters import DAMAGED
+from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
 LOGGED = 100
@@ -68,6 +69,9 @@ class Requests:
             message = parse(subject, msg.data)
         except WireError as error:
             self._answer(msg.reply, "invalid", refusal("invalid", str(error), error.field, error.value, error.remedy))
+            return
+        if message.job in self._handling.machines.lost:
+            self._answer(msg.reply, DAMAGED, damaged_reply(self._service.name, message.job))
             return
         if type(message) in self._service.queries:
             self._inform(msg.reply, message)

@@ -20,11 +20,12 @@ from stretto_bus.ordered_consumer import Stored, read, scan
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
 
-from stretto_runtime.inputs import CLUSTER, CLUSTER_PARTITION, of_cluster
+from stretto_runtime.inputs import CLUSTER, CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.snapshots import Cursor, Document, Loaded, Snapshots, documents_of
+from stretto_runtime.owner.recovery import Loaded, recovered
+from stretto_runtime.owner.snapshots import Cursor, Snapshots
 from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.service import Service
@@ -42,7 +43,12 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     """
     service, cursor = context.service, loaded.cursor
     own = Term.of(service)
-    known = [term for term in await terms(context.bus, service.name, number, fence.seq) if term.fence < fence.seq]
+    # after a clean shutdown our term begins before our fence: inputs in between may be replayed here, too
+    known = [
+        term
+        for term in await terms(context.bus, service.name, number, fence.seq)
+        if term.fence < fence.seq or (term.fence == fence.seq and term.seq < fence.seq)
+    ]
     if not known or (known[-1].fence == cursor.fence and known[-1].decides_as(own)):
         return loaded  # no predecessor, or one that wrote the snapshot and decides as we do
     pending = [term_at(known, cursor.seq + 1), *(term for term in known if term.seq > cursor.seq)]
@@ -51,7 +57,8 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     writer = _Comparing(context.bus, fence, await _unfinished(context.bus, service.name, number, loaded, fence), number)
     documents = dict(loaded.documents)
     coming = deque(pending[1:])
-    handling = await _handling(context, number, pending[0], documents, writer, fence)
+    takeover = Takeover(number, fence.seq, 1)
+    handling = await _handling(context, takeover, pending[0], replace(loaded, documents=documents), writer)
     # a server that has our fence has everything before it
     filters = [*context.routes.filters(number), fence.subject]
     async for stored in scan(context.bus, STREAM, filters, cursor.seq + 1, fence.seq):
@@ -61,7 +68,9 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
             continue
         while coming and coming[0].seq < stored.seq:
             documents |= handling.machines.documents(sorted(handling.machines.slots))
-            handling = await _handling(context, number, coming.popleft(), documents, writer, fence)
+            handling = await _handling(
+                context, takeover, coming.popleft(), replace(loaded, documents=documents), writer
+            )
         await handling.handle(stored)
     writer.finish()
     await writer.drain()
@@ -69,23 +78,31 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     done = Cursor(fence.seq, fence.seq - 1, service.version)
     await snapshots.save(changed, done)
     log.info("finished what another term had begun", partition=number, after=cursor.seq, up_to=fence.seq)
-    return replace(loaded, cursor=done, documents=documents | changed)
+    return replace(loaded, cursor=done, documents=documents | changed, uncertain=frozenset())
 
 
 async def check_snapshots(bus: Bus, service: Service) -> None:
-    """Check, before anything is taken, that this code can continue everything that is saved. Raises Refusal."""
+    """Check, before anything is taken, that this code can continue everything that is saved and sound.
+
+    Damage is logged only; whoever owns the partition sets it aside.
+
+    Raises:
+        Refusal: this code cannot continue a sound document.
+    """
     snaps = await read(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.>"], deliver_policy="last_per_subject")
-    for (_, key), document in documents_of(snaps).items():
+    found = recovered(snaps)
+    for damage in found.damages:
+        log.error("a saved state is damaged", subject=damage.subject, seq=damage.seq, reason=damage.reason)
+    for (_, key), document in found.documents.items():
         await Machines(service).load_in_thread({key: document})
 
 
-async def _handling(
-    context: Context, number: int, term: Term, documents: dict[str, Document], writer: Writer, fence: Fence
-) -> Handling:
+async def _handling(context: Context, takeover: Takeover, term: Term, loaded: Loaded, writer: Writer) -> Handling:
     then = term.service(context.service) or context.service
     machines = Machines(then)
-    await machines.load_in_thread(documents)
-    return Handling(replace(context, service=then), Takeover(number, fence.seq, 1), machines, writer)
+    machines.lost = loaded.lost
+    await machines.load_in_thread(loaded.documents)
+    return Handling(replace(context, service=then), takeover, machines, writer)
 
 
 async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> frozenset[str]:
@@ -99,13 +116,25 @@ async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence
     """Published outputs of inputs that no document contains."""
     found: dict[str, Stored] = {}
     async for stored in _outputs(bus, service, number, loaded.cursor.out_seq + 1, fence.seq, False):
-        source = stored.headers["Nats-Msg-Id"].split(":")[1]
+        made = input_seq(stored.headers["Nats-Msg-Id"])
+        if made is None:
+            continue  # published by hand
+        source, seq = made
         # outputs of the cluster's machine are stored in the partitions of the jobs that they are about
-        owner = CLUSTER_PARTITION if of_cluster(source) else int(stored.subject.partition(".")[0])
-        document = loaded.documents.get(CLUSTER if of_cluster(source) else stored.subject.rpartition(".")[2])
-        if owner == number and int(source.partition(".")[0]) > max(loaded.cursor.seq, document.seq if document else 0):
+        owner = CLUSTER_PARTITION if of_cluster(source) else number_of(stored.subject)
+        key = CLUSTER if of_cluster(source) else stored.subject.rpartition(".")[2]
+        document = loaded.documents.get(key)
+        if key in loaded.lost:
+            continue  # nothing is decided for it any more
+        if owner == number and seq > max(loaded.cursor.seq, document.seq if document else 0):
             found[stored.headers["Nats-Msg-Id"]] = stored
     return found
+
+
+def number_of(subject: str) -> int:
+    """The partition in front of a stored subject; -1 if there is none."""
+    token = subject.partition(".")[0]
+    return int(token) if token.isascii() and token.isdecimal() else -1
 
 
 async def _outputs(

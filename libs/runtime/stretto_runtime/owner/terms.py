@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import structlog
 from pydantic import ValidationError
+from pydantic_core import from_json
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_wire.registry import STREAM
 
 from stretto_runtime.service import Service
+
+log = structlog.get_logger("stretto.terms")
 
 
 def fence_subject(service: str, partition: int) -> str:
@@ -53,9 +57,23 @@ class Term:
 
     @classmethod
     def read(cls, fence: Stored) -> Term:
-        """The term that a fence records."""
-        record: dict[str, Any] = json.loads(fence.data)
-        return cls(record.get("after", fence.seq), record["version"], record["settings"], fence.seq)
+        """The term that a fence records; one without recorded settings if the fence cannot be read."""
+        try:
+            record: Any = from_json(fence.data)
+        except ValueError:
+            record = None
+        fields = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
+        after, version, settings = fields.get("after", fence.seq), fields.get("version"), fields.get("settings")
+        sound = type(after) is int and 0 <= after <= fence.seq and type(version) is int and isinstance(settings, dict)
+        if not sound:
+            log.error(
+                "a fence cannot be read; its term counts as one without recorded settings",
+                subject=fence.subject,
+                seq=fence.seq,
+                data=repr(fence.data[:100]),
+            )
+            return cls(fence.seq, None, None, fence.seq)
+        return cls(after, version, settings, fence.seq)
 
     def service(self, own: Service) -> Service | None:
         """``own`` under the settings of this term; None if there are none, or this code cannot read them."""

@@ -132,7 +132,7 @@ async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
 
 async def saved(client: Client) -> bool:
     """Return True if any snapshot was written."""
-    subject = f"{STATE_PREFIX}cursor.dispatcher.*"
+    subject = f"{STATE_PREFIX}cursor.dispatcher.>"
     return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))
 
 

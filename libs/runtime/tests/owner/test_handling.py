@@ -23,7 +23,8 @@ def handling_of(service: Counting) -> Handling:
     routes = SimpleNamespace(
         arrivals=lambda stored, number: [stored], message=lambda arrival: Add("a", arrival.value), seen=arrivals
     )
-    context = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock())
+    bus = SimpleNamespace(connection=SimpleNamespace(max_payload=1 << 20))
+    context = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock(), bus=bus)
     return Handling(context, Takeover(0), Machines(service), MagicMock(full=False))  # type: ignore[arg-type]
 
 

@@ -40,7 +40,7 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
             pass
         if save and "a" in machines.slots:
             reloaded = Machines(Factory())
-            reloaded.load({k: Document.decode(d.encode()) for k, d in machines.documents(["a"]).items()})
+            reloaded.load({k: Document.decode("s", d.encode("s")) for k, d in machines.documents(["a"]).items()})
             machines = reloaded
     if good:
         state = machines.slots["a"].machine.state

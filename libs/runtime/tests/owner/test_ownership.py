@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_counting import Counting, add
+from runtime_counting import Counting, CountingSettings, add
 from runtime_live import connect, eventually, running, settings_of, until_ready
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.writer import Fence, Writer
 from stretto_runtime import EmbeddedServer, Runner
 from stretto_runtime.owner.ownership import Ownership, assign
+from stretto_runtime.owner.recovery import load
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
 from stretto_wire.registry import PARTITIONS, STATE_PREFIX, partition_of
 
@@ -68,14 +69,14 @@ async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Cl
     second.owners = dict(first.owners)
     newer = await second.take(3)
     key = first.owner_key(3)
-    document = {"job-a": Document(7, 1, b"{}")}
+    document, counting = {"job-a": Document(7, 1, b"{}")}, Counting(CountingSettings())
     with pytest.raises(Fenced):
         await Snapshots(bus, "dispatcher", 3, key, epoch).save(document, Cursor(7, 7, 1))
     with pytest.raises(Fenced):
-        await Snapshots(bus, "dispatcher", 3, key, epoch).load(1)
+        await load(Snapshots(bus, "dispatcher", 3, key, epoch), counting, 1)
     heir = Snapshots(bus, "dispatcher", 3, key, newer)
     await heir.save(document, Cursor(9, 8, 1))
-    loaded = await heir.load(5)
+    loaded = await load(heir, counting, 5)
     assert loaded.cursor == Cursor(9, 8, 1)
     assert loaded.documents == document
 

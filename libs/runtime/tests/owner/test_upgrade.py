@@ -212,5 +212,5 @@ async def test_who_is_refused_again_and_again_sets_nothing_aside_again(
 
 
 async def saved(client: Client) -> bool:
-    subject = f"{STATE_PREFIX}snap.dispatcher.*.*"
+    subject = f"{STATE_PREFIX}snap.dispatcher.>"
     return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))

@@ -1,0 +1,500 @@
+"""Whatever bytes stand at a subject of log and state: they cost at most the one job that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from runtime_books import expected, feed, joined, settle
+from runtime_counting import Add, Counting, CountingSettings, add
+from runtime_live import Replicas, connect, running, until_ready
+from runtime_upgraded import Upgraded
+from stretto_bus import CallRefused, Client
+from stretto_bus.ordered_consumer import Stored, read
+from stretto_messages.dispatcher import NextShard
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import WorkerReported
+from stretto_runtime import EmbeddedServer, Input, Runner, provision
+from stretto_runtime.inputs import TICK_ENTRY, Routes, request_entry
+from stretto_runtime.owner.ownership import Ownership
+from stretto_runtime.owner.recovery import load, replayable_s
+from stretto_runtime.owner.seals import Damaged, unseal
+from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.owner.terms import Term
+from stretto_runtime.replay import replay
+from stretto_wire.registry import STATE, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
+
+VICTIM = "job-a"
+NUMBER = partition_of(VICTIM)
+BESIDE = next(job for n in range(200) if partition_of(job := f"job-{n}") == NUMBER)
+"""a job of the same partition"""
+ELSEWHERE = next(job for n in range(200) if partition_of(job := f"job-{n}") != NUMBER)
+SNAP = f"{STATE_PREFIX}snap.dispatcher.{NUMBER}.{VICTIM}"
+BUCKET = (
+    *(f"{STATE_PREFIX}cursor.dispatcher.{NUMBER}.{side}" for side in "ab"),
+    f"{STATE_PREFIX}mark.dispatcher.{NUMBER}",
+    *(f"{STATE_PREFIX}owner.dispatcher.{name}" for name in (NUMBER, f"0_{NUMBER}", "99", "x")),
+    f"{STATE_PREFIX}member.dispatcher.dispatcher-ghost",
+    *(f"{STATE_PREFIX}snap.dispatcher.{rest}" for rest in (f"{NUMBER}.x", f"{NUMBER}.{VICTIM}.c", "x.y.z", "99.a.a")),
+    *(f"{STATE_PREFIX}snap.dispatcher.{NUMBER}.{rest}" for rest in (f"{VICTIM}.a.part", "never.a.part", "a.a.b.c.d")),
+)
+"""Subjects whose damage costs nothing at all."""
+LOG = (
+    f"journal.dispatcher.{NUMBER}",
+    f"fence.dispatcher.{NUMBER}",
+    f"evt.v1.gateway.job-cancelled.{VICTIM}",
+    "evt.v1.gateway.job-cancelled.Not~a~job",
+    f"tel.v1.worker.worker-0.{VICTIM}",
+)
+SHAPES = (
+    *(b"", b"1", b"null", b'"text"', b"[]", b"{}", b"[[1]]", b"1e999", b'[null,1,"x",{}]'),
+    b'{"stream":"STRETTO","seq":20}',
+    *(b'[{"kind":"request","key":"a b","s":"rpc.v1.dispatcher.next-shard.a b"}]', b'[{"kind":"observation","key":5}]'),
+    *(b'[{"kind":"observation","key":"job-a","s":"observed.Nothing"}]', b'{"version":1,"settings":[]}', b"[" * 9000),
+    *(b'{"version":1,"settings":{},"after":99999}', b'{"seq":99999,"out_seq":9,"version":1,"fence":1}'),
+    b'{"cursor": 99999, "attempt": 0, "clean": true}',
+)
+hostile = st.one_of(
+    st.sampled_from(SHAPES),
+    st.binary(max_size=300),
+    st.tuples(st.sampled_from(("cut", "flip")), st.integers(0, 10_000)),
+)
+"""Bytes, or how to change what stands there."""
+
+
+class Scaling(CountingSettings):
+    factor: int = 1
+
+
+class Scaled(Counting):
+    """Sums the numbers times a setting."""
+
+    settings_type = Scaling
+
+    def deciding(self) -> dict[str, Any]:
+        return {"factor": self.settings.factor}
+
+    def to_event(self, message: Any, meta: Any) -> Any:
+        event = super().to_event(message, meta)
+        return Add(event.job, event.value * self.settings.factor) if isinstance(event, Add) else event
+
+
+class Listening(Counting):
+    """Reads telemetry, too."""
+
+    inputs = (Input(JobCancelled), Input(WorkerReported))
+
+    def to_event(self, message: Any, meta: Any) -> Any:
+        return None if isinstance(message, WorkerReported) else super().to_event(message, meta)
+
+
+def changed(original: bytes, how: Any) -> bytes:
+    if isinstance(how, bytes):
+        return how
+    if not original:
+        return b"?"
+    place = how[1] % len(original)
+    return (
+        original[:place] if how[0] == "cut" else original[:place] + bytes([original[place] ^ 1]) + original[place + 1 :]
+    )
+
+
+def submission(job: str) -> JobSubmitted:
+    return JobSubmitted(
+        job=job, spec=JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
+    )
+
+
+async def damage(client: Client, subject: str, how: Any) -> None:
+    """Replace the last message of ``subject``, or add one to the log."""
+    stream = STATE if subject.startswith(STATE_PREFIX) else STREAM
+    found = await read(client.bus, stream, [subject], deliver_policy="last_per_subject")
+    await client.bus.store(subject, changed(found[-1].data if found else b"", how))
+
+
+async def add_all(client: Client, added: dict[str, list[int]], jobs: tuple[str, ...]) -> None:
+    """Three numbers for each job; returns once all of them are counted."""
+    for number in (3, 5, 7):
+        for job in jobs:
+            await client.publish(add(job, number))
+            added[job].append(number)
+    async with asyncio.timeout(30):
+        while True:
+            counted = await progress(client)
+            if all(counted.get(job) == expected(added[job]) for job in jobs):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def progress(client: Client) -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False):
+        found.setdefault(event.message.job, []).append((event.message.samples_done, event.message.samples_total))
+    return found
+
+
+@asynccontextmanager
+async def installation(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+    server = EmbeddedServer(folder / "nats")
+    await server.start()
+    try:
+        client = await connect(server)
+        await provision(client.bus)
+        yield server, client
+        await client.close()
+    finally:
+        server.kill()
+
+
+async def letters(client: Client) -> list[str]:
+    return sorted(letter.headers["Nats-Msg-Id"] for letter in await client.dead_letters())
+
+
+async def survive(how: list[Any], both_sides: bool) -> None:
+    """Damage everything while the service runs, then everything once more while it is away; restart it twice."""
+    added: dict[str, list[int]] = {VICTIM: [], BESIDE: [], ELSEWHERE: []}
+    everyone, others = (VICTIM, BESIDE, ELSEWHERE), (BESIDE, ELSEWHERE)
+    with tempfile.TemporaryDirectory() as name:
+        async with installation(Path(name)) as (server, client):
+            await client.publish(submission(BESIDE))
+            async with running(Listening, server, Path(name), lease_s=1.0, snapshot_s=0.05) as runner:
+                await add_all(client, added, everyone)
+                await saved_soundly(client, added)
+                for number, subject in enumerate((*LOG, *BUCKET, f"{SNAP}.a")):
+                    await damage(client, subject, how[number % len(how)])
+                await add_all(client, added, everyone)
+                await until_ready(runner)
+                await saved_soundly(client, added)
+            count = len(LOG) + len(BUCKET) + 1
+            for number, subject in enumerate((*LOG, *BUCKET, f"{SNAP}.b", *([f"{SNAP}.a"] if both_sides else []))):
+                await damage(client, subject, how[(number + 1) % len(how)])
+            count += len(LOG) + len(BUCKET) + 1 + both_sides
+            async with running(Listening, server, Path(name), lease_s=1.0, snapshot_s=0.05) as runner:
+                await check_served(client, runner, added, others if both_sides else everyone)
+                found = await letters(client)
+            assert len(found) == len(set(found)) <= count
+            async with running(Listening, server, Path(name), lease_s=1.0, snapshot_s=0.05) as runner:
+                await check_served(client, runner, added, others if both_sides else everyone)
+            assert await letters(client) == found
+            again = Listening(Listening.settings_type(state_folder=Path(name)))
+            done = await replay(client.bus, again, BESIDE)
+            assert {decision.verdict for decision in done.decisions} == {"same"}
+            counted = await progress(client)
+            assert counted[VICTIM] == expected(added[VICTIM])[: len(counted[VICTIM])]
+
+
+async def saved_soundly(client: Client, added: dict[str, list[int]]) -> None:
+    """Go on until both sides of the victim are sound: each snapshot replaces the older one."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await read(
+                client.bus, STATE, [f"{SNAP}.{side}" for side in "ab"], deliver_policy="last_per_subject"
+            )
+            with contextlib.suppress(Damaged):
+                if len([unseal(stored.subject, stored.data) for stored in found]) == 2:
+                    return
+            await add_all(client, added, (VICTIM,))
+
+
+async def check_served(client: Client, runner: Runner, added: dict[str, list[int]], jobs: tuple[str, ...]) -> None:
+    """``jobs`` go on; the victim, if it is not among them, is refused and named."""
+    await add_all(client, added, jobs)
+    await until_ready(runner)
+    if VICTIM in jobs:
+        assert VICTIM not in runner.report()["warning"]
+        return
+    await client.publish(add(VICTIM, 1))  # is not counted as if the job were new
+    with pytest.raises(CallRefused) as refused:
+        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
+    assert refused.value.code == "damaged"
+    assert refused.value.remedy
+    assert VICTIM in runner.report()["warning"]
+    assert runner.report()["ready"]
+
+
+@example([b'{"stream":"STRETTO","seq":20}'], True)
+@example([b""], False)
+@example([("flip", 3)], True)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(hostile, min_size=4, max_size=12), st.booleans())
+def test_whatever_bytes_stand_anywhere_cost_at_most_the_job_they_name(how: list[Any], both_sides: bool) -> None:
+    asyncio.run(survive(how, both_sides))
+
+
+def routes() -> Routes:
+    return Routes("dispatcher", Listening.inputs, ())
+
+
+@given(st.one_of(st.sampled_from(SHAPES), st.binary(max_size=300)), st.text(max_size=20), st.sampled_from(LOG))
+def test_any_message_becomes_arrivals_of_which_at_most_one_is_damaged(data: bytes, token: str, subject: str) -> None:
+    found = [
+        *routes().arrivals(Stored(7, 0.0, f"journal.dispatcher.{NUMBER}", {}, data), NUMBER),
+        *routes().arrivals(Stored(8, 0.0, f"{token}.{subject}", {}, data), NUMBER),
+    ]
+    for seq in (7, 8):
+        assert sum(arrival.kind == "damaged" and arrival.meta.seq == seq for arrival in found) <= 1
+
+
+def test_entries_beside_a_damaged_one_keep_their_place_in_the_frame() -> None:
+    subject = f"rpc.v1.dispatcher.next-shard.{VICTIM}"
+    sound = request_entry(VICTIM, "w.1", subject, b"{}", "")
+    foreign = request_entry(ELSEWHERE, "w.1", f"rpc.v1.dispatcher.next-shard.{ELSEWHERE}", b"{}", "")
+    observed = {"kind": "observation", "key": VICTIM, "s": "observed.JobCancelled", "d": "{}"}
+    for bad in (
+        None,
+        5,
+        {**sound, "key": BESIDE},
+        {**sound, "d": 5},
+        {**sound, "s": f"rpc.v1.oom.x.{VICTIM}"},
+        foreign,
+    ):
+        frame = json.dumps([bad, sound, bad, observed, TICK_ENTRY]).encode()
+        found = routes().arrivals(Stored(7, 0.0, f"journal.dispatcher.{NUMBER}", {}, frame), NUMBER)
+        assert [(arrival.kind, arrival.source) for arrival in found] == [
+            ("request", "7.1"), ("observation", "7.3"), ("tick", "7.4"), ("damaged", "7")
+        ]  # fmt: skip
+        assert found[-1].fault == "2 of 5 are no entries: 0, 2"
+        assert found[-1].data == frame
+
+
+@given(st.one_of(st.sampled_from(SHAPES), st.binary(max_size=300)))
+def test_a_fence_that_cannot_be_read_begins_a_term_without_recorded_settings(data: bytes) -> None:
+    term = Term.read(Stored(7, 0.0, "fence.dispatcher.3", {}, data))
+    assert term == Term(7, None, None, 7)
+    assert term.service(Counting(Counting.settings_type())) is None
+
+
+async def send_raw(client: Client, subject: bytes, block: bytes, data: bytes) -> None:
+    """Publish bytes that no client of ours would."""
+    connection, head = client.bus.connection, b"NATS/1.0\r\n" + block + b"\r\n"
+    command = b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, len(head), len(head) + len(data), head, data)
+    connection._pending.append(command)
+    connection._pending_data_size += len(command)
+    await client.bus.flush()
+
+
+async def test_odd_subjects_and_headers_cost_a_dead_letter_at_most(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Subjects and headers that are no UTF-8, that hold control characters, or that are very long."""
+    event, added = b"evt.v1.gateway.job-cancelled.", {VICTIM: []}
+    odd = b"traceparent: \xff\xfe\r\nNats-Msg-Id: \xff%d\r\nce-id: \r\n: x\r\nx\r\n"
+    names = (b"job-a", b"\xff\xfe", b"\x01\x7f", b"x" * 3900, "jöb".encode(), b"*")
+    async with running(Listening, server, tmp_path, snapshot_s=0.05) as runner:
+        for number, name in enumerate(names):
+            await send_raw(client, event + name, odd % number, b'{"job":"job-b","reason":"1"}')
+            await send_raw(client, b"tel.v1.worker.%b.%b" % (name[:1900], name[:1900]), odd % (number + 50), b"\xff")
+        await send_raw(client, b"evt.v1.dispatcher.job-progressed.job-a", b"Nats-Msg-Id: dispatcher:x.9:0\r\n", b"\xff")
+        await add_to_victim(client, added)
+        assert runner._bus is not None
+        assert runner._bus.reconnects == 0
+        found = await letters(client)
+    assert len(names) <= len(found) == len(set(found)) <= 2 * len(names)
+    async with running(Listening, server, tmp_path, snapshot_s=0.05):
+        await add_to_victim(client, added)
+        assert await letters(client) == found
+
+
+async def add_to_victim(client: Client, added: dict[str, list[int]]) -> None:
+    """Add a number, and wait for its count; an event of the service's own that is none stands in between."""
+    await client.publish(add(VICTIM, 4))
+    added[VICTIM].append(4)
+    subject, wanted = [f"{NUMBER}.evt.v1.dispatcher.job-progressed.{VICTIM}"], len(added[VICTIM])
+    async with asyncio.timeout(30):
+        while True:
+            stored = [each.data for each in await read(client.bus, STREAM, subject) if each.data != b"\xff"]
+            if [json.loads(data)["samples_done"] for data in stored] == list(range(1, wanted + 1)):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_damaged_frame_is_set_aside_once_however_many_owners_read_it(
+    client: Client, replicas: Replicas
+) -> None:
+    """Owners are killed without a snapshot, after the duplicate window of the dead letters has passed."""
+    config = (await client.bus.ask("STREAM.INFO.DLQ"))["config"]
+    await client.bus.ask("STREAM.UPDATE.DLQ", {**config, "duplicate_window": int(1e8)})
+    for data in SHAPES[:-3]:
+        await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
+    for seed in range(3):
+        replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+        await joined(client, 1)
+        await feed(client, 0.3, seed=seed, jobs=(VICTIM, BESIDE, ELSEWHERE))
+        (await settle(client)).check(set())
+        replica.kill()
+        await asyncio.to_thread(replica.wait, 20)
+    found = await client.dead_letters()
+    assert {letter.headers["reason"] for letter in found} == {"damaged"}
+    assert {letter.headers["subject"] for letter in found} == {f"journal.dispatcher.{NUMBER}"}
+    assert len({letter.headers["seq"] for letter in found}) == len(found)
+    assert {letter.data for letter in found} == {data for data in SHAPES[:-3] if data != b"[]"}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_inputs_since_an_earlier_document_are_decided_under_the_settings_of_their_term(
+    server: EmbeddedServer, client: Client, tmp_path: Path, clean: bool
+) -> None:
+    """The newer document is damaged between two terms; replaying the stream confirms every decision."""
+
+    async def term(factor: int, numbers: list[int]) -> None:
+        async with running(Scaled, server, tmp_path, lease_s=1.0, snapshot_s=0.05, factor=factor):
+            before = len((await progress(client)).get(VICTIM, []))
+            for count, number in enumerate(numbers, before + 1):
+                await client.publish(add(VICTIM, number))
+                await eventually_counted(client, count)
+            await saved_twice(client)
+
+    await client.publish(submission(VICTIM))
+    await term(2, [1, 2, 3])
+    await term(10, [4])
+    newest = max(
+        await read(client.bus, STATE, [f"{SNAP}.{side}" for side in "ab"], deliver_policy="last_per_subject"),
+        key=lambda stored: stored.seq,
+    )
+    await client.bus.store(newest.subject, b"\xff" * 100)
+    if not clean:
+        await client.bus.store(f"{STATE_PREFIX}mark.dispatcher.{NUMBER}", b"{}")
+    await term(100, [5])
+    totals = [total for _, total in (await progress(client))[VICTIM]]
+    assert totals == [2, 6, 12, 52, 552]
+    done = await replay(client.bus, Scaled(Scaled.settings_type(state_folder=tmp_path, factor=7)), VICTIM)
+    assert [decision.verdict for decision in done.decisions] == ["same"] * 5
+    assert len(await client.dead_letters()) == (1 if clean else 2)
+
+
+async def eventually_counted(client: Client, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len((await progress(client)).get(VICTIM, [])) < count:
+            await asyncio.sleep(0.02)
+
+
+async def saved_twice(client: Client) -> None:
+    """Wait until both sides hold a snapshot."""
+    async with asyncio.timeout(20):
+        while len(await read(client.bus, STATE, [f"{SNAP}.*"], deliver_policy="last_per_subject")) < 2:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_document_older_than_the_inputs_since_are_kept_is_not_continued(client: Client) -> None:
+    ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
+    snapshots = Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
+    service = Counting(Counting.settings_type())
+    young, old = time.time(), time.time() - replayable_s(service) - 60
+    documents = {VICTIM: Document(7, 1, b"{}", time_s=old), BESIDE: Document(8, 1, b"{}", time_s=young)}
+    await snapshots.save(documents, Cursor(9, 9, 1))
+    for job in documents:
+        await client.bus.store(f"{STATE_PREFIX}snap.dispatcher.{NUMBER}.{job}.b", b"damaged")
+    loaded = await load(snapshots, service, 1)
+    assert (loaded.lost, loaded.uncertain, loaded.documents.keys()) == ({VICTIM}, {BESIDE}, {BESIDE})
+    assert (loaded.cursor, loaded.fell_back) == (Cursor(8, 8, 1), True)
+
+
+async def test_frames_of_which_a_bit_or_the_end_is_lost_cost_their_job_alone(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """A frame that still is one after the loss of a bit is a request like any other."""
+    added: dict[str, list[int]] = {BESIDE: [], ELSEWHERE: []}
+    async with running(Listening, server, tmp_path, snapshot_s=0.05) as runner:
+        await client.publish(add(VICTIM, 1))
+        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
+        (frame,) = [stored.data for stored in await read(client.bus, STREAM, [f"journal.dispatcher.{NUMBER}"])]
+        damages = [changed(frame, (how, place)) for how in ("cut", "flip") for place in range(0, len(frame), 3)]
+        for data in damages:
+            await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
+        await add_all(client, added, (BESIDE, ELSEWHERE))
+        assert (await client.call(NextShard(job=VICTIM, request_id="x.1", pod="worker-1"))).job == VICTIM
+        await until_ready(runner)
+        found = await letters(client)
+    assert len(damages) / 2 < len(found) == len(set(found)) <= len(damages)
+    async with running(Listening, server, tmp_path, snapshot_s=0.05):
+        await add_all(client, added, (BESIDE, ELSEWHERE))
+        assert await letters(client) == found
+
+
+async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """Its past is replayed as far as it was decided; once its snapshots are purged, its name begins anew."""
+    await client.publish(submission(VICTIM))
+    added: dict[str, list[int]] = {VICTIM: []}
+    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+        await add_all(client, added, (VICTIM,))
+        await saved_soundly(client, added)
+    for side in "ab":
+        await client.bus.store(f"{SNAP}.{side}", b"damaged")
+    async with running(Counting, server, tmp_path) as runner:
+        assert VICTIM in runner.report()["warning"]
+        await client.publish(add(VICTIM, 2))
+    forged = {"Nats-Msg-Id": "dispatcher:2:7"}
+    await client.bus.store(f"evt.v1.dispatcher.job-progressed.{VICTIM}", b"\xff", forged)
+    done = await replay(client.bus, Counting(Counting.settings_type(state_folder=tmp_path)), VICTIM)
+    assert {decision.verdict for decision in done.decisions} <= {"same", "not decided then", "not decided now"}
+    assert done.count("same") == len(added[VICTIM])
+    assert [decision.differences()[0][0] for decision in done.decisions if decision.then == b"\xff"] == ["(not JSON)"]
+    for side in "ab":
+        await client.bus.store(f"{SNAP}.{side}", b"", {"KV-Operation": "PURGE"})
+    async with running(Counting, server, tmp_path) as runner:
+        assert runner.report()["warning"] == ""
+        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
+
+
+async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_and_double_nothing(
+    client: Client, replicas: Replicas
+) -> None:
+    """The newer cursor of every partition is damaged, too; each round heals what the last one damaged."""
+    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
+    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "duplicate_window": int(1e8)})
+    fed: set[str] = set()
+    for seed in range(4):
+        replica = replicas.start(lease_s="1", snapshot_s="0.2", snapshot_inputs="20")
+        await joined(client, 1)
+        fed |= await feed(client, 1.5, seed=seed)
+        (await settle(client)).check(fed)
+        await asyncio.sleep(0.5)
+        replica.kill()
+        await asyncio.to_thread(replica.wait, 20)
+        filters = [f"{STATE_PREFIX}{kind}.dispatcher.>" for kind in ("snap", "cursor")]
+        newest = {
+            stored.subject.rpartition(".")[0]: stored.subject
+            for stored in await read(client.bus, STATE, filters, deliver_policy="last_per_subject")
+        }
+        assert len(newest) > 40
+        for subject in newest.values():
+            await damage(client, subject, ("flip", seed * 7))
+    replicas.start(lease_s="1")
+    fed |= await feed(client, 1, seed=9)
+    (await settle(client)).check(fed)
+    found = await letters(client)
+    assert len(found) == len(set(found)) > 100
+
+
+async def test_an_earlier_document_that_new_code_continues_otherwise_costs_its_job_alone(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """The inputs since then were decided by the code before; deciding them again would contradict it."""
+    added: dict[str, list[int]] = {VICTIM: [], BESIDE: []}
+    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+        await add_all(client, added, (VICTIM, BESIDE))
+        sides, seqs = [f"{SNAP}.{side}" for side in "ab"], set[int]()
+        async with asyncio.timeout(20):
+            while len(seqs) < 2:  # the first snapshot is the same on both sides
+                await add_all(client, added, (VICTIM,))
+                found = await read(client.bus, STATE, sides, deliver_policy="last_per_subject")
+                seqs = {Document.decode(stored.subject, stored.data).seq for stored in found}
+    found = await read(client.bus, STATE, sides, deliver_policy="last_per_subject")
+    await client.bus.store(found[-1].subject, b"damaged")
+    for _ in range(2):
+        async with running(Upgraded, server, tmp_path) as runner:
+            await add_all(client, added, (BESIDE,))
+            assert VICTIM in runner.report()["warning"]
+            assert len(await client.dead_letters()) == 1
