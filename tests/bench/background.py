@@ -206,7 +206,7 @@ async def _answered(client: Client, first: int) -> list[float]:
         if stored.subject.split(".")[4] == "plan-requested":
             asked[stored.seq] = stored.time_s
         else:
-            cause = int(stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")[0])
+            cause = int(stored.headers["ce-id"].split(":")[1].partition(".")[0])
             if cause in asked:
                 latencies_s.append(stored.time_s - asked.pop(cause))
     return latencies_s

@@ -212,7 +212,7 @@ async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisio
     patterns = [f"*.evt.v1.*.{name}.*" for name in (*CHAIN, "plan-decided", "plan-refused")]
     async for stored in scan(client.bus, STREAM, patterns, headers_only=True):
         name = stored.subject.split(".")[4]
-        cause = int(stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")[0])
+        cause = int(stored.headers["ce-id"].split(":")[1].partition(".")[0])
         if name in CHAIN:
             told[stored.seq] = name, cause, stored.headers["ce-time"]
             continue

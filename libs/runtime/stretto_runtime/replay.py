@@ -295,7 +295,7 @@ class _Again:
         found: dict[str, tuple[Stored, str, bytes]] = {}
         token = partition_of(self._job)
         for stored in await read(self._bus, STREAM, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
-            name = stored.headers.get("Nats-Msg-Id", "")
+            name = stored.headers.get("ce-id", "")
             made = input_seq(name)
             if not name.startswith(mine) or made is None:
                 continue  # published by hand

@@ -57,7 +57,7 @@ function fault(message, check) {
   const headers = {};
   for (const [name, texts] of message.headers ?? []) headers[name] = texts[0];
   if (!check.headers(headers)) return `headers: ${sentence(check.headers)}`;
-  if (headers["ce-id"] !== headers["Nats-Msg-Id"]) return "headers: ce-id is not the Nats-Msg-Id";
+  if ((headers["Nats-Msg-Id"] ?? headers["ce-id"]) !== headers["ce-id"]) return "headers: ce-id is not the Nats-Msg-Id";
 
   const [service, event, job] = message.subject.split(".").slice(-3); // within the installation, a partition is first
   const type = headers["ce-type"];

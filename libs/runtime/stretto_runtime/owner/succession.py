@@ -107,16 +107,14 @@ async def _handling(context: Context, takeover: Takeover, term: Term, loaded: Lo
 
 async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> frozenset[str]:
     """The ids that predecessors have published since the snapshot, which must not be published again."""
-    return frozenset(
-        [stored.headers["Nats-Msg-Id"] async for stored in _outputs(bus, service, number, start, end, True)]
-    )
+    return frozenset([stored.headers["ce-id"] async for stored in _outputs(bus, service, number, start, end, True)])
 
 
 async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence: Fence) -> dict[str, Stored]:
     """Published outputs of inputs that no document contains."""
     found: dict[str, Stored] = {}
     async for stored in _outputs(bus, service, number, loaded.cursor.out_seq + 1, fence.seq, False):
-        made = input_seq(stored.headers["Nats-Msg-Id"])
+        made = input_seq(stored.headers["ce-id"])
         if made is None:
             continue  # published by hand
         source, seq = made
@@ -127,7 +125,7 @@ async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence
         if key in loaded.lost:
             continue  # nothing is decided for it any more
         if owner == number and seq > max(loaded.cursor.seq, document.seq if document else 0):
-            found[stored.headers["Nats-Msg-Id"]] = stored
+            found[stored.headers["ce-id"]] = stored
     return found
 
 
@@ -146,7 +144,7 @@ async def _outputs(
     async for stored in scan(bus, STREAM, subjects, start, end, headers_only=headers_only):
         if stored.seq > end:
             break
-        if stored.headers.get("Nats-Msg-Id", "").startswith(f"{service}:"):
+        if stored.headers.get("ce-id", "").startswith(f"{service}:"):
             yield stored
 
 
@@ -186,7 +184,7 @@ class _Comparing(Writer):
 
     def _refuse(self, stored: Stored, how: str) -> None:
         raise Refusal(
-            f"partition {self._number}: {stored.headers['Nats-Msg-Id']} ({stored.subject}) was published, is in no "
+            f"partition {self._number}: {stored.headers['ce-id']} ({stored.subject}) was published, is in no "
             f"snapshot, and this version decides it {how}; start the version of then once more and stop it by SIGTERM, "
             "so that nothing is left unfinished"
         )

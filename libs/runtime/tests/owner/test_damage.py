@@ -296,7 +296,7 @@ async def test_odd_subjects_and_headers_cost_a_dead_letter_at_most(
         for number, name in enumerate(names):
             await send_raw(client, event + name, odd % number, b'{"job":"job-b","reason":"1"}')
             await send_raw(client, b"tel.v1.worker.%b.%b" % (name[:1900], name[:1900]), odd % (number + 50), b"\xff")
-        await send_raw(client, b"evt.v1.dispatcher.job-progressed.job-a", b"Nats-Msg-Id: dispatcher:x.9:0\r\n", b"\xff")
+        await send_raw(client, b"evt.v1.dispatcher.job-progressed.job-a", b"ce-id: dispatcher:x.9:0\r\n", b"\xff")
         await add_to_victim(client, added)
         assert runner._bus is not None
         assert runner._bus.reconnects == 0
@@ -435,7 +435,7 @@ async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, 
     async with running(Counting, server, tmp_path) as runner:
         assert VICTIM in runner.report()["warning"]
         await client.publish(add(VICTIM, 2))
-    forged = {"Nats-Msg-Id": "dispatcher:2:7"}
+    forged = {"ce-id": "dispatcher:2:7"}
     await client.bus.store(f"evt.v1.dispatcher.job-progressed.{VICTIM}", b"\xff", forged)
     done = await replay(client.bus, Counting(Counting.settings_type(state_folder=tmp_path)), VICTIM)
     assert {decision.verdict for decision in done.decisions} <= {"same", "not decided then", "not decided now"}
