@@ -133,7 +133,9 @@ async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], thre
                 return await _commit(bus, fence, outputs)
             return await _single(bus, fence, outputs)
         except BusFault as fault:
-            if fault.code not in NOTHING_STORED or asyncio.get_running_loop().time() > give_up_s:
+            some_stored = 1 < len(outputs) < threshold  # sent one by one: the first may be there
+            late = asyncio.get_running_loop().time() > give_up_s
+            if fault.code not in NOTHING_STORED or some_stored or late:
                 raise
         await asyncio.sleep(delay_s)
         delay_s = min(0.2, 2 * delay_s)

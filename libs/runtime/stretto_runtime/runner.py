@@ -56,6 +56,7 @@ class Runner:
         self._caller: Caller | None = None
         self._warnings: HealthWarnings | None = None
         self._refusal = ""
+        self.metrics.lost_keys.set_function(lambda: len(self._lost_keys()))
         service.attach(self)
 
     async def run(self) -> None:
@@ -120,7 +121,8 @@ class Runner:
             waiting = [number for number in mine if number not in self._partitions]
             faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
         connected = self._bus is not None and self._bus.connected
-        lost = sorted({key for partition, _ in self._partitions.values() for key in partition.lost})
+        lost = self._lost_keys()
+        blind = CLUSTER in lost  # then nothing is decided for any job
         warnings = [self._warnings.warning if self._warnings else "", _damage_warning(lost)]
         return {
             "service": self.service.name,
@@ -128,13 +130,16 @@ class Runner:
             "pid": os.getpid(),
             "connected": connected,
             "server": self._bus.server if self._bus is not None else "",
-            "ready": connected and self._ownership is not None and set(mine) <= set(live),
+            "ready": connected and self._ownership is not None and set(mine) <= set(live) and not blind,
             "partitions": live,
             "should_own": mine,
             "faults": faults,
             "refusal": self._refusal,
             "warning": "; ".join(warning for warning in warnings if warning),
         }
+
+    def _lost_keys(self) -> list[str]:
+        return sorted({key for partition, _ in self._partitions.values() for key in partition.lost})
 
     async def call(self, request: Message, timeout_s: float, trace: str) -> Any:
         return await self._connected_caller.call(request, timeout_s, trace)

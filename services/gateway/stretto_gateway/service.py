@@ -7,7 +7,6 @@ that define a living job, for when they age out of the stream (:mod:`stretto_gat
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -175,7 +174,7 @@ class Gateway:
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
-            digest = hashlib.sha256(wire.encode(message)).hexdigest()[:16]
+            wire.encode(message)
         except wire.WireError as error:
             raise Problem.of_wire(error) from error
         known = spec.name in self.projection.jobs
@@ -183,9 +182,8 @@ class Gateway:
             raise checks.not_ready(spec.name, self.lacks)
         if not known and spec.name in self._retention.spent:
             raise checks.name_taken(spec.name)
-        id_ = f"gateway:{spec.name}:submitted:{digest}"
         # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
-        seq = None if known else await self._bus.publish(message, id_, 0, trace)
+        seq = None if known else await self._bus.publish(message, f"gateway:{spec.name}:submitted", 0, trace)
         if seq is not None:
             await self._until_shown(lambda: self.projection.last_seq >= seq)
             return True, seq
@@ -208,7 +206,8 @@ class Gateway:
         if view.status in OVER:
             raise checks.conflict(view, "over", f"{job} has {view.status} already", "nothing is left to cancel")
         message = JobCancelled(job=job, by=by, reason=reason)
-        await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
+        # the server takes the first only, whoever asks at the same time
+        await self._bus.publish(message, f"gateway:{job}:cancelled", 0, self._traceparents.get(job, ""))
         await self._until_shown(lambda: view.status in OVER)
         return view
 
@@ -220,8 +219,7 @@ class Gateway:
         view = self.view(job)
         plan = checks.changed_plan(view, workers, ps)
         message = PlanRequested(job=job, plan=plan, by=by)
-        id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
-        await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
+        await self._bus.publish(message, f"gateway:{job}:requested", trace=self._traceparents.get(job, ""))
         return plan
 
     async def add_data(self, job: str, wanted: Wanted) -> JobView:
@@ -237,9 +235,7 @@ class Gateway:
                 return view
             known = view.data.last_seq  # read before publishing: any later change ends the wait below
             last = 0 if aged_out else known
-            digest = hashlib.sha256(wire.encode(message)).hexdigest()[:16]
-            id_ = f"gateway:{job}:data:{last}:{digest}"
-            seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
+            seq = await self._bus.publish(message, f"gateway:{job}:data", last, self._traceparents.get(job, ""))
             await self._until_shown(lambda known=known: self.view(job).data.last_seq > known)
             if seq is not None:
                 return self.view(job)

@@ -91,6 +91,9 @@ class Readers:
 
     async def counted(self, caller: str, frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """Yield the frames of one stream, which counts meanwhile."""
+        if self._open[caller] >= self._most:  # several began at once
+            yield b": too many event streams\n\n"
+            return
         self._open[caller] += 1
         try:
             async with aclosing(frames):
@@ -98,6 +101,8 @@ class Readers:
                     yield each
         finally:
             self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
 
 async def stream(

@@ -181,11 +181,11 @@ class Machines:
             dict(slot.replies),
             parted,
             slot.time_s,
-            base.ordinal + 1 if base else 1,
+            base.ordinal + base.is_saved if base else 1,
             parts,
             total,
             ({*one, *changed}, {*other, *changed}),
-            first=base is None,
+            first=base is None or (base.first and not base.is_saved),
         )
 
     def dump(self, key: str, machine: Any) -> bytes:

@@ -20,12 +20,12 @@ from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.recovery import load
+from stretto_runtime.owner.recovery import Loaded, load
 from stretto_runtime.owner.session import Orders, Parts, Session
 from stretto_runtime.owner.snapshots import Snapshots
 from stretto_runtime.owner.succession import finish, published_ids
 from stretto_runtime.owner.terms import Term, fence_subject
-from stretto_runtime.process.faults import PartitionLost, Refusal
+from stretto_runtime.process.faults import Contradiction, PartitionLost, Refusal
 
 GIVE_BACK_AGAIN_S = 1.0
 
@@ -118,6 +118,20 @@ class Partition:
         self._orders.stop.set()
         self._orders.wake.set()
 
+    async def _finish(self, loaded: Loaded, snapshots: Snapshots, fence: Fence) -> Loaded:
+        """Finish what earlier owners began. A key is lost that fell back, and that this code decides otherwise since.
+
+        Raises:
+            Refusal: this code cannot continue another key; nothing was stored.
+        """
+        while True:
+            try:
+                return await finish(self._context, self.number, loaded, snapshots, fence)
+            except Contradiction as fault:
+                if fault.key not in loaded.uncertain:
+                    raise
+                loaded = loaded.without(fault.key)
+
     async def _take_and_serve(self) -> None:
         context, service = self._context, self._context.service
         await learn_streams(context.bus)
@@ -132,14 +146,7 @@ class Partition:
         loaded = await load(snapshots, service, fence.seq)
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
         if handled_to is None or loaded.fell_back:
-            try:
-                loaded = await finish(context, self.number, loaded, snapshots, fence)
-            except (
-                Refusal
-            ):  # other code decided the inputs since an earlier document: only this code may not repeat them
-                if not loaded.uncertain:
-                    raise
-                loaded = await finish(context, self.number, loaded.without_uncertain(), snapshots, fence)
+            loaded = await self._finish(loaded, snapshots, fence)
         machines = Machines(service)
         machines.lost = loaded.lost
         try:

@@ -25,6 +25,8 @@ from stretto_runtime.owner.seals import Damage, Damaged, unseal
 from stretto_runtime.owner.snapshots import SIDES, Cursor, Document, Saved, Snapshots, digest, is_removed
 from stretto_runtime.service import Service
 
+REPLAYABLE_SHARE = 0.9
+"""Share of the time for which inputs are kept: a takeover needs some of it until it has read them."""
 READINGS = 8
 """attempts to read a document that its owner replaces every second"""
 
@@ -43,6 +45,8 @@ class Side:
     """of the sound parts"""
     damaged: bool = False
     """the document is there and cannot be read"""
+    seq: int = 0
+    """sequence of the document in the bucket"""
 
     @property
     def whole(self) -> bool:
@@ -56,6 +60,7 @@ class Side:
                 self.parts[part] = unseal(stored.subject, stored.data)
                 self.subjects.append(stored.subject)
             else:
+                self.seq = stored.seq
                 self.document = Document.decode(stored.subject, stored.data)
         except Damaged as damage:
             self.damages.append(Damage(stored.subject, stored.seq, str(damage), stored.data))
@@ -112,7 +117,8 @@ def _choose(found: Recovered, place: tuple[str, str], sides: list[Side]) -> None
     other = sides[1 - sides.index(chosen)]
     document = chosen.document
     assert document is not None
-    if other.damaged or not _precedes(other.document, document):
+    later = other.seq > chosen.seq if other.damaged else not _precedes(other.document, document)
+    if later:
         found.uncertain.add(place)
     parts = chosen.parts if document.parted else {}
     behind = (set[str](), set[str]())
@@ -154,11 +160,11 @@ class Loaded:
     fell_back: bool = False
     damages: list[Damage] = field(default_factory=list[Damage])
 
-    def without_uncertain(self) -> Loaded:
-        """The same with every key lost that fell back to an earlier document."""
-        log.error("the inputs since an earlier document cannot be decided again", lost=sorted(self.uncertain))
-        documents = {key: document for key, document in self.documents.items() if key not in self.uncertain}
-        return replace(self, documents=documents, lost=self.lost | self.uncertain, uncertain=frozenset())
+    def without(self, key: str) -> Loaded:
+        """The same with ``key`` lost, which fell back to an earlier document."""
+        log.error("the inputs since an earlier document cannot be decided again", lost=key)
+        documents = {name: document for name, document in self.documents.items() if name != key}
+        return replace(self, documents=documents, lost=self.lost | {key}, uncertain=self.uncertain - {key})
 
 
 async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded:
@@ -175,7 +181,7 @@ async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded
     documents = {key: document for (_, key), document in found.documents.items()}
     lost, uncertain = {key for _, key in found.lost}, {key for _, key in found.uncertain}
     for key in sorted(uncertain):
-        if saved.now_s - documents[key].time_s > replayable_s(service):
+        if saved.now_s - documents[key].time_s > REPLAYABLE_SHARE * replayable_s(service):
             log.error("the inputs since an earlier document are not kept any more", key=key)
             del documents[key]
             lost.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import structlog
 from stretto_bus.bus import Msg, Subscription
@@ -21,6 +22,7 @@ from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
+TOLD_EVERY_S = 1.0
 LOGGED = 100
 """characters of a refused reply subject that the log shows"""
 
@@ -38,6 +40,7 @@ class Requests:
         self._handling = handling
         self._journal = journal
         self._subscription: Subscription | None = None
+        self._told_s = 0.0
 
     async def open(self) -> None:
         """Take requests; returns once the server knows it. Raises BusFault."""
@@ -62,7 +65,7 @@ class Requests:
         tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
         if not is_inbox_of_caller(msg.reply):
             self._metrics.unanswerable.inc()
-            log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
+            self._tell_dropped(msg)
             return
         subject = ".".join((*tokens[:4], tokens[5]))
         try:
@@ -91,6 +94,13 @@ class Requests:
                 self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
             else:
                 self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    def _tell_dropped(self, msg: Msg) -> None:
+        """Log a dropped request, one a second at most: a hostile pod may send thousands."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
 
     def _inform(self, reply: str, query: Message) -> None:
         slot = self._handling.machines.slots.get(query.job)

@@ -98,7 +98,7 @@ def _numbers(subject: str, data: bytes, names: tuple[str, ...]) -> dict[str, int
         raise Damaged(f"not the numbers {', '.join(names)}: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Document:
     """One key. ``packed`` is its state (``pack``); ``replies`` map a lane to (request id, error code or empty, body).
 
@@ -119,6 +119,8 @@ class Document:
     digest: int = field(default=0, compare=False)
     behind: tuple[set[str], set[str]] = field(default_factory=lambda: (set[str](), set[str]()), compare=False)
     first: bool = field(default=True, compare=False)
+    is_saved: bool = field(default=False, compare=False)
+    """its side holds it; a document that follows an unsaved one has the same ordinal"""
 
     @property
     def side(self) -> str:
@@ -150,7 +152,7 @@ class Document:
         head, _, packed = unseal(subject, data).partition(b"\n")
         try:
             fields: dict[str, Any] = from_json(head)
-            return cls(packed=packed, first=False, **fields)
+            return cls(packed=packed, first=False, is_saved=True, **fields)
         except (ValueError, TypeError) as error:
             text = f"{subject} was written by another version of stretto, which alone can continue it: {error!r}"
             raise Refusal(text) from error
@@ -182,6 +184,7 @@ class Document:
 
     def saved(self) -> None:
         """Note that the sides of this snapshot are up to date."""
+        self.is_saved = True
         self.behind[self.ordinal % 2].clear()
         if self.first:
             self.behind[(self.ordinal - 1) % 2].clear()

@@ -27,7 +27,7 @@ from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import Loaded, recovered
 from stretto_runtime.owner.snapshots import Cursor, Snapshots
 from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.faults import Contradiction
 from stretto_runtime.service import Service
 
 log = structlog.get_logger("stretto.succession")
@@ -183,8 +183,10 @@ class _Comparing(Writer):
             self._refuse(stored, "not at all")
 
     def _refuse(self, stored: Stored, how: str) -> None:
-        raise Refusal(
+        made = input_seq(stored.headers["ce-id"])
+        raise Contradiction(
             f"partition {self._number}: {stored.headers['ce-id']} ({stored.subject}) was published, is in no "
             f"snapshot, and this version decides it {how}; start the version of then once more and stop it by SIGTERM, "
-            "so that nothing is left unfinished"
+            "so that nothing is left unfinished",
+            CLUSTER if made is not None and of_cluster(made[0]) else stored.subject.rpartition(".")[2],
         )

@@ -17,5 +17,13 @@ class Refusal(RuntimeFault):
     """This version cannot continue what another version of a machine saved. Nothing was changed or published."""
 
 
+class Contradiction(Refusal):
+    """This code decides an input of ``key`` otherwise than what is published."""
+
+    def __init__(self, text: str, key: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
 class PartitionLost(RuntimeFault):
     """This replica does not own the partition of that job (any more)."""

@@ -217,6 +217,12 @@ class Metrics:
         self.outputs = tally(counter("outputs", "messages published").labels(**labels))
         self.suppressed = counter("outputs_suppressed", "outputs that a predecessor had published").labels(**labels)
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
+        self.lost_keys = Gauge(
+            "stretto_lost_keys",
+            "jobs whose saved state is damaged: nothing is handled for them",
+            ["service"],
+            registry=self.registry,
+        ).labels(**labels)
         unanswerable = counter("unanswerable_requests", "requests dropped: their reply subject is no inbox of a caller")
         self.unanswerable = unanswerable.labels(**labels)
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
