@@ -49,6 +49,24 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
         assert "a" not in machines.slots
 
 
+def test_a_document_that_follows_an_unsaved_one_takes_its_place() -> None:
+    """A successor that finishes several terms hands documents on; only the last is saved, to the side that is due."""
+    machines = Machines(Factory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+    handed = machines.documents(["a"])
+    for seq in (2, 3):
+        machines = Machines(Factory())
+        machines.load(handed)
+        machines.handle("a", Add("a", 1), 0.0, seq)
+        handed = machines.documents(["a"])
+    document = handed["a"]
+    assert (document.ordinal, document.first) == (1, True)
+    document.saved()
+    machines.handle("a", Add("a", 1), 0.0, 4)
+    document = machines.documents(["a"])["a"]
+    assert (document.ordinal, document.first) == (2, False)
+
+
 async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
     """A leader of two thousand jobs was deaf to its server for most of a second."""
     heard = [threading.Event(), threading.Event()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from runtime_counting import Counting, CountingSettings
 from stretto_bus import Client
 from stretto_bus.bus import PIPELINED, Bus
 from stretto_bus.ordered_consumer import Stored, read
-from stretto_bus.writer import CLUSTER_BATCH_FROM
+from stretto_bus.writer import CLUSTER_BATCH_FROM, Output
 from stretto_core.machine import Action
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner import recovery
@@ -92,8 +93,18 @@ class PlainFactory(Factory):
         return Plain(state)
 
 
+def put(bucket: dict[str, bytes], outputs: Iterable[Output]) -> None:
+    """Store outputs; the bucket is in the order of writing."""
+    for each in outputs:
+        bucket.pop(each.subject, None)
+        bucket[each.subject] = each.data
+
+
 def entries_of(bucket: dict[str, bytes]) -> list[Stored]:
-    return [Stored(0, 0.0, subject, {} if data else {"Nats-TTL": "60s"}, data) for subject, data in bucket.items()]
+    return [
+        Stored(seq, 0.0, subject, {} if data else {"Nats-TTL": "60s"}, data)
+        for seq, (subject, data) in enumerate(bucket.items(), start=1)
+    ]
 
 
 def taken_over(bucket: dict[str, bytes], factory: type[Factory] = Factory) -> Machines:
@@ -114,9 +125,9 @@ def document_in(machines: Machines) -> Document:
 def write(bucket: dict[str, bytes], document: Document, written: int | None = None) -> None:
     """Save a document; its owner dies after ``written`` writes of parts, unless that is None."""
     parts, documents = document.outputs(SUBJECT)
-    bucket |= {each.subject: each.data for each in parts[:written]}
+    put(bucket, parts[:written])
     if written is None:
-        bucket |= {each.subject: each.data for each in documents}
+        put(bucket, documents)
         document.saved()
 
 
