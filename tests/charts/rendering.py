@@ -17,7 +17,7 @@ NEEDED: dict[str, Any] = {
     "nats": {"credentials": {"secretPrefix": "bus"}},
     "store": {"url": "s3://bucket/stretto"},
     "cluster": {"cpuCores": 64, "memoryGiB": 256},
-    "gateway": {"token": {"secret": "gateway"}},
+    "gateway": {"token": {"secret": "gateway"}, "proxies": "10.0.0.0/8"},
     "forwarder": {"endpoints": {"secret": "webhooks"}},
 }
 """What has no default that could be right."""
@@ -50,6 +50,7 @@ EVERYTHING: dict[str, Any] = {
     "gateway": {
         "tokens": {"secret": "gateway-tokens"},
         "oidc": {"issuer": "https://id.example.com", "audience": "stretto", "roles": {"ml": "submitter"}},
+        "proxies": "10.0.0.0/8",
         "trainingJobs": True,
         "tls": {"secret": "gateway-tls"},
         "ingress": {"enabled": True, "host": "stretto.example.com", "tlsSecret": "ingress-tls"},

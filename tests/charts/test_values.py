@@ -109,6 +109,7 @@ class TestWhatIsMissing:
             ({"cluster": {"cpuCores": None}}, "cluster.cpuCores"),
             ({"cluster": {"memoryGiB": None}}, "cluster.memoryGiB"),
             ({"gateway": {"token": {"secret": ""}}}, "gateway.token.secret"),
+            ({"gateway": {"proxies": "", "ingress": {"enabled": True, "host": "a.example"}}}, "gateway.proxies"),
             ({"services": {"oom": AUTOSCALED}}, "monitoring.prometheus.url"),
             ({"store": {"claim": "both"}}, "not both"),
             (NO_KEYS, "nats.insecure=true"),

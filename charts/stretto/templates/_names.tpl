@@ -107,6 +107,9 @@ capabilities:
 {{- if and $enabled.gateway (not (or $gateway.token.secret $gateway.tokens.secret $gateway.oidc.issuer)) -}}
 {{- fail "gateway: say whom it lets in: gateway.token.secret, gateway.tokens.secret or gateway.oidc.issuer" -}}
 {{- end -}}
+{{- if and $enabled.gateway $gateway.ingress.enabled (not $gateway.proxies) -}}
+{{- fail "gateway.proxies: name the network of the ingress controller's pods, such as 10.0.0.0/8: else all callers count as one address, which has a hundred connections" -}}
+{{- end -}}
 {{- $forwarder := include "stretto.service" (dict "root" . "name" "forwarder") | fromYaml -}}
 {{- if and $forwarder.enabled (not .Values.forwarder.endpoints.secret) -}}
 {{- fail "forwarder.endpoints.secret: name a Secret that says whom the forwarder posts to" -}}

@@ -84,6 +84,9 @@ STRETTO_ACTUATOR_SIGNING_KEY_FILE: /run/stretto/pods.seed
 {{- $gateway := .Values.gateway -}}
 STRETTO_GATEWAY_HOST: 0.0.0.0
 STRETTO_GATEWAY_PORT: "8000"
+{{- with $gateway.proxies }}
+STRETTO_GATEWAY_PROXIES: {{ . | quote }}
+{{- end }}
 {{- if $gateway.token.secret }}
 STRETTO_GATEWAY_TOKEN_FILE: /run/stretto/token
 {{- end }}
