@@ -27,7 +27,15 @@ from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.installation import detached, state, supervisor
 from stretto_cli.installation.detached import start_detached
 from stretto_cli.installation.leftovers import end_leftovers
-from stretto_cli.installation.processes import Child, Command, end_all, pods_of, same_process, sessions_of
+from stretto_cli.installation.processes import (
+    BACKOFF_FIRST_S,
+    Child,
+    Command,
+    end_all,
+    pods_of,
+    same_process,
+    sessions_of,
+)
 from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.state import read_state
 from stretto_cli.installation.supervisor import Installation
@@ -91,8 +99,8 @@ async def test_a_process_that_dies_is_started_again_with_growing_pauses(tmp_path
     await until(lambda: child.restarts >= 3)
     assert child.last_exit == 3
     await child.stop(1.0)
-    starts = changes[::2]
-    assert starts[2] - starts[1] > starts[1] - starts[0]
+    pauses = [changes[2 * n + 2] - changes[2 * n + 1] for n in range(2)]  # from each end to the next start
+    assert all(pause >= 0.99 * BACKOFF_FIRST_S * 2**n for n, pause in enumerate(pauses)), pauses
 
 
 async def test_a_process_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> None:
