@@ -30,7 +30,7 @@ SYNCED_BATCH_FROM = 16
 SYNC_METADATA = "stretto-sync"
 
 OLDEST_SERVER = (2, 12, 5)
-"""The first NATS that passes our tests: 2.12.0 refuses ids in batches, 2.12.1 to 2.12.3 reorder batches."""
+"""The oldest NATS that our tests pass on. They fail on 2.12.0, 2.12.1 and 2.12.3, which reorder or refuse batches."""
 INVALID_JSON = 10025
 ONE_IN_FLIGHT = 10164
 INCOMPLETE_BATCH = 10176

@@ -44,9 +44,10 @@ class Doc:
         return {**handler(core_schema), "description": self.text}
 
 
+JOB_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 JobId = Annotated[
     str,
-    Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
+    Pattern(JOB_PATTERN),
     Doc("a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject"),
 ]
 POD_PATTERN = r"^(worker|ps|data)-[0-9]{1,9}$"

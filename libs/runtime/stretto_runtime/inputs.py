@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
-from stretto_messages.base import Message
+from stretto_messages.base import JOB_PATTERN, Message
 from stretto_wire.codec import decode
 from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
 from stretto_wire.registry import Input as Input
@@ -18,8 +18,7 @@ Kind = Literal["message", "request", "observation", "tick", "damaged"]
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
-JOB = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""the names of jobs (``stretto_messages.base.JobId``)"""
+JOB = re.compile(JOB_PATTERN)
 OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)
 DAMAGED_LISTED = 50
 """places of damaged journal entries that a dead letter names"""

@@ -174,7 +174,7 @@ class Gateway:
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
-            wire.encode(message)
+            wire.encode(message)  # a specification beyond the wire's bounds is the caller's, whoever has the name
         except wire.WireError as error:
             raise Problem.of_wire(error) from error
         known = spec.name in self.projection.jobs
