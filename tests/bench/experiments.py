@@ -230,7 +230,7 @@ class Run:
 
     async def _telemetry(self) -> None:
         result = self.result
-        async for event in self._client.events(patterns=("tel.v1.worker.*.*",)):
+        async for event in self._client.reports(patterns=("tel.v1.worker.*.*",)):
             gap_s, pod = getattr(event.message, "longest_gap_s", None), getattr(event.message, "pod", "")
             if gap_s is not None and result.detected_s is not None and pod != result.victim:
                 result.longest_gap_s = max(result.longest_gap_s or 0.0, gap_s)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from stretto_bus import Client
 from stretto_runtime import EmbeddedServer
+from stretto_wire.registry import TELEMETRY
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
@@ -152,15 +153,15 @@ class Feed:
 
 
 async def _round(client: Client, server: EmbeddedServer, folder: Path, feed: Feed) -> Round:
-    first = await client.last_seq() + 1
+    first = int((await client.bus.ask(f"STREAM.INFO.{TELEMETRY}"))["state"]["last_seq"]) + 1
     count = await feed.run(BACKLOG_S)
-    before = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first)
+    before = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first, TELEMETRY)
     async with profiler(server, folder) as replica:
         await replica.until(count // 10)
         begin, begun_s, begun = time.perf_counter(), cpu_s(replica.pid), await replica.handled()
         await replica.until(count)
         took_s, spent_s = time.perf_counter() - begin, cpu_s(replica.pid) - begun_s
-    after = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first)
+    after = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first, TELEMETRY)
     return Round((count - begun) / took_s, (before + after) / 2, 1e6 * spent_s / (count - begun))
 
 

@@ -146,20 +146,20 @@ async def _until_stored(client: Client, seq: int, pid: int) -> float:
     return cpu_s(pid) - begun_s
 
 
-async def bare_rate(url: str, pattern: str, count: int, first: int = 1) -> float:
+async def bare_rate(url: str, pattern: str, count: int, first: int = 1, stream: str = STREAM) -> float:
     """Return the bare loop's messages a second, over ``count`` stored ones of ``pattern`` from ``first`` on."""
-    command = [sys.executable, "-m", "tests.bench.runtime", url, pattern, str(count), str(first)]
+    command = [sys.executable, "-m", "tests.bench.runtime", url, pattern, str(count), str(first), stream]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=HERE)
     out, _ = await asyncio.wait_for(process.communicate(), GIVE_UP_S)
     return float(json.loads(out))
 
 
-async def _bare(url: str, pattern: str, count: int, first: int) -> float:
+async def _bare(url: str, pattern: str, count: int, first: int, stream: str) -> float:
     connection = await nats.connect(url)
     subscription = await connection.jetstream().pull_subscribe(
         pattern,
         durable=f"bare-{os.getpid()}",
-        stream=STREAM,
+        stream=stream,
         config=ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first),
     )
     begin, taken = time.perf_counter(), 0
@@ -179,4 +179,5 @@ async def _bare(url: str, pattern: str, count: int, first: int) -> float:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        print(json.dumps(loop.run(_bare(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))))
+        url, pattern, count, first, stream = sys.argv[1:]
+        print(json.dumps(loop.run(_bare(url, pattern, int(count), int(first), stream))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from stretto_messages.base import Message
 from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.registry import DEAD_LETTERS, STREAM, channel_of, parse, partition_of, subject_of
+from stretto_wire.registry import DEAD_LETTERS, STREAM, TELEMETRY, channel_of, parse, partition_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
@@ -78,7 +78,8 @@ class Client:
     async def publish(
         self, message: Message, message_id: str | None = None, trace: str = "", tries_s: float = 30.0
     ) -> int:
-        """Store an event or telemetry; returns its sequence. Repeating it with the same id is harmless for 2 minutes.
+        """Store an event or telemetry; returns its sequence. Repeating an event with the same id is harmless for 2
+        minutes.
 
         Raises:
             BusFault: not stored; tried again for ``tries_s`` seconds.
@@ -129,13 +130,21 @@ class Client:
         ``patterns`` are subjects with wildcards, such as ``evt.v1.*.*.<job>``; they may not overlap. Without ``follow``
         it ends with the last event that is stored now.
         """
-        filters = [f"*.{pattern}" for pattern in patterns]
-        source = (
-            follow_from(self.bus, STREAM, filters, from_seq) if follow else scan(self.bus, STREAM, filters, from_seq)
-        )
-        async with aclosing(source):
+        async with aclosing(self._stored(STREAM, patterns, from_seq, follow)) as source:
             async for stored in source:
                 yield _event(stored)
+
+    async def reports(
+        self, from_seq: int = 1, patterns: Sequence[str] = ("tel.v1.*.*.*",), follow: bool = True
+    ) -> AsyncIterator[Event]:
+        """Yield what pods have reported, as far as it is kept; see ``events``. It has sequences of its own."""
+        async with aclosing(self._stored(TELEMETRY, patterns, from_seq, follow)) as source:
+            async for stored in source:
+                yield _event(stored)
+
+    def _stored(self, stream: str, patterns: Sequence[str], from_seq: int, follow: bool) -> AsyncGenerator[Stored]:
+        filters = [f"*.{pattern}" for pattern in patterns]
+        return follow_from(self.bus, stream, filters, from_seq) if follow else scan(self.bus, stream, filters, from_seq)
 
     async def dead_letters(self, from_seq: int = 1) -> list[Event]:
         """Messages that could not be handled; the headers ``reason``, ``error``, ``service`` say why."""

@@ -111,7 +111,7 @@ class OrderedConsumer:
         self.backlog = 0
         """how many messages the server still had when the consumer was opened"""
         self.pending = 0
-        """how many the server still had after the last one that arrived"""
+        """how many the server still had after the last one that arrived, or when the consumer was opened again"""
 
     @classmethod
     async def open(
@@ -231,9 +231,12 @@ class OrderedConsumer:
         answer = await bus.ask(f"CONSUMER.CREATE.{self._stream}.{consumer}", body)
         # what was already delivered counts: the server may push before it answers
         delivered = int(answer.get("delivered", {}).get("consumer_seq", 0))
+        stored = int(answer.get("num_pending", 0)) + delivered
         if self._first:
-            self.backlog = int(answer.get("num_pending", 0)) + delivered
+            self.backlog = stored
         self._first = False
+        if self._expected == 1:  # else the first that arrived has said it
+            self.pending = stored
         if self.pulls:
             self._requested = 0
             await self._pull()

@@ -17,7 +17,12 @@ from stretto_runtime import EmbeddedServer
 from stretto_wire.codec import encode
 from stretto_wire.registry import STREAM, subject_of
 
-FILTERS = ["*.evt.v1.gateway.job-cancelled.*", "*.tel.v1.worker.*.*", "journal.dispatcher.3", "fence.dispatcher.3"]
+FILTERS = [
+    "*.evt.v1.gateway.job-cancelled.*",
+    "*.evt.v1.actuator.pod-started.*",
+    "journal.dispatcher.3",
+    "fence.dispatcher.3",
+]
 
 
 async def store(client: Client, count: int, seed: int) -> None:
@@ -25,7 +30,7 @@ async def store(client: Client, count: int, seed: int) -> None:
     randomness = random.Random(seed)
     others = [("journal.dispatcher.3", b"[]"), ("fence.dispatcher.3", b"{}"), ("journal.planner.3", b"[]")]
     for _ in range(0, count, 100):
-        chosen = [randomness.choice([("evt", b""), ("tel", b""), *others]) for _ in range(100)]
+        chosen = [randomness.choice([("evt", b""), ("other", b""), *others]) for _ in range(100)]
         messages = [_message(subject, data, randomness) for subject, data in chosen]
         await asyncio.gather(*[await client.bus.post(subject, data) for subject, data in messages])
 
@@ -35,7 +40,7 @@ def _message(subject: str, data: bytes, randomness: random.Random) -> tuple[str,
     if subject == "evt":
         message = add(job, randomness.randrange(9))
         return subject_of(message), encode(message)
-    return (f"tel.v1.worker.worker-0.{job}", b"{}") if subject == "tel" else (subject, data)
+    return (f"evt.v1.actuator.pod-started.{job}", b"{}") if subject == "other" else (subject, data)
 
 
 async def taken(consumer: OrderedConsumer | MergedConsumer, count: int) -> list[Stored]:

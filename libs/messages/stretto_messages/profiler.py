@@ -134,3 +134,23 @@ class HotPsCleared(Message):
 
 
 example(HotPsCleared(job=JOB, pod="ps-1", update_time_s=0.0031, peers_update_time_s=0.0032))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetReportInterval(Message):
+    """A pod asks how often it is to report."""
+
+    pod: PodId
+
+
+example(GetReportInterval(job=JOB, pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetReportIntervalReply(Message):
+    """The interval grows with the number of pods in the installation."""
+
+    interval_s: Annotated[Seconds, Ge(1), Le(60)]
+
+
+example(GetReportIntervalReply(job=JOB, interval_s=1.0))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
-from stretto_wire.registry import STREAM
+from stretto_wire.registry import STREAM, TELEMETRY
 
 from stretto_runtime.access.certificates import ending
 from stretto_runtime.process.telemetry import Metrics
@@ -22,10 +22,18 @@ log = structlog.get_logger("stretto.warnings")
 
 
 class HealthWarnings:
-    """Checks every ``every_s`` seconds. ``fullness`` is the used share of the stream's bytes, None if unknown."""
+    """Checks every ``every_s`` seconds. ``fullness`` is the used share of the stream's bytes, None if unknown.
+
+    For a service that ``reads_telemetry``, ``reporting_pods`` is the number of pods in that stream.
+    """
 
     def __init__(
-        self, bus: Bus, metrics: Metrics, every_s: float = 60.0, clock: Callable[[], float] = time.time
+        self,
+        bus: Bus,
+        metrics: Metrics,
+        every_s: float = 60.0,
+        reads_telemetry: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._bus = bus
         self._metrics = metrics
@@ -33,6 +41,8 @@ class HealthWarnings:
         self._clock = clock
         self._logged: set[str] = set()
         self.fullness: float | None = None
+        self.reporting_pods = 0
+        self._reads_telemetry = reads_telemetry
         metrics.certificate_end.set_function(lambda: bus.connection.certificate_ends_s or math.inf)
         metrics.backlog.set_function(lambda: sum(consumer.waiting for consumer in bus.consumers))
         metrics.pauses.set_function(lambda: sum(consumer.pauses for consumer in bus.consumers))
@@ -62,6 +72,9 @@ class HealthWarnings:
         while True:
             try:
                 info = await self._bus.ask(f"STREAM.INFO.{STREAM}")
+                if self._reads_telemetry:
+                    state = (await self._bus.ask(f"STREAM.INFO.{TELEMETRY}"))["state"]
+                    self.reporting_pods = int(state.get("num_subjects", 0))
             except BusFault as fault:
                 log.info("the size of the stream is unknown", fault=str(fault))
             else:

@@ -14,7 +14,9 @@ from stretto_wire.codec import decode
 from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
 from stretto_wire.registry import Input as Input
 
-Kind = Literal["message", "request", "observation", "tick", "damaged"]
+Kind = Literal["message", "request", "observation", "tick", "reports", "damaged"]
+REPORTS: Kind = "reports"
+"""kind of the journal entry that stands for a range of telemetry"""
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
@@ -28,7 +30,8 @@ class Meta(NamedTuple):
     """Facts about the message being translated.
 
     ``time_s`` is when the server stored it, seconds since the epoch: the machine's ``now``. ``key`` names its machine.
-    ``observed``: it was journalled by ``Service.observe``. ``request_id``: it is a request.
+    ``observed``: it was journalled by ``Service.observe``. ``request_id``: it is a request. ``report_seq``: it is a
+    report, and this its sequence in the stream of telemetry; ``seq`` then is that of its range's journal frame.
     """
 
     seq: int
@@ -38,6 +41,7 @@ class Meta(NamedTuple):
     key: str
     observed: bool = False
     request_id: str = ""
+    report_seq: int = 0
 
     @property
     def scope(self) -> Scope:
@@ -46,6 +50,8 @@ class Meta(NamedTuple):
 
 class Arrival(NamedTuple):
     """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data.
+
+    A range of reports has no key, and stands for the reports in it.
 
     A damaged message has no key; its ``fault`` says what is wrong with it, and it is set aside.
     """
@@ -75,7 +81,9 @@ class Routes:
         self._scopes: dict[type[Message], set[Scope]] = {}
         for entry in inputs:
             self._scopes.setdefault(entry.message, set()).add(entry.scope)
-        self._patterns = {channel_of(message).pattern: scopes for message, scopes in self._scopes.items()}
+        patterns = {channel_of(message): scopes for message, scopes in self._scopes.items()}
+        self._patterns = {channel.pattern: scopes for channel, scopes in patterns.items() if channel.kind != "tel"}
+        self._reported = [channel.pattern for channel in patterns if channel.kind == "tel"]
         self._routes: dict[str, tuple[Channel, list[Scope]]] = {
             channel_of(message).pattern.rstrip(".*"): (channel_of(message), sorted(scopes, reverse=True))
             for message, scopes in self._scopes.items()
@@ -83,8 +91,15 @@ class Routes:
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
         self._requested = {c.pattern.rstrip(".*") for c in CHANNELS if c.kind == "rpc" and c.service == service}
 
+    def telemetry(self, partition: int) -> list[str]:
+        """Subjects to read in the stream of telemetry."""
+        return [f"{partition}.{pattern}" for pattern in self._reported]
+
     def filters(self, partition: int) -> list[str]:
-        """Subjects to read. Filters of one consumer may not overlap: a cluster input's wide one covers the narrow."""
+        """Subjects to read in the stream of facts.
+
+        Filters of one consumer may not overlap: a cluster input's wide one covers the narrow.
+        """
         subjects = [f"journal.{self._service}.{partition}"]
         for pattern, scopes in self._patterns.items():
             if "cluster" in scopes and partition == CLUSTER_PARTITION:
@@ -164,7 +179,7 @@ class Routes:
             there = CLUSTER_PARTITION if key == CLUSTER else _partition_of_job(key)
             sound = head == "observed" and name in self._observed and there == partition
         else:
-            sound = kind == "tick"
+            sound = kind in ("tick", REPORTS)
         if not sound:
             return None
         observed = kind == "observation"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,17 +28,20 @@ from stretto_wire.registry import (
     EVENTS_KEPT_S,
     PARTITIONS,
     STREAM,
+    TELEMETRY,
+    TELEMETRY_KEPT_PER_POD,
     channel_at,
     channel_of,
     partition_of,
 )
 
-from stretto_runtime.inputs import CLUSTER, Arrival, Routes, input_seq, of_cluster
+from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival, Routes, input_seq, of_cluster
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import document_of
+from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.snapshots import Document, cursor_of
 from stretto_runtime.owner.terms import Term, term_at, terms
 from stretto_runtime.process.faults import RuntimeFault
@@ -136,8 +139,13 @@ class _KeyRoutes(Routes):
                 subjects.append(f"{partition}.{pattern.removesuffix('*')}{self._key}")
         return subjects
 
+    def telemetry(self, partition: int) -> list[str]:
+        if self._key == CLUSTER:
+            return []
+        return [f"{partition}.{pattern.removesuffix('*')}{self._key}" for pattern in self._reported]
+
     def arrivals(self, stored: Stored, partition: int) -> list[Arrival]:
-        return [a for a in super().arrivals(stored, partition) if a.kind == "tick" or a.key == self._key]
+        return [a for a in super().arrivals(stored, partition) if a.kind in ("tick", REPORTS) or a.key == self._key]
 
 
 class _Recorder(Writer):
@@ -174,13 +182,14 @@ class _Again:
         self._metrics = Metrics(service.name)
         self._ownership = Ownership(bus, service.name, PARTITIONS, 1.0, lambda: None)  # never joined: nothing is owned
         self._recorder = _Recorder(bus)
+        self._reports = Reports(bus, self._routes.telemetry(self._number), None)
         self._times: dict[int, float] = {}
         """input -> when it was stored"""
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
         """Add to ``done``. ``needed_from_s``: storing time of the first input that the machine's state depends on."""
         known = await terms(self._bus, self._service.name, self._number)
-        lost = self._lost(needed_from_s)
+        lost = self._lost(needed_from_s, await self._reported_from_s())
         document = await self._document() if lost else None
         began = 0
         if lost:
@@ -191,13 +200,28 @@ class _Again:
             done.missing.append(f"so {whose} decisions can be replayed {place}")
         done.began_seq = max(done.began_seq, began)
         if began < self._end:
-            done.inputs += await self._feed(known, began, document, done)
+            try:
+                done.inputs += await self._feed(known, began, document, done)
+            finally:
+                await self._reports.close()
         await self._compare(known, began, done)
 
-    def _lost(self, needed_from_s: float) -> list[str]:
+    async def _reported_from_s(self) -> float:
+        """Return the time from which on the stream holds every report of the job; it holds so many of each pod."""
+        first: dict[str, float] = {}
+        counts: Counter[str] = Counter()
+        filters = self._routes.telemetry(self._number)
+        for stored in await read(self._bus, TELEMETRY, filters, headers_only=True) if filters else ():
+            first.setdefault(stored.subject, stored.time_s)
+            counts[stored.subject] += 1
+        return max((first[pod] for pod, count in counts.items() if count >= TELEMETRY_KEPT_PER_POD), default=0.0)
+
+    def _lost(self, needed_from_s: float, reported_from_s: float) -> list[str]:
         """The inputs that may be gone, in words."""
         service, now = self._service, time.time()
-        kept: dict[str, int] = {"events": EVENTS_KEPT_S}
+        kept: dict[str, float] = {"events": EVENTS_KEPT_S}
+        if reported_from_s:
+            kept["the reports of the busiest pod"] = now - reported_from_s
         for entry in service.inputs:
             kept_s = channel_of(entry.message).kept_s
             if kept_s is not None and (entry.scope == "cluster") == (self._key == CLUSTER):
@@ -249,7 +273,7 @@ class _Again:
         machines = Machines(service)
         machines.load(documents)
         context = Context(service, self._bus, self._ownership, self._routes, self._metrics, _Untraced())
-        return Handling(context, Takeover(self._number), machines, self._recorder)
+        return Handling(context, Takeover(self._number), machines, self._recorder, self._reports)
 
     # comparing -------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class Runner:
             return
         self._caller = Caller(self._bus)
         routes = Routes(service.name, service.inputs, service.observations)
-        self._warnings = HealthWarnings(self._bus, self.metrics, settings.stream_look_s)
+        self._warnings = HealthWarnings(self._bus, self.metrics, settings.stream_look_s, bool(routes.telemetry(0)))
         looking = asyncio.create_task(self._warnings.run())
         try:
             await unless(self._stop, service.opened())
@@ -159,6 +159,9 @@ class Runner:
         if session is None:
             raise PartitionLost(f"{self.service.name} does not own {key!r} (any more); stop working for it")
         await session.observe(observation_entry(key, message, encode(message), trace or self.trace_of(key)))
+
+    def reporting_pods(self) -> int:
+        return self._warnings.reporting_pods if self._warnings is not None else 0
 
     def trace_of(self, key: str) -> str:
         held = self._partitions.get(partition_of(key))

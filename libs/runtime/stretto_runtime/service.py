@@ -39,6 +39,10 @@ class Host(Protocol):
         """The ``traceparent`` of the job's first traced message."""
         ...
 
+    def reporting_pods(self) -> int:
+        """Number of pods that have reported within the last hour."""
+        ...
+
     def wake(self) -> None:
         """Look again which partitions are owned and live."""
         ...
@@ -145,6 +149,10 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def now(self) -> float:
         """The wall clock, seconds since the epoch: for side effects only, never for decisions."""
         return time.time()
+
+    def reporting_pods(self) -> int:
+        """The number of pods that have reported within the last hour; 0 for a service that reads no telemetry."""
+        return self._running.reporting_pods()
 
     def trace_of(self, key: str) -> str:
         """The ``traceparent`` of the job's first traced message, for what a side effect sends."""

@@ -156,6 +156,9 @@ class StreamsSettings(Settings):
         description="time between syncs of a server's disk; empty: its own",
     )
     max_bytes: int = Field(8 << 30, ge=1 << 20, description="bound of the event stream, on each server")
+    telemetry_max_bytes: int = Field(
+        2 << 30, ge=1 << 20, description="bound of the reports of pods, on each server; the oldest go first"
+    )
     external_credentials: Path | None = Field(
         None,
         description="credentials of a user who may make streams in the account EXTERNAL, which then keeps events for "

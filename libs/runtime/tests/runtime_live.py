@@ -55,12 +55,12 @@ async def saved_state(client: Client, service: str, key: str) -> dict[str, Any] 
 
 
 class Replicas:
-    """Replicas of the counting service as processes of their own."""
+    """Replicas of the counting service, or another one of ``user``, as processes of their own."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, user: str = "dispatcher") -> None:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")},
-            **server.environment("dispatcher"),
+            **server.environment(user),
         }
         self._folder = folder
         self._log = (folder / "replicas.log").open("ab")

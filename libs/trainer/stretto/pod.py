@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import NoReturn
 import psutil
 import structlog
 from stretto_messages.pods import PodPing, PodPingReply
+from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_wire.errors import WireError
 from stretto_wire.spec import JobSpec
 
@@ -31,7 +33,10 @@ EXIT_PLATFORM = 1
 EXIT_USER = 3
 
 LOOPBACK = "127.0.0.1"
-REPORT_EVERY_S = 1.0
+REPORT_INTERVAL_S = 1.0
+"""Seconds between two reports until the profiler has said how many there are to be."""
+PACE_ASKED_AFTER_S = 10.0
+PACE_ASKED_EVERY_S = 300.0
 
 log = logging.getLogger("stretto.pod")
 
@@ -155,6 +160,7 @@ class Pod:
         self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
         identity = identity_of(settings.nats_credentials, settings.nats_ca)
         self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
+        self._report_interval_s = REPORT_INTERVAL_S
         self._ready = False
         self._address = ""
         self._detail = "importing TensorFlow"
@@ -179,12 +185,22 @@ class Pod:
         """Set the text that pings return until the pod is ready."""
         self._detail = text
 
-    def every(self, seconds: float, work: Callable[[], None]) -> None:
+    def report_by(self, report: Callable[[], None]) -> None:
+        """Run ``report`` at the interval that the profiler asks for; it grows with the number of all pods."""
+        waits = itertools.chain((PACE_ASKED_AFTER_S,), itertools.repeat(PACE_ASKED_EVERY_S))
+        self.every(lambda: next(waits), self._ask_pace)
+        self.every(lambda: self._report_interval_s, report)
+
+    def _ask_pace(self) -> None:
+        request = GetReportInterval(job=self.settings.job, pod=self.settings.pod)
+        self._report_interval_s = self.bus.call(request, GetReportIntervalReply, 10.0).interval_s
+
+    def every(self, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
         """Run ``work`` at this interval in a thread until the pod leaves; the same failure is logged only once."""
 
         def loop() -> None:
             last = ""
-            while not self.leaving.wait(seconds):
+            while not self.leaving.wait(interval_s()):
                 try:
                     work()
                     last = ""

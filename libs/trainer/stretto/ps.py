@@ -36,7 +36,7 @@ from stretto_messages.pods import (
 )
 
 from .errors import ImageDamaged, LayoutError, StrettoError
-from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
+from .pod import EXIT_OK, Pod, run_pod
 from .program import build_program
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Agent:
         bus.serve(ImportState, self._import)
         bus.serve(GetBooks, self._books)
         self._pod.ready(self._server.address)
-        self._pod.every(REPORT_EVERY_S, self._report)
+        self._pod.report_by(self._report)
         log.info("serving at %s", self._server.address)
         self._pod.leaving.wait()
         self._exports.close()

@@ -16,7 +16,7 @@ from stretto_messages.values import Evaluation, Shard, StepTimes
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
 from .meter import Meter, Window
-from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
+from .pod import EXIT_OK, Pod, run_pod
 from .program import build_program
 from .servers import ServerList
 
@@ -61,10 +61,10 @@ class Worker:
         bus.follow(ServersChanged, self._servers_changed)
         self.program = build_program(self._pod)
         self._pod.ready()
-        self._pod.every(REPORT_EVERY_S, self._report)
+        self._pod.report_by(self._report)
         if not self._connect():
             return EXIT_OK
-        self._pod.every(_HEARTBEAT_S, self._leases.beat)
+        self._pod.every(lambda: _HEARTBEAT_S, self._leases.beat)
         return self._train()
 
     # --- servers ------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from .registry import PATTERN_OF_STREAM as PATTERN_OF_STREAM
 from .registry import STORED_AS as STORED_AS
 from .registry import STREAM as STREAM
 from .registry import SUBJECTS_OF_STREAM as SUBJECTS_OF_STREAM
+from .registry import SUBJECTS_OF_TELEMETRY as SUBJECTS_OF_TELEMETRY
+from .registry import TELEMETRY as TELEMETRY
+from .registry import TELEMETRY_KEPT_PER_POD as TELEMETRY_KEPT_PER_POD
 from .registry import TELEMETRY_KEPT_S as TELEMETRY_KEPT_S
 from .registry import Channel as Channel
 from .registry import Input as Input

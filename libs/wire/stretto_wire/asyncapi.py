@@ -22,6 +22,9 @@ from .registry import (
     STORED_AS,
     STREAM,
     SUBJECTS_OF_STREAM,
+    SUBJECTS_OF_TELEMETRY,
+    TELEMETRY,
+    TELEMETRY_KEPT_PER_POD,
     TELEMETRY_KEPT_S,
     Channel,
 )
@@ -39,7 +42,7 @@ The stream stores a message under its subject with the job's partition in front;
 
 _KINDS = {
     "evt": "an event, stored; anybody may read it",
-    "tel": "telemetry, stored for an hour",
+    "tel": "telemetry, stored for an hour at most",
     "rpc": "a request to the owner of the job, journalled before the reply leaves",
     "pod": "a request straight to one pod, not stored",
 }
@@ -104,11 +107,20 @@ def _streams() -> Document:
     return {
         "streams": {
             STREAM: {
-                "description": "events, telemetry and journals, in the one order that every service replays",
+                "description": "events and journals, in the one order that every service replays",
                 "subjects": list(SUBJECTS_OF_STREAM),
                 "subject_transform": {"source": PATTERN_OF_STREAM, "destination": STORED_AS},
                 "partitions": PARTITIONS,
                 "kept_s": EVENTS_KEPT_S,
+            },
+            TELEMETRY: {
+                "description": "reports of pods; the oldest go first when it is full. The owner of a partition "
+                "journals the ranges that it handles",
+                "subjects": list(SUBJECTS_OF_TELEMETRY),
+                "subject_transform": {"source": PATTERN_OF_STREAM, "destination": STORED_AS},
+                "partitions": PARTITIONS,
+                "kept_s": TELEMETRY_KEPT_S,
+                "kept_per_subject": TELEMETRY_KEPT_PER_POD,
             },
             DEAD_LETTERS: {
                 "description": "rejected messages: the reason in a header, the original as body",
@@ -147,7 +159,7 @@ def _storage(channel: Channel) -> Document:
             "readers": [channel.service],
         }
     return {
-        "stream": STREAM,
+        "stream": TELEMETRY if channel.kind == "tel" else STREAM,
         "stored_subject": f"{{partition}}.{address(channel)}",
         "kept_s": TELEMETRY_KEPT_S if channel.kind == "tel" else EVENTS_KEPT_S,
         "readers": ["external readers" if reader == "*" else reader for reader in channel.readers],

@@ -15,15 +15,16 @@ CONTENT_TYPE = "application/json"
 
 
 def headers_of(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> dict[str, str]:
-    """Return the headers of what is published without a fence. ``event_id`` is also the ``Nats-Msg-Id``: the server
-    stores such an id once, so that repeating is harmless.
+    """Return the headers of what is published without a fence. ``event_id`` of an event is also the ``Nats-Msg-Id``:
+    the server stores such an id once, so that repeating is harmless. Telemetry is sent once.
 
     ``time_s`` is the time of the event in seconds since 1970-01-01 UTC. ``publisher`` is by default the service or role
     of the message's channel. ``trace`` is a W3C ``traceparent``.
     """
     lines = event_lines(message, event_id, time_s, publisher, trace)
     pairs = (line.split(": ", 1) for line in lines.removesuffix("\r\n").split("\r\n"))
-    return {"Nats-Msg-Id": event_id} | {name: value for name, value in pairs}
+    once = {} if channel_of(message).kind == "tel" else {"Nats-Msg-Id": event_id}
+    return once | {name: value for name, value in pairs}
 
 
 def event_lines(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> str:
@@ -45,7 +46,7 @@ def _shared_lines(message: type[Message], publisher: str) -> str:
         "ce-type": channel.type_name,
         "ce-source": f"/stretto/{publisher or channel.service}",
         "ce-datacontenttype": CONTENT_TYPE,
-        **({"Nats-TTL": f"{channel.kept_s}s"} if channel.kept_s is not None else {}),
+        **({"Nats-TTL": f"{channel.kept_s}s"} if channel.kind == "evt" and channel.kept_s is not None else {}),
     }
     return "".join(f"{name}: {value}\r\n" for name, value in shared.items())
 

@@ -7,7 +7,7 @@ Streams, permissions, consumers, the inputs of services and the documents in ``p
 kind      subject                            delivery
 ========  =================================  ==========================================================
 ``evt``   ``evt.v1.<service>.<event>.<job>`` event; stored, partitioned by job, anybody may read it
-``tel``   ``tel.v1.<role>.<pod>.<job>``      telemetry; stored for an hour
+``tel``   ``tel.v1.<role>.<pod>.<job>``      telemetry; in a stream of its own, stored for an hour at most
 ``rpc``   ``rpc.v1.<service>.<verb>.<job>``  request to the owner of the job; journalled before the reply
 ``pod``   ``pod.v1.<verb>.<pod>.<job>``      request straight to one pod
 ========  =================================  ==========================================================
@@ -44,10 +44,13 @@ PARTITIONS = 16
 """Number of partitions; fixed for the life of the stream, since stored subjects and snapshots carry the partition."""
 
 STREAM = "STRETTO"
-SUBJECTS_OF_STREAM = ("evt.v1.>", "tel.v1.>", "journal.>", "fence.>")
+SUBJECTS_OF_STREAM = ("evt.v1.>", "journal.>", "fence.>")
+TELEMETRY = "TELEMETRY"
+"""Stream of what pods report. It drops the oldest when it is full: no pod can fill the stream of facts."""
+SUBJECTS_OF_TELEMETRY = ("tel.v1.>",)
 PATTERN_OF_STREAM = "*.v1.*.*.*"
 STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}"
-"""Subject transform of the stream: a subject that fits the pattern is stored with the job's partition in front."""
+"""Subject transform of both streams: a subject that fits the pattern is stored with the job's partition in front."""
 
 DEAD_LETTERS = "DLQ"
 STATE = "KV_STATE"
@@ -55,6 +58,8 @@ STATE_PREFIX = "$KV.STATE."
 """Bucket of members, owners and snapshots, and the prefix of its subjects."""
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
+TELEMETRY_KEPT_PER_POD = 600
+"""Reports of one pod that the stream holds: a pod that floods it replaces its own, and a reader finds no more."""
 SHARD_FACTS_KEPT_S = 24 * 3600
 """Retention of shard events, the bulk of all events. The dispatcher restores itself from its journalled requests."""
 
@@ -106,7 +111,7 @@ class Channel:
     """Services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; a plain name has the scope of a job."""
     reply: type[Message] | None = None
     kept_s: int | None = None
-    """Retention in the stream. None: as long as the stream keeps anything, or not stored at all."""
+    """Retention in the stream, if shorter than the stream's. None: as long as that, or not stored at all."""
     query: bool = False
     """True for a request that changes no state: answered at once, neither journalled nor remembered."""
 
@@ -137,7 +142,7 @@ def _event(
 
 
 def _telemetry(role: str, message: type[Message], *consumers: str | Reader) -> Channel:
-    return Channel("tel", role, "reported", message, consumers, kept_s=TELEMETRY_KEPT_S)
+    return Channel("tel", role, "reported", message, (*consumers, "gateway"), kept_s=TELEMETRY_KEPT_S)
 
 
 def _request(
@@ -241,6 +246,15 @@ CHANNELS: tuple[Channel, ...] = (
     _event("oom", "oom-forecast", oom.OomForecast, cluster("arbiter")),
     _telemetry("worker", pods.WorkerReported, "profiler"),
     _telemetry("ps", pods.PsReported, "profiler"),
+    _request(
+        "profiler",
+        "get-report-interval",
+        profiler.GetReportInterval,
+        profiler.GetReportIntervalReply,
+        "worker",
+        "ps",
+        query=True,
+    ),
     _request("dispatcher", "next-shard", dispatcher.NextShard, dispatcher.NextShardReply, "worker"),
     _request("dispatcher", "shard-heartbeat", dispatcher.ShardHeartbeat, dispatcher.ShardHeartbeatReply, "worker"),
     _request("dispatcher", "release-shard", dispatcher.ReleaseShard, dispatcher.ReleaseShardReply, "worker"),

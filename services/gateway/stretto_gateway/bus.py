@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -11,6 +12,7 @@ import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_messages.base import Message
+from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import STATE, STATE_PREFIX
 
@@ -95,39 +97,43 @@ class StreamBus:
     async def fold(
         self,
         apply: Callable[[Message, int, float, str], None],
+        report: Callable[[Message, float], None],
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
-        """Read everything stored, from the first message on, for ever."""
+        """Read all events from the first on, and after that also what pods report, for ever."""
         try:
-            consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>", "*.tel.>"])
+            consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>"])
         except BusFault as fault:
             log.warning("the stream cannot be read yet", fault=str(fault))
             raise
-        left = consumer.backlog
-        behind = True
+        left, reporting = consumer.backlog, None
         try:
             while True:
-                if behind and (left <= 0 or (consumer.pending == 0 and not consumer.ready())):
-                    behind = False
+                if reporting is None and (left <= 0 or (consumer.pending == 0 and not consumer.ready())):
                     caught_up()
+                    reporting = asyncio.create_task(self._fold_reports(report))
                 for stored in await consumer.batch():
                     left -= 1
-                    self._apply(stored, apply)
+                    _apply(stored, lambda message, at: apply(message, at.seq, at.time_s, _trace_of(at)))
                 await advanced()
         finally:
+            if reporting is not None:
+                reporting.cancel()
             await consumer.close()
 
-    def _apply(self, stored: Stored, apply: Callable[[Message, int, float, str], None]) -> None:
+    async def _fold_reports(self, report: Callable[[Message, float], None]) -> None:
+        """Read telemetry at intervals, as its other readers do: a flood costs little then."""
+        consumer = await OrderedConsumer.open(self._bus, wire.TELEMETRY, ["*.tel.>"])
         try:
-            message = wire.parse(stored.subject, stored.data)
-        except wire.WireError as error:
-            log.warning("skipped an unreadable message", seq=stored.seq, subject=stored.subject, error=str(error))
-            return
-        try:
-            apply(message, stored.seq, stored.time_s, stored.headers.get("traceparent", ""))
-        except Exception as error:  # a defect in one view must not hide all others
-            log.error("a message could not be folded in", seq=stored.seq, subject=stored.subject, exc_info=error)
+            while True:
+                batch = await consumer.batch(RANGE_MAX)
+                for stored in thinned(batch):
+                    _apply(stored, lambda message, at: report(message, at.time_s))
+                if len(batch) < RANGE_MAX:
+                    await asyncio.sleep(TURN_S)
+        finally:
+            await consumer.close()
 
     async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
@@ -155,3 +161,19 @@ def to_event(stored: Stored) -> StoredEvent | None:
         trace_id=trace_id_of(stored.headers.get("traceparent", "")),
         data=stored.data.decode(errors="replace"),
     )
+
+
+def _trace_of(stored: Stored) -> str:
+    return stored.headers.get("traceparent", "")
+
+
+def _apply(stored: Stored, fold: Callable[[Message, Stored], None]) -> None:
+    try:
+        message = wire.parse(stored.subject, stored.data)
+    except wire.WireError as error:
+        log.warning("skipped an unreadable message", seq=stored.seq, subject=stored.subject, error=str(error))
+        return
+    try:
+        fold(message, stored)
+    except Exception as error:  # a defect in one view must not hide all others
+        log.error("a message could not be folded in", seq=stored.seq, subject=stored.subject, exc_info=error)

@@ -31,8 +31,14 @@ class Projection:
         """Number of events of jobs that were never submitted."""
         self._evidence: dict[str, Evidence] = {}
 
+    def report(self, message: Message, time_s: float) -> None:
+        """Fold in what a pod reported; a report of an unknown job changes nothing."""
+        view = self.jobs.get(message.job)
+        if view is not None:
+            MeasurementFold(view, self._evidence[message.job], view.last_seq, time_s).fold(message)
+
     def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> views.JobView | None:
-        """Fold in one message; returns the view that it changed, or None."""
+        """Fold in one event; returns the view that it changed, or None."""
         if seq <= self.last_seq:
             return None
         self.last_seq = seq

@@ -66,12 +66,13 @@ class Bus(EventSource, Protocol):
     async def fold(
         self,
         apply: Callable[[Message, int, float, str], None],
+        report: Callable[[Message, float], None],
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
         """Read everything stored from the start on, for ever; call ``advanced`` after each batch, ``caught_up`` once.
 
-        ``apply`` gets a message, its sequence, its time and its ``traceparent``.
+        ``apply`` gets an event, its sequence, its time and its ``traceparent``; ``report`` telemetry and its time.
         """
         ...
 
@@ -131,7 +132,7 @@ class Gateway:
                 apply(wire.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
             except Exception as error:  # as in the stream: one unreadable job must not hide all others
                 log.error("a retained message is skipped", subject=kept.subject, seq=kept.seq, error=str(error))
-        await self._bus.fold(apply, caught_up, advanced)
+        await self._bus.fold(apply, self.projection.report, caught_up, advanced)
 
     async def _keep(self) -> None:
         for job, entry in self._retention.due(self.projection.jobs.values(), self._clock()).items():

@@ -138,7 +138,7 @@ class Emptied:
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         return 3, self.stored
 
-    async def fold(self, _: object, caught_up: Callable[[], None], __: object) -> None:
+    async def fold(self, _: object, __: object, caught_up: Callable[[], None], ___: object) -> None:
         caught_up()
 
 

@@ -152,6 +152,7 @@ class ProfilerMachine:
         samples = _check_counters(report, window, self.state.batch_size)
         first = window.reports == 0
         self._remember(window, report)
+        self.state.longest_report_s = max(self.state.longest_report_s, report.window_s)
         window.steps_total, window.samples_total = report.steps_total, report.samples_total
         current = report.plan_version == self.state.plan_version
         if current and window.started and not self.state.ended:
@@ -226,16 +227,21 @@ class ProfilerMachine:
         return actions
 
     def _begin(self, now: float) -> None:
-        self.state.window_began_s = now
+        self.state.window_began_s, self.state.longest_report_s = now, 0.0
         for window in self.state.pods.values():
             if window.sums.span_s or window.sums.count:  # most are empty in a window shorter than their reports
                 window.sums = WindowSums()
+
+    @property
+    def _window_s(self) -> float:
+        """Least length of the open window. Reports get longer when an installation has very many pods."""
+        return max(self.rules.window_s, self.rules.reports_per_window * self.state.longest_report_s)
 
     def _close_if_due(self, job: str, now: float) -> list[Action]:
         state, actions = self.state, list[Action]()
         if not state.window_began_s:
             self._begin(now)
-        elif now - state.window_began_s >= self.rules.window_s:
+        elif now - state.window_began_s >= self._window_s:
             if state.plan is not None and not state.ended:
                 actions = self._close(job, state.plan, now)
             self._begin(now)

@@ -48,6 +48,8 @@ class ProfilingRules:
     """Consecutive windows before a pod is published as slow or hot, or as well again."""
     hot_pause_s: float = 60.0
     """Least time before a server is published as hot again, or as cleared."""
+    reports_per_window: float = 1.5
+    """A window is at least so many times as long as a worker's report in it: each pod is in each window then."""
     numbers_ahead: int = 16
     """A pod may report before its start is known if its number is at most this far above the highest one known."""
 
@@ -120,6 +122,8 @@ class ProfilerState:
     migrating: bool = False
     changed_at_s: float = 0.0
     window_began_s: float = 0.0
+    longest_report_s: float = 0.0
+    """Length of the longest report of a worker in the open window."""
     pods: dict[str, PodWindow] = field(default_factory=dict[str, PodWindow])
     highest_number: dict[str, int] = field(default_factory=lambda: {"worker": -1, "ps": -1})
     exited: list[str] = field(default_factory=list[str])

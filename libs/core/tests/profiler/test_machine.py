@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_core.algorithms import DETECT
 from stretto_core.profiler.machine import ProfilerMachine
+from stretto_core.profiler.pace import LONGEST_S, SHORTEST_S, report_interval_s
 from stretto_core.profiler.peers import Detector, _median_of_others, cusum, threshold
 from stretto_core.profiler.state import ImpossibleTelemetry, JobOpened, ProfilerState
 from stretto_messages.actuator import (
@@ -443,3 +444,31 @@ def test_a_large_job_tells_some_workers_and_counts_all() -> None:
 def test_the_median_of_the_peers_leaves_out_one_value_of_its_own(values: list[float], data: Any) -> None:
     index = data.draw(st.integers(0, len(values) - 1))
     assert _median_of_others(sorted(values), values[index]) == median(values[:index] + values[index + 1 :])
+
+
+def test_a_window_lasts_until_each_pod_has_reported_however_seldom_they_do() -> None:
+    """Pods that report every 20 s, one after another: profiles are of all of them, and become settled."""
+    job, pods, every_s = Job(workers=4, ps=1), [f"worker-{n}" for n in range(4)], 20.0
+    for turn in range(60):
+        pod = pods[turn % len(pods)]
+        steps = job.steps[pod] + round(every_s / job.step_time_s[pod])
+        done = {"steps": steps - job.steps[pod], "steps_total": steps, "samples_total": steps * BATCH}
+        job.tell(job.worker(pod, window_s=every_s, **done))
+        job.steps[pod] = steps
+        if pod == pods[0]:
+            job.tell(job.server("ps-0", window_s=every_s))
+        job.now += every_s / len(pods)
+    profiles = job.told(ProfileMeasured)
+    assert len(profiles) >= 5
+    assert all(len(profile.workers) == len(pods) for profile in profiles[1:])
+    assert any(profile.settled for profile in profiles)
+
+
+@given(st.integers(0, 10**6), st.floats(0.1, 10**5))
+def test_all_pods_together_keep_the_pace_as_far_as_the_bounds_allow(pods: int, reports_per_s: float) -> None:
+    interval_s = report_interval_s(pods, reports_per_s)
+    assert SHORTEST_S <= interval_s <= LONGEST_S
+    if interval_s < LONGEST_S:
+        assert pods / interval_s <= reports_per_s * (1 + 1e-9)
+    if interval_s > SHORTEST_S:
+        assert pods / interval_s >= reports_per_s * (1 - 1e-9)

@@ -68,6 +68,7 @@ class Record:
     ended: str = ""
     reason: str = ""
     last_seq: int = 0
+    last_report_seq: int = 0
 
     @property
     def share(self) -> float:
@@ -85,16 +86,8 @@ class Record:
         return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
 
     def take(self, seq: int, time_s: float, subject: str, message: Message) -> None:
-        """Fold one stored message in."""
-        self.last_seq = seq
-        if isinstance(message, WorkerReported):
-            self.workers.append(message)
-        elif isinstance(message, PsReported):
-            self.servers.append(message)
-        else:
-            self._fact(seq, time_s, channel_at(subject).name, message)
-
-    def _fact(self, seq: int, time_s: float, name: str, message: Message) -> None:
+        """Fold one stored event in."""
+        self.last_seq, name = seq, channel_at(subject).name
         if name in ("shard-leased", "shard-completed"):
             return
         data = document_of(message)
@@ -147,12 +140,27 @@ class Record:
 
 async def follow(client: Client, record: Record) -> None:
     """Read everything about the job until its end, through every restart of the bus."""
-    patterns = (f"evt.v1.*.*.{record.job}", f"tel.v1.*.*.{record.job}")
-    while not record.ended:
+    reading = asyncio.create_task(_follow_reports(client, record))
+    try:
+        while not record.ended:
+            with contextlib.suppress(BusFault, Fault, OSError):
+                async for event in client.events(record.last_seq + 1, (f"evt.v1.*.*.{record.job}",)):
+                    if event.message is not None:
+                        record.take(event.seq, event.time_s, event.subject, event.message)
+                    if record.ended:
+                        return
+            await asyncio.sleep(AGAIN_S)
+    finally:
+        reading.cancel()
+
+
+async def _follow_reports(client: Client, record: Record) -> None:
+    while True:
         with contextlib.suppress(BusFault, Fault, OSError):
-            async for event in client.events(record.last_seq + 1, patterns):
-                if event.message is not None:
-                    record.take(event.seq, event.time_s, event.subject, event.message)
-                if record.ended:
-                    return
+            async for event in client.reports(record.last_report_seq + 1, (f"tel.v1.*.*.{record.job}",)):
+                record.last_report_seq = event.seq
+                if isinstance(event.message, WorkerReported):
+                    record.workers.append(event.message)
+                elif isinstance(event.message, PsReported):
+                    record.servers.append(event.message)
         await asyncio.sleep(AGAIN_S)

@@ -21,6 +21,7 @@ from stretto_wire.registry import (
     STATE,
     STATE_PREFIX,
     STREAM,
+    TELEMETRY,
     Channel,
     Kind,
 )
@@ -63,13 +64,11 @@ def rights_of(user: str) -> Rights:
     if user == FORWARDER:
         return _forwarder_rights()
     own = [f"evt.v1.{user}.>", f"journal.{user}.*", f"fence.{user}.*", "dlq.>", f"{STATE_PREFIX}*.{user}.>"]
-    reading = [
-        f"$JS.API.CONSUMER.{verb}.{stream}.>"
-        for verb in ("CREATE", "DELETE", "MSG.NEXT")
-        for stream in (STREAM, STATE, DEAD_LETTERS)
-    ]
-    reading += [f"$JS.FC.{stream}.>" for stream in (STREAM, STATE, DEAD_LETTERS)]
-    reading.append(f"$JS.API.STREAM.INFO.{STREAM}")
+    reads_telemetry = any(c.kind == "tel" and user in c.readers for c in CHANNELS)
+    streams = (STREAM, STATE, DEAD_LETTERS, *((TELEMETRY,) if reads_telemetry else ()))
+    reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in ("CREATE", "DELETE", "MSG.NEXT") for stream in streams]
+    reading += [f"$JS.FC.{stream}.>" for stream in streams]
+    reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in (STREAM, TELEMETRY)]
     return Rights(
         publish=(*own, *_asked_by(user), *_inboxes_of_callers(user), *reading),
         subscribe=(f"rpc.v1.{user}.>", f"{inbox_of(user)}.>"),

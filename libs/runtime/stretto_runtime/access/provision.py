@@ -12,75 +12,119 @@ from stretto_bus.faults import BusFault
 from stretto_bus.login import Login
 from stretto_bus.writer import SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
-from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STATE, STATE_PREFIX, STREAM
+from stretto_wire.registry import (
+    DEAD_LETTERS,
+    EVENTS_KEPT_S,
+    PATTERN_OF_STREAM,
+    STATE,
+    STATE_PREFIX,
+    STORED_AS,
+    STREAM,
+    SUBJECTS_OF_STREAM,
+    SUBJECTS_OF_TELEMETRY,
+    TELEMETRY,
+    TELEMETRY_KEPT_PER_POD,
+    TELEMETRY_KEPT_S,
+)
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING
 from stretto_runtime.settings import StreamsSettings
 
 NOT_FOUND = 10059
+SECOND_NS = 10**9
+_PARTITIONED = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 DUPLICATE_WINDOW_S = 120
+SHORTEST_DUPLICATE_WINDOW_S = 0.1
+"""The least that the server takes: it remembers every id for so long, and pods choose theirs."""
+LETTERS_KEPT_PER_SUBJECT = 1000
+"""Dead letters of one subject: one pod's bad reports do not push out the letters of others."""
+REPORT_BYTES_MAX = 16 << 10
+"""Bound of one report with its headers; the largest of ours has 1 KB."""
 EXTERNAL_API = "JS.STRETTO"
 """prefix under which the account EXTERNAL reaches the JetStream API of the account STRETTO"""
 EXTERNAL_DELIVERY = "deliver.external"
 """prefix under which events pass from one account to the other"""
 
 
-def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> list[dict[str, Any]]:
-    """The configurations of every stream. A full stream refuses (nothing is dropped silently).
+def streams(
+    replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "", telemetry_max_bytes: int = 2 << 30
+) -> list[dict[str, Any]]:
+    """The configurations of every stream. A full stream of facts refuses: nothing is dropped silently.
 
     ``sync_interval`` is that of ``server_config``. Writers read it from the metadata and choose how to write.
     """
-    second = 10**9
     common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
     if sync_interval:
         common["metadata"] = {SYNC_METADATA: sync_interval}
-    transform = {
-        "src": "*.v1.*.*.*",
-        "dest": f"{{{{partition({PARTITIONS},4)}}}}.{{{{wildcard(1)}}}}.v1."
-        "{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
+    return [common | each for each in (_facts(max_bytes), _telemetry(telemetry_max_bytes), _dead_letters(), _state())]
+
+
+def _facts(max_bytes: int) -> dict[str, Any]:
+    return {
+        "name": STREAM,
+        "description": "events, journals and fences in one order",
+        "subjects": list(SUBJECTS_OF_STREAM),
+        "subject_transform": _PARTITIONED,
+        "retention": "limits",
+        "discard": "new",
+        "max_bytes": max_bytes,
+        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "max_msg_size": 4 * MAX_MESSAGE_BYTES,
+        "duplicate_window": DUPLICATE_WINDOW_S * SECOND_NS,
+        "allow_msg_ttl": True,
+        "allow_atomic": True,
+        "deny_delete": True,
+        "deny_purge": True,
     }
-    return [
-        common
-        | {
-            "name": STREAM,
-            "description": "events, telemetry, journals and fences in one order",
-            "subjects": ["evt.v1.>", "tel.v1.>", "journal.>", "fence.>"],
-            "subject_transform": transform,
-            "retention": "limits",
-            "discard": "new",
-            "max_bytes": max_bytes,
-            "max_age": EVENTS_KEPT_S * second,
-            "max_msg_size": 4 * MAX_MESSAGE_BYTES,
-            "duplicate_window": DUPLICATE_WINDOW_S * second,
-            "allow_msg_ttl": True,
-            "allow_atomic": True,
-            "deny_delete": True,
-            "deny_purge": True,
-        },
-        common
-        | {
-            "name": DEAD_LETTERS,
-            "description": "messages that could not be handled, with the reason; the oldest go first when it is full",
-            "subjects": ["dlq.>"],
-            "discard": "old",
-            "max_bytes": 1 << 30,
-            "max_age": EVENTS_KEPT_S * second,
-            "duplicate_window": DUPLICATE_WINDOW_S * second,
-        },
-        common
-        | {
-            "name": STATE,
-            "description": "members, owners, snapshots",
-            "subjects": [f"{STATE_PREFIX}>"],
-            "max_msgs_per_subject": 1,
-            "discard": "new",
-            "allow_rollup_hdrs": True,
-            "allow_msg_ttl": True,
-            "allow_atomic": True,
-            "subject_delete_marker_ttl": 60 * second,
-        },
-    ]
+
+
+def _telemetry(max_bytes: int) -> dict[str, Any]:
+    """All that pods can write. No lifetime, rollup or batch of their choosing is taken; what is full drops the oldest,
+    first of the same pod.
+    """
+    return {
+        "name": TELEMETRY,
+        "description": "reports of pods; the oldest go first when it is full",
+        "subjects": list(SUBJECTS_OF_TELEMETRY),
+        "subject_transform": _PARTITIONED,
+        "retention": "limits",
+        "discard": "old",
+        "max_bytes": max_bytes,
+        "max_age": TELEMETRY_KEPT_S * SECOND_NS,
+        "max_msgs_per_subject": TELEMETRY_KEPT_PER_POD,
+        "max_msg_size": REPORT_BYTES_MAX,
+        "duplicate_window": int(SHORTEST_DUPLICATE_WINDOW_S * SECOND_NS),
+        "deny_delete": True,
+        "deny_purge": True,
+    }
+
+
+def _dead_letters() -> dict[str, Any]:
+    return {
+        "name": DEAD_LETTERS,
+        "description": "messages that could not be handled, with the reason; the oldest go first when it is full",
+        "subjects": ["dlq.>"],
+        "max_msgs_per_subject": LETTERS_KEPT_PER_SUBJECT,
+        "discard": "old",
+        "max_bytes": 1 << 30,
+        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "duplicate_window": DUPLICATE_WINDOW_S * SECOND_NS,
+    }
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "name": STATE,
+        "description": "members, owners, snapshots",
+        "subjects": [f"{STATE_PREFIX}>"],
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "allow_msg_ttl": True,
+        "allow_atomic": True,
+        "subject_delete_marker_ttl": 60 * SECOND_NS,
+    }
 
 
 def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, Any]:
@@ -108,15 +152,22 @@ def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, An
     }
 
 
-async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> None:
+async def provision(
+    bus: Bus,
+    replicas: int = 1,
+    max_bytes: int = 8 << 30,
+    sync_interval: str = "",
+    telemetry_max_bytes: int = 2 << 30,
+) -> None:
     """Create missing streams and update the others to this configuration; harmless to repeat.
 
-    Three ``replicas`` survive the loss of one server. ``max_bytes`` bounds the event stream.
+    Three ``replicas`` survive the loss of one server. ``max_bytes`` bounds the event stream, ``telemetry_max_bytes``
+    the reports of pods.
 
     Raises:
         BusFault: the server refused, for instance a change that would need a new stream.
     """
-    for config in streams(replicas, max_bytes, sync_interval):
+    for config in streams(replicas, max_bytes, sync_interval, telemetry_max_bytes):
         await make_stream(bus, config)
 
 
@@ -129,7 +180,9 @@ async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
     """
     bus = await Bus.connect(url, operator, "provision")
     try:
-        await provision(bus, settings.replicas, settings.max_bytes, settings.sync_interval)
+        await provision(
+            bus, settings.replicas, settings.max_bytes, settings.sync_interval, settings.telemetry_max_bytes
+        )
     finally:
         await bus.close()
     if settings.external_credentials is not None:

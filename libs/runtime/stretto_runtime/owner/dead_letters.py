@@ -64,7 +64,7 @@ class DeadLetters:
         """
         letter_id = f"dlq:{self._service}:{arrival.source}"
         subject = arrival.subject or f"tick.{self._service}"
-        seq, key, trace = arrival.meta.seq, arrival.key, arrival.trace
+        seq, key, trace = arrival.meta.report_seq or arrival.meta.seq, arrival.key, arrival.trace
         await self._write(Letter(letter_id, subject, seq, reason, text, arrival.data, more, key, trace), live)
 
     async def set_aside(self, damages: Iterable[Damage]) -> None:

@@ -21,10 +21,11 @@ from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
 from stretto_wire.registry import channel_of, subject_of
 
-from stretto_runtime.inputs import CLUSTER, Arrival
+from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED, DeadLetters
 from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.reports import Reports
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
 
@@ -79,9 +80,12 @@ class Takeover:
 class Handling:
     """Handles the inputs of one partition, in order, in the same way in a replay and live."""
 
-    def __init__(self, context: Context, takeover: Takeover, machines: Machines, writer: Writer) -> None:
+    def __init__(
+        self, context: Context, takeover: Takeover, machines: Machines, writer: Writer, reports: Reports
+    ) -> None:
         self.machines = machines
         self.writer = writer
+        self.reports_handled = 0
         self.waiting: dict[tuple[str, str], Request] = {}
         """(key, request id) -> the request"""
         self.changed: set[str] = set()
@@ -89,6 +93,7 @@ class Handling:
         self._context = context
         self._service = context.service
         self._number = takeover.number
+        self._reports = reports
         self._published = takeover.published
         self._letters = DeadLetters(context, writer)
         self._fence_seq = takeover.fence_seq
@@ -119,8 +124,25 @@ class Handling:
             if arrival.kind == "tick":
                 for key in self.machines.ticking():
                     news |= await self._one(arrival._replace(key=key, source=f"{stored.seq}.{key}"))
+            elif arrival.kind == REPORTS:
+                news |= await self._range(arrival)
             else:
                 news |= await self._one(arrival)
+        return news
+
+    async def _range(self, arrival: Arrival) -> bool:
+        """Handle the reports of a journalled range as inputs of its frame."""
+        try:
+            reports = await self._reports.of(arrival, self._context.routes, self._number)
+        except ValueError as error:
+            await self._letters.add(arrival, DAMAGED, str(error), {}, self.live)
+            return True
+        news = False
+        for report in reports:
+            if self.live:
+                self._context.metrics.handling(report.meta.time_s)
+            news |= await self._one(report)
+        self.reports_handled += len(reports)
         return news
 
     async def _one(self, arrival: Arrival) -> bool:

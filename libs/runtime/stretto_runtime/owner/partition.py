@@ -21,6 +21,7 @@ from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import Loaded, load
+from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.session import Orders, Parts, Session
 from stretto_runtime.owner.snapshots import Snapshots
 from stretto_runtime.owner.succession import finish, published_ids
@@ -160,8 +161,10 @@ class Partition:
         published = await published_ids(context.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
         subject = f"journal.{service.name}.{self.number}"
         journal = Journal(writer, subject, service.settings.journal_ttl_s, self._orders.wake)
-        handling = Handling(context, Takeover(self.number, fence.seq, loaded.attempt, published), machines, writer)
-        parts = Parts(self.number, self.epoch, fence, loaded.cursor, handling, snapshots, journal)
+        reports = Reports(context.bus, context.routes.telemetry(self.number), loaded.cursor.reports)
+        takeover = Takeover(self.number, fence.seq, loaded.attempt, published)
+        handling = Handling(context, takeover, machines, writer, reports)
+        parts = Parts(self.number, self.epoch, fence, loaded.cursor, handling, snapshots, journal, reports)
         self._session = Session(context, parts, self._orders)
         context.metrics.takeovers.inc()
         try:

@@ -210,13 +210,13 @@ def _cursor(saved: Saved, uncertain: list[int]) -> tuple[Cursor, bool]:
     Without a sound cursor that of the last takeover is safe, and without that the beginning of the stream.
     """
     earlier = saved.mark.cursor if saved.mark is not None else 0
-    cursor = saved.cursor or Cursor(earlier, earlier)
+    cursor = saved.cursor or Cursor(earlier, earlier, reports=None if earlier else 0)
     damaged = any(damage.subject.startswith(f"{STATE_PREFIX}cursor.") for damage in saved.damages)
     seq = min([cursor.seq, *uncertain])
     if (
         seq < cursor.seq or damaged or (saved.cursor is None and earlier > 0)
     ):  # under fence 0, of nobody: ``finish`` then looks at every term since
-        return Cursor(seq, min(cursor.out_seq, seq), cursor.version), True
+        return Cursor(seq, min(cursor.out_seq, seq), cursor.version, reports=cursor.reports), True
     return cursor, False
 
 

@@ -18,6 +18,7 @@ from stretto_runtime.inputs import TICK_ENTRY
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling
 from stretto_runtime.owner.journal import Journal
+from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.requests import Requests
 from stretto_runtime.owner.side_effects import SideEffects
 from stretto_runtime.owner.snapshots import Cursor, Snapshots
@@ -43,6 +44,7 @@ class Parts:
     handling: Handling
     snapshots: Snapshots
     journal: Journal
+    reports: Reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Session:
         self._machines = handling.machines
         self._snapshots = parts.snapshots
         self._journal = parts.journal
+        self._reports = parts.reports
+        self._gathering_due = False
         self._seq = cursor.seq
         self._saved_seq = cursor.seq
         self._scan_from = cursor.out_seq
@@ -112,15 +116,18 @@ class Session:
                         continue
                     if self.live and stored.subject == self._journal.subject:
                         self._journal.came_back()
+                    handled = self._handling.reports_handled
                     self._news |= await self._handling.handle(stored)
                     self._seq = stored.seq
-                    self._unsaved += 1
+                    self._unsaved += 1 + self._handling.reports_handled - handled
                 self._check()
                 if not self.live:
                     if caught_up:
                         await self._go_live()
                 elif batch:
                     self._after()
+                if self._gathering_due:
+                    await self._gather()
                 await self._snapshot_if_due()
                 if self._stop.is_set() and self.live and await self._is_drained(consumer):
                     await self._leave()
@@ -152,6 +159,9 @@ class Session:
         self._side_effects.start()
         self._side_effects.changed(self._machines.slots)
         self._plan_tick()
+        self._plan_gathering()
+        if self._reports.missing:
+            log.warning("reports are not kept any more", partition=self._number, missing=self._reports.missing)
         self._context.metrics.partitions.inc()
         self._service.partition_changed()
 
@@ -188,6 +198,22 @@ class Session:
     def _tick(self) -> None:
         self._journal.add(TICK_ENTRY)
 
+    def _plan_gathering(self) -> None:
+        if self._reports.exist and not self._stop.is_set():
+            self._plan("reports", self._reports.pause_s, self._gathering)
+
+    def _gathering(self) -> None:
+        self._gathering_due = True
+        self._wake.set()
+
+    async def _gather(self) -> None:
+        """Journal the place of the reports that have arrived; they are handled when it comes back."""
+        self._gathering_due = False
+        found = await self._reports.gather()
+        if found is not None and self._journal.add(found.entry()):
+            self._reports.journalled(found)
+        self._plan_gathering()
+
     async def _snapshot_if_due(self) -> None:
         if self._unsaved == 0:
             return
@@ -204,7 +230,7 @@ class Session:
         await writer.drain()
         # until everything before our fence is replayed, our successor must scan our predecessors' outputs, as we did
         out_seq = writer.last_seq if self.live else self._scan_from
-        cursor = Cursor(self._seq, out_seq, self._service.version)
+        cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
         documents = self._machines.documents(sorted(self._machines.dirty))
         await self._snapshots.save(documents, cursor)
         self._saved_seq = self._seq
@@ -225,7 +251,8 @@ class Session:
         if self._seq > self._saved_seq:
             await self._snapshot()
         await self._handling.writer.drain()
-        cursor = Cursor(self._seq, self._handling.writer.last_seq, self._service.version)
+        out_seq, reports = self._handling.writer.last_seq, self._reports.position
+        cursor = Cursor(self._seq, out_seq, self._service.version, reports=reports)
         await self._snapshots.mark(cursor, 0, clean=True)
         await self._context.ownership.release(self._number, self._epoch)
 
@@ -240,6 +267,7 @@ class Session:
             await self._side_effects.stop()
         finally:  # even if cancelled meanwhile
             self._journal.close()
+            await self._reports.close()
             await consumer.close()
             self._service.partition_changed()
 

@@ -51,21 +51,26 @@ REMOVED_AFTER = "60s"
 class Cursor:
     """``seq``: last input contained; ``out_seq``: last own output stored by then.
 
-    ``version`` is that of the service, ``fence`` that of the owner that wrote it.
+    ``version`` is that of the service, ``fence`` that of the owner that wrote it. ``reports`` is the sequence of the
+    last report contained, in the stream of telemetry; None if it is unknown.
     """
 
     seq: int = 0
     out_seq: int = 0
     version: int = 0
     fence: int = 0
+    reports: int | None = 0
 
     def encode(self, subject: str) -> bytes:
-        return seal(subject, json.dumps(asdict(self)).encode())
+        numbers = asdict(self) | {"reports": -1 if self.reports is None else self.reports}
+        return seal(subject, json.dumps(numbers).encode())
 
     @classmethod
     def decode(cls, subject: str, data: bytes) -> Cursor:
         """Read a cursor. Raises Damaged."""
-        return cls(**_numbers(subject, data, ("seq", "out_seq", "version", "fence")))
+        numbers = _numbers(subject, data, ("seq", "out_seq", "version", "fence", "reports"))
+        reports = numbers.pop("reports")
+        return cls(**numbers, reports=reports if reports >= 0 else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import Loaded, recovered
+from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.snapshots import Cursor, Snapshots
 from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import Contradiction
@@ -58,7 +59,8 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     documents = dict(loaded.documents)
     coming = deque(pending[1:])
     takeover = Takeover(number, fence.seq, 1)
-    handling = await _handling(context, takeover, pending[0], replace(loaded, documents=documents), writer)
+    reports = Reports(context.bus, context.routes.telemetry(number), cursor.reports)
+    handling = await _handling(context, takeover, pending[0], replace(loaded, documents=documents), writer, reports)
     # a server that has our fence has everything before it
     filters = [*context.routes.filters(number), fence.subject]
     async for stored in scan(context.bus, STREAM, filters, cursor.seq + 1, fence.seq):
@@ -68,14 +70,14 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
             continue
         while coming and coming[0].seq < stored.seq:
             documents |= handling.machines.documents(sorted(handling.machines.slots))
-            handling = await _handling(
-                context, takeover, coming.popleft(), replace(loaded, documents=documents), writer
-            )
+            now = replace(loaded, documents=documents)
+            handling = await _handling(context, takeover, coming.popleft(), now, writer, reports)
         await handling.handle(stored)
+    await reports.close()
     writer.finish()
     await writer.drain()
     changed = handling.machines.documents(sorted(handling.machines.slots))
-    done = Cursor(fence.seq, fence.seq - 1, service.version)
+    done = Cursor(fence.seq, fence.seq - 1, service.version, reports=reports.position)
     await snapshots.save(changed, done)
     log.info("finished what another term had begun", partition=number, after=cursor.seq, up_to=fence.seq)
     return replace(loaded, cursor=done, documents=documents | changed, uncertain=frozenset())
@@ -97,12 +99,14 @@ async def check_snapshots(bus: Bus, service: Service) -> None:
         await Machines(service).load_in_thread({key: document})
 
 
-async def _handling(context: Context, takeover: Takeover, term: Term, loaded: Loaded, writer: Writer) -> Handling:
+async def _handling(
+    context: Context, takeover: Takeover, term: Term, loaded: Loaded, writer: Writer, reports: Reports
+) -> Handling:
     then = term.service(context.service) or context.service
     machines = Machines(then)
     machines.lost = loaded.lost
     await machines.load_in_thread(loaded.documents)
-    return Handling(replace(context, service=then), takeover, machines, writer)
+    return Handling(replace(context, service=then), takeover, machines, writer, reports)
 
 
 async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> frozenset[str]:

@@ -21,7 +21,7 @@ from stretto_wire.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
-STREAMS = ("STRETTO", "KV_STATE", "DLQ", "EVENTS")
+STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "EVENTS")
 OUTSIDE = ("external", KEEPER)
 PODS = {"worker": "worker-0", "ps": "ps-1"}
 EVERYBODY = (*SERVICES, *OUTSIDE, *PODS)
@@ -140,8 +140,8 @@ async def test_state_and_streams_are_nobodys_but_their_owners(who: str, server: 
 def may_consume(who: str, verb: str, stream: str) -> bool:
     if who == "external":
         return stream == "EVENTS"
-    reading = ("CONSUMER.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE")
-    return who in SERVICES and stream != "EVENTS" and verb in reading
+    readers = {"EVENTS": (), "TELEMETRY": ("profiler", "gateway")}.get(stream, SERVICES)
+    return who in readers and verb in ("CONSUMER.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE")
 
 
 @pytest.mark.parametrize("who", EVERYBODY)

@@ -30,7 +30,7 @@ from stretto_wire.registry import CHANNELS, SERVICES, Channel, partition_of
 JOB, ANOTHER_JOB = "job-a", "job-b"
 PODS = {"worker": "worker-0", "ps": "ps-1"}
 NO_JETSTREAM = 10039
-STREAMS = ("STRETTO", "KV_STATE", "DLQ")
+STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ")
 API = ("STREAM.PURGE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.CREATE", "STREAM.MSG.DELETE", "CONSUMER.CREATE")
 RESERVED = ("_R_.x", "_R_.abcdef.123456", "_GR_.a.b.c", "$JS.ACK.STRETTO.c.1.1.1.1.1")
 """Reply subjects with which the server takes no message at all."""
@@ -86,7 +86,7 @@ async def hostile(server: EmbeddedServer, role: str, folder: Path) -> AsyncItera
 async def answering(server: EmbeddedServer) -> AsyncIterator[list[str]]:
     """Services that answer every request at whatever reply subject it has; yields the reply subjects."""
     clients, asked = list[Client](), list[str]()
-    for service in ("dispatcher", "actuator"):
+    for service in sorted({c.service for c in CHANNELS if c.kind == "rpc" and {*POD_ROLES} & {*c.readers}}):
         client = await Client.connect(server.url, server.login(service))
         clients.append(client)
 

@@ -25,11 +25,11 @@ def handling_of(service: Counting) -> Handling:
     )
     bus = SimpleNamespace(connection=SimpleNamespace(max_payload=1 << 20))
     context = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock(), bus=bus)
-    return Handling(context, Takeover(0), Machines(service), MagicMock(full=False))  # type: ignore[arg-type]
+    return Handling(context, Takeover(0), Machines(service), MagicMock(full=False), MagicMock())  # type: ignore[arg-type]
 
 
 def stored(value: int, seq: int) -> Any:
-    meta = SimpleNamespace(seq=seq, request_id="", time_s=1000.0)
+    meta = SimpleNamespace(seq=seq, report_seq=0, request_id="", time_s=1000.0)
     return SimpleNamespace(
         kind="message", key="a", source=str(seq), meta=meta, trace="", subject="evt.v1.gateway.job-cancelled.a",
         data=b"", value=value, time_s=1000.0, seq=seq,
