@@ -127,7 +127,7 @@ def _cpu_s(pid: int) -> float:
 
 async def _serial(client: Client) -> float:
     """Publish one message at a time, waiting for each acknowledgement; return the rate per second."""
-    data, subject, count = b"x" * 200, f"tel.v1.worker.worker-0.{JOB}-serial", 0
+    data, subject, count = b"x" * 200, f"evt.v1.actuator.pod-pending.{JOB}-serial", 0
     begin = time.perf_counter()
     while time.perf_counter() - begin < SERIAL_S:
         await client.bus.store(subject, data)

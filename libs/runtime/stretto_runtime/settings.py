@@ -52,6 +52,10 @@ class Settings(BaseSettings):
         1.0, gt=0, le=60, description="… or seconds between them; 30 times as many if quiet or large"
     )
     journal_ttl_s: int = Field(86400, ge=3600, description="life of journal frames; > the longest outage")
+    requests_burst_bytes: int = Field(
+        64 << 20, ge=1 << 16, description="bytes of one job's requests that are journalled at once …"
+    )
+    requests_bytes_per_s: int = Field(32 << 10, ge=1, description="… and in the long run; more are told to ask again")
     stream_look_s: float = Field(60.0, gt=0, description="interval of checks of the stream's size against its bound")
     spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
     spans_per_s: float = Field(100.0, gt=0, description="more spans a second than this are counted, not kept")

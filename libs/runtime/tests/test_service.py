@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,27 @@ async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(
     assert 'stretto_inputs_total{kind="request",service="dispatcher"} 1.0' in counted
     assert honest.wait_s == 2.0
     assert not [subject for subject in written if subject in FORGED or subject.endswith(".job-b")]
+
+
+async def test_a_job_that_asks_without_end_is_told_to_ask_again(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Padded requests of one job stop being journalled; another job of the same partition is answered."""
+    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
+    padding, answers = "x" * 9000, Counter[str]()
+    async with running(Counting, server, tmp_path, requests_burst_bytes=1 << 16, requests_bytes_per_s=1) as runner:
+        for job in ("job-a", neighbour):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        for number in range(20):
+            body = json.dumps({"job": "job-a", "request_id": f"f.{number}", "pod": "worker-1", "more": padding})
+            answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
+            answers[(answer.headers or {}).get("error", "")] += 1
+        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        counted = runner.metrics.text().decode()
+    assert answers == {"": 7, "busy": 13}
+    assert honest.wait_s == 2.0
+    assert 'stretto_requests_over_budget_total{service="dispatcher"} 13.0' in counted
 
 
 async def test_without_an_owner_a_call_ends_with_what_to_do(client: Client) -> None:

@@ -17,11 +17,14 @@ from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
+from stretto_runtime.owner.budget import Budget
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
+ENTRY_BYTES = 200
+"""what an entry of the journal takes beside the request"""
 TOLD_EVERY_S = 1.0
 LOGGED = 100
 """characters of a refused reply subject that the log shows"""
@@ -41,6 +44,8 @@ class Requests:
         self._journal = journal
         self._subscription: Subscription | None = None
         self._told_s = 0.0
+        settings = context.service.settings
+        self._budget = Budget(settings.requests_burst_bytes, settings.requests_bytes_per_s)
 
     async def open(self) -> None:
         """Take requests; returns once the server knows it. Raises BusFault."""
@@ -89,11 +94,22 @@ class Requests:
         elif waiting is not None:
             waiting.replies.append(msg.reply)
         else:
-            entry = request_entry(message.job, request_id, subject, msg.data, headers.get("traceparent", ""))
-            if self._journal.add(entry):
-                self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
-            else:
-                self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+            self._add(msg, subject, message, request_id)
+
+    def _add(self, msg: Msg, subject: str, message: Message, request_id: str) -> None:
+        """Journal a request, or refuse it as long as its job has spent its budget or too many wait."""
+        trace = (msg.headers or {}).get("traceparent", "")
+        entry = request_entry(message.job, request_id, subject, msg.data, trace)
+        size_bytes = ENTRY_BYTES + len(msg.data) + len(request_id) + len(trace)
+        if not self._budget.take(message.job, size_bytes, time.monotonic()):
+            self._metrics.over_budget.inc()
+            text = f"the requests of {message.job!r} have spent their budget of the journal"
+            remedy = "ask again later, or let the operator raise STRETTO_REQUESTS_BURST_BYTES"
+            self._answer(msg.reply, "busy", refusal("busy", text, "job", message.job, remedy))
+        elif self._journal.add(entry):
+            self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
+        else:
+            self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
 
     def _tell_dropped(self, msg: Msg) -> None:
         """Log a dropped request, one a second at most: a hostile pod may send thousands."""

@@ -225,6 +225,8 @@ class Metrics:
         ).labels(**labels)
         unanswerable = counter("unanswerable_requests", "requests dropped: their reply subject is no inbox of a caller")
         self.unanswerable = unanswerable.labels(**labels)
+        over_budget = counter("requests_over_budget", "requests told to ask again: their job has spent its budget")
+        self.over_budget = over_budget.labels(**labels)
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
         self.takeovers = counter("takeovers", "partitions taken").labels(**labels)
         self.refused = counter("refusals", "times that saved state was of a version that cannot be continued").labels(
