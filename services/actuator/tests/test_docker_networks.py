@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import textwrap
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from backend_contract import JOB, exited, running, said, spec
+from backend_contract import JOB, exited, running, said, spec, until
 from engine_place import IMAGE, Containers
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from stretto_actuator.backend import BackendError
+from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.docker import backend_of
 from stretto_actuator.docker_engine import Engine
 from stretto_actuator.docker_networks import JobNetworks, NetworkRules, free_subnets
@@ -129,6 +130,29 @@ async def test_a_pod_reaches_its_bus_and_no_further_than_it_may(
         assert (await said(place)).split() == ["True", str(machine)]
     network = place.client.inspect_network(f"{place.name}.{JOB}")
     assert network["Internal"] is not elsewhere
+
+
+@pytest.mark.parametrize("egress", [False, True])
+async def test_a_port_of_a_pod_is_closed_to_other_jobs_and_without_egress_to_the_machine(
+    place: Containers, egress: bool
+) -> None:
+    """Try the address of a listening pod from a pod of another job with the same reach, and from the machine."""
+    tell = "import socket; print(socket.gethostbyname(socket.gethostname()), flush=True)"
+    serve = LISTEN.replace("import os, socket", tell)
+    backend = place.backend
+    await backend.launch(PodSpec("victim", "ps-0", ("python", "-c", serve), {}, 1.0, 2**28, image=IMAGE, egress=egress))
+
+    async def address() -> str:
+        return await backend.logs("victim", "ps-0", 1)
+
+    victim = await until(address, "the victim listens")
+    attack = f"{REACH}\n    print(reach({victim!r}, 7000), flush=True)"
+    await backend.launch(spec(place, script=attack, egress=egress))
+    assert await said(place) == "False"
+    from_machine = textwrap.dedent(attack)
+    assert (
+        await asyncio.to_thread(backend._engine.output, IMAGE, ["python", "-c", from_machine], "host") == f"{egress}\n"
+    )
 
 
 async def test_a_job_with_a_way_out_is_refused_where_cloud_metadata_answers(place: Containers) -> None:
