@@ -19,12 +19,17 @@ from .settings import Network
 
 PROBE = """
 import socket, sys
-for address in sys.argv[1:]:
+from concurrent.futures import ThreadPoolExecutor
+
+def answers(address):
     try:
         socket.create_connection((address, 80), 1).close()
     except OSError:
-        continue
-    print(address)
+        return False
+    return True
+
+with ThreadPoolExecutor() as threads:
+    print(*(each for each, answered in zip(sys.argv[1:], threads.map(answers, sys.argv[1:])) if answered))
 """
 """Prints those of its arguments that answer: cloud metadata is served at port 80 everywhere."""
 
