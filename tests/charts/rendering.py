@@ -132,7 +132,7 @@ def pod_of(each: Object) -> Object:
 
 
 def with_pods(objects: list[Object]) -> list[Object]:
-    return of_kind(objects, "Deployment", "Job", "Pod")
+    return of_kind(objects, "Deployment", "Job", "Pod", "ReplicaSet")
 
 
 def containers(objects: list[Object]) -> Iterator[tuple[str, Object]]:

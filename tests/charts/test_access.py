@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_actuator.kubernetes_manifest import Installation, policy
+from stretto_actuator.settings import ActuatorSettings, networks_of
 
 from tests.charts.rendering import (
     EVERYTHING,
@@ -29,6 +32,7 @@ RESOURCES = {
     "CONFIG_MAPS": "configmaps",
     "TRAINING_JOBS": "trainingjobs",
     "LEASES": "leases",
+    "NETWORK_POLICIES": "networkpolicies",
 }
 VERBS = {
     "get": {"get"},
@@ -174,7 +178,8 @@ EGRESS: dict[str, set[int]] = {
     "gateway": BUS | {443, 6443},
     "forwarder": BUS | {443},
     "test": BUS | {8000, 8080},
-    "trainer": BUS | {6379, 443},
+    "test-foreign": BUS | {8080},
+    **{name: BUS | {6379, 443} for name in ("trainer", "test-friend", "test-target")},
 }
 """Of ``EVERYTHING``: names, the bus (two ports), spans; Redis; store, webhooks and issuer; the API server."""
 
@@ -199,13 +204,41 @@ class TestTheNetwork:
             assert heard_at(objects, component(each)) == {8000 if component(each) == "gateway" else 8080}
         assert heard_at(objects, "provision") == set()
 
-    def test_keeps_everybody_but_pods_of_jobs_from_parameter_servers(self) -> None:
-        (policy,) = policies(rendered(EVERYTHING), "trainer")
-        (rule,) = policy["ingress"]
+    def test_lets_nobody_reach_a_training_pod_but_by_a_policy_of_its_job(self) -> None:
+        """Join the chart's policies with the actuator's for two jobs, and ask who may connect to a pod of one."""
+        static = policies(rendered(EVERYTHING), "trainer")
+        assert [rule for each in static for rule in each.get("ingress", [])] == []
+        own_pods = [rule for each in static for rule in each["egress"] if "ports" not in rule]
+        assert own_pods == [], "every static path has a port"
+        installation = Installation("demo", "")
+        (rule,) = policy("a", False, installation)["spec"]["ingress"]
         (peer,) = rule["from"]
         assert selects(peer["podSelector"]["matchLabels"], TRAINER)
+        assert not selects(peer["podSelector"]["matchLabels"], {**TRAINER, "stretto.dev/job": "b"})
         assert not selects(peer["podSelector"]["matchLabels"], {**TRAINER, "stretto.dev/installation": "another"})
-        assert set(peer) == {"podSelector"}
+
+    def test_of_helm_test_is_that_of_a_job(self) -> None:
+        """The listening pod is protected as the actuator protects pods of a job, and the foreign pod is none of it."""
+        objects = rendered(EVERYTHING)
+        (made,) = [each for each in of_kind(objects, "NetworkPolicy") if component(each) == "test-target"]
+        assert made["spec"] == policy("helm-test", False, Installation("demo", ""))["spec"]
+        labels = made["spec"]["podSelector"]["matchLabels"]
+        chosen = {name for name in EGRESS if selects(labels, labels_of(objects, name))}
+        assert chosen == {"test-target", "test-friend"}
+        hooks = [each for each in objects if "test" in each["metadata"].get("annotations", {}).get("helm.sh/hook", "")]
+        order = {name_of(each): int(each["metadata"]["annotations"].get("helm.sh/hook-weight", 0)) for each in hooks}
+        assert order["ReplicaSet/demo-stretto-test-target"] < order["Pod/demo-stretto-test-friend"]
+        assert order["Pod/demo-stretto-test-friend"] < order["Pod/demo-stretto-test-foreign"]
+
+    def test_closes_cloud_metadata_to_the_rule_of_the_store(self) -> None:
+        """Without peers the store may be anywhere: every address but those that the actuator closes, too."""
+        rules = [rule for each in policies(rendered({}), "trainer") for rule in each["egress"]]
+        (store,) = [rule["to"] for rule in rules if {"protocol": "TCP", "port": 443} in rule["ports"]]
+        blocks = {peer["ipBlock"]["cidr"]: peer["ipBlock"]["except"] for peer in store if "ipBlock" in peer}
+        closed = {each for excepted in blocks.values() for each in excepted}
+        assert set(blocks) == {"0.0.0.0/0", "::/0"}
+        stated = networks_of(ActuatorSettings().metadata_addresses)
+        assert {ip_network(each) for each in closed} == set(stated)
 
     @pytest.mark.parametrize(
         ("url", "ports"),

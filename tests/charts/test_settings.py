@@ -107,7 +107,7 @@ class TestTheActuator:
     def test_names_accounts_and_owner_that_the_chart_makes(self) -> None:
         settings = told(EVERYTHING, "actuator")
         made = {
-            (each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in rendered(EVERYTHING)
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in rendered(EVERYTHING)
         }
         assert ("ServiceAccount", "jobs", settings.kubernetes.service_account) in made
         assert ("ConfigMap", "jobs", settings.kubernetes_owner) in made
@@ -149,3 +149,27 @@ def test_capacity_is_the_same_for_planner_and_arbiter() -> None:
 
 def test_no_secret_stands_in_a_manifest() -> None:
     assert "redis://" not in json.dumps(rendered(EVERYTHING))
+
+
+class TestTheNamespaceOfPods:
+    """Pods have a namespace of their own, and find there what stands beside the services."""
+
+    def test_is_made_restricted_where_none_is_named(self) -> None:
+        """Only the chart's own namespace is made, and it outlives the release with what users put there."""
+        (made,) = of_kind(rendered({}), "Namespace")
+        assert made["metadata"]["name"] == told({}, "actuator").kubernetes_namespace == "demo-stretto-pods"
+        assert made["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert of_kind(rendered({"trainer": {"namespace": "jobs"}}), "Namespace") == []
+
+    def test_resolves_short_names_as_the_services_do(self) -> None:
+        """The bus and the cache keep the names that their certificates and Secrets say."""
+        assert told({}, "actuator").kubernetes_dns_searches == "training.svc.cluster.local"
+        assert told({"clusterDomain": "example"}, "actuator").kubernetes_dns_searches == "training.svc.example"
+        assert told({"trainer": {"namespace": "training"}}, "actuator").kubernetes_dns_searches == ""
+
+    def test_gives_no_way_out_where_egress_is_off(self) -> None:
+        """The values arrive as the actuator's settings."""
+        assert told({}, "actuator").egress
+        off = told({"trainer": {"egress": False}, "networkPolicy": {"enabled": False}}, "actuator")
+        assert (off.egress, off.kubernetes_network_policies) == (False, False)

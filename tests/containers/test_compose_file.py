@@ -57,6 +57,15 @@ def test_the_docker_socket_is_the_actuators_alone() -> None:
     assert [name for name, each in EVERY.items() if "docker.sock" in str(each.get("volumes"))] == ["actuator"]
 
 
+def test_no_password_stands_in_the_repository() -> None:
+    """Redis' users are made by the keys step; Redis and the one service that has its URL see their files alone."""
+    assert "PASSWORD" not in (FOLDER / ".env").read_text() + (FOLDER / "compose.yaml").read_text()
+    assert [name for name, each in EVERY.items() if "keys-redis" in str(each.get("volumes"))] == ["keys", "redis"]
+    assert "--redis redis;" in EVERY["keys"]["command"][0]
+    assert EVERY["redis"]["command"][-2:] == ["--aclfile", "/run/stretto/users.acl"]
+    assert EVERY["checkpoints"]["environment"]["STRETTO_CHECKPOINTS_REDIS_URL_FILE"] == "/run/stretto/redis.url"
+
+
 def test_services_wait_for_what_they_need() -> None:
     for name in OURS:
         assert EVERY[name]["depends_on"]["provision"] == {"condition": "service_completed_successfully"}

@@ -30,6 +30,8 @@ def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
         },
         "redis": {"secret": "redis"},
         "store": {"claim": "checkpoints"},
+        "trainer": {"namespace": NAMESPACE},  # where the claim is
+        "networkPolicy": {"test": False},  # the node's network enforces none
         "cluster": {"cpuCores": 1.2, "memoryGiB": 6},
         "provision": {"external": True, "streamGiB": 1, "replicas": 1, "syncInterval": ""},  # of one server
         "gateway": {"token": {"secret": "gateway"}, "trainingJobs": True},

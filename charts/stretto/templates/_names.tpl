@@ -25,8 +25,14 @@ app.kubernetes.io/managed-by: stretto
 stretto.dev/installation: {{ .Release.Name }}
 {{- end }}
 
+{{/* End of the names of everything that the actuator makes: stretto_actuator.kubernetes_manifest.Installation.name_of */}}
+{{- define "stretto.trainer.suffix" -}}
+-{{ sha256sum .Release.Name | trunc 6 }}
+{{- end }}
+
+{{/* Namespace of training pods; one of their own unless it is named */}}
 {{- define "stretto.trainer.namespace" -}}
-{{ default .Release.Namespace .Values.trainer.namespace }}
+{{ default (printf "%s-pods" (include "stretto.fullname" .)) .Values.trainer.namespace }}
 {{- end }}
 
 {{/* The values of a service over the defaults: (dict "root" $ "name" "planner"), as YAML */}}
@@ -77,6 +83,33 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{/* Parts of the pods of `helm test`: labels of a job, annotations with the order, the pod, its container */}}
+{{- define "stretto.test.job" -}}
+{{ include "stretto.trainer.selector" . }}
+stretto.dev/job: helm-test
+{{- end }}
+
+{{- define "stretto.test.hook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- define "stretto.test.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- include "stretto.podSecurity" . | nindent 2 }}
+{{ include "stretto.pullSecrets" . }}
+{{- end }}
+
+{{- define "stretto.test.container" -}}
+resources:
+  {{- toYaml .Values.provision.resources | nindent 2 }}
+securityContext:
+  {{- include "stretto.containerSecurity" . | nindent 2 }}
+{{- end }}
+
 {{/* Required values: the first missing one ends the rendering */}}
 {{- define "stretto.check" -}}
 {{- $enabled := dict -}}
@@ -96,6 +129,9 @@ capabilities:
 {{- end -}}
 {{- if and (or $enabled.checkpoints $enabled.actuator) (not .Values.store.url) (not .Values.store.claim) -}}
 {{- fail "store: say where checkpoints are kept: store.url, such as s3://bucket/stretto, or store.claim" -}}
+{{- end -}}
+{{- if and .Values.store.claim (not .Values.trainer.namespace) -}}
+{{- fail "store.claim: training pods mount it, too: name in trainer.namespace a namespace that has a claim of this name, beside the release's" -}}
 {{- end -}}
 {{- if and .Values.store.url .Values.store.claim -}}
 {{- fail "store: checkpoints are kept in one place; give store.url or store.claim, not both" -}}

@@ -41,5 +41,23 @@
 {{- end }}
 
 {{- define "stretto.egress.store" -}}
-{{ include "stretto.egress" (dict "to" .Values.networkPolicy.store "ports" .Values.networkPolicy.storePorts) }}
+{{- $peers := .Values.networkPolicy.store | default (include "stretto.anywhere" . | fromYamlArray) -}}
+{{ include "stretto.egress" (dict "to" $peers "ports" .Values.networkPolicy.storePorts) }}
+{{- end }}
+
+{{/* Peers: all pods, and every address but those of cloud metadata */}}
+{{- define "stretto.anywhere" -}}
+- namespaceSelector: {}
+{{- range $everything, $mark := dict "0.0.0.0/0" "." "::/0" ":" }}
+- ipBlock:
+    cidr: {{ $everything | quote }}
+    {{- $closed := list }}
+    {{- range $.Values.networkPolicy.metadata }}
+    {{- if contains $mark . }}{{ $closed = append $closed . }}{{ end }}
+    {{- end }}
+    {{- with $closed }}
+    except:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
 {{- end }}

@@ -66,6 +66,12 @@ STRETTO_ACTUATOR_POD_ENVIRONMENT: {{ $trainer.environment | quote }}
 STRETTO_ACTUATOR_KUBERNETES: {{ toJson $pods | quote }}
 STRETTO_ACTUATOR_KUBERNETES_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
 STRETTO_ACTUATOR_KUBERNETES_OWNER: {{ include "stretto.owner" . }}
+STRETTO_ACTUATOR_KUBERNETES_NETWORK_POLICIES: {{ .Values.networkPolicy.enabled | quote }}
+STRETTO_ACTUATOR_EGRESS: {{ $trainer.egress | quote }}
+STRETTO_ACTUATOR_METADATA_ADDRESSES: {{ join "," .Values.networkPolicy.metadata | quote }}
+{{- if ne (include "stretto.trainer.namespace" .) .Release.Namespace }}
+STRETTO_ACTUATOR_KUBERNETES_DNS_SEARCHES: {{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end }}
 {{- with $trainer.serviceAccounts }}
 STRETTO_ACTUATOR_KUBERNETES_SERVICE_ACCOUNTS: {{ join "," . | quote }}
 {{- end }}

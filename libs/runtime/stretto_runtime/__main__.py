@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from stretto_bus.faults import Fault
 from stretto_wire.registry import OPERATOR, USERS
 
+from stretto_runtime.access.cache_user import REDIS, make_cache_user
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from stretto_runtime.access.provision import make
@@ -29,6 +31,7 @@ LEGEND = {
     "server": "for nats-server; `include` trust.conf in its configuration",
     "actuator": "for the service and nobody else; pods.seed is STRETTO_ACTUATOR_SIGNING_KEY_FILE",
     "operator": "for making the streams; may do everything on the bus",
+    REDIS: "for redis-server: --aclfile users.acl",
     "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for tools outside",
 }
 """purpose of the folders that do not belong to a service"""
@@ -43,15 +46,17 @@ Until a server has reloaded, it accepts the old credentials; then it closes thei
 
 
 def make_keys(
-    folder: Path, external: Sequence[str], hosts: Sequence[str] = (), revoked: Sequence[str] = ()
+    folder: Path, external: Sequence[str], hosts: Sequence[str] = (), revoked: Sequence[str] = (), redis: str = ""
 ) -> list[str]:
     """Make the missing keys; returns a report of the new files and of the steps that remain.
 
-    ``hosts`` are names and addresses for the server's certificate, if it gets one.
+    ``hosts`` are names and addresses for the server's certificate, if it gets one; ``redis`` is the cache's host, if
+    its users are made here.
     """
     made: dict[str, list[str]] = {}
     keys = Keys(folder, time.time(), external, hosts, revoked)
-    for path in keys.made:
+    of_cache = make_cache_user(folder, redis, lambda: secrets.token_urlsafe(32)) if redis else []
+    for path in (*keys.made, *of_cache):
         made.setdefault(path.parent.name, []).append(path.name)
     lines: list[str] = [] if made else [f"{folder} is complete"]
     for owner, names in made.items():
@@ -80,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
                       "no more; repeatable")  # fmt: skip
     keys.add_argument("--tls", action="append", metavar="HOST", default=[], help="also an authority of one's own and a "
                       "certificate of the server, for this name or address; repeatable")  # fmt: skip
+    keys.add_argument("--redis", metavar="HOST", default="", help="also the users of a Redis of one's own, which "
+                      "services reach by this name")  # fmt: skip
     return main
 
 
@@ -88,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if given.command == "keys":
             external = given.external or ([] if given.revoke else [EXTERNAL])
-            lines = make_keys(given.folder, external, given.tls, given.revoke)
+            lines = make_keys(given.folder, external, given.tls, given.revoke, given.redis)
             sys.stdout.write("".join(f"{line}\n" for line in lines))
         else:
             settings = StreamsSettings.read()

@@ -303,6 +303,16 @@ class RestartSpec(Spec):
     )
 
 
+class NetworkSpec(Spec):
+    """Reach of the job's pods. They always reach one another, the bus, the cache and the installation's store."""
+
+    egress: bool = Field(
+        default=False,
+        description="the pods may connect to anything but cloud metadata addresses, such as to data in s3://; needed "
+        "on Docker and Kubernetes, where the installation may refuse it; processes are not confined",
+    )
+
+
 class JobSpec(Spec):
     """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated."""
 
@@ -328,6 +338,7 @@ class JobSpec(Spec):
         ],
         Field(max_length=100),
     ] = Field(default_factory=dict[str, str], description="environment variables of the job's pods")
+    network: NetworkSpec = Field(default=NetworkSpec(), description="reach of the job's pods")
     kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
         default=None, description="image of pods in containers, as in registry/name:tag; none: the installation's image"

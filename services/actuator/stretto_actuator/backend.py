@@ -72,7 +72,8 @@ class PodSpec:
 
     ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
     empty: its default. ``near``: a hint, a pod of the same job that it would best run beside. ``reads``: URLs outside
-    its own job that it reads, such as another job's checkpoint.
+    its own job that it reads, such as another job's checkpoint. ``egress``: the job has asked for a way out of its own
+    network.
     """
 
     job: str
@@ -85,6 +86,7 @@ class PodSpec:
     image: str = ""
     near: str = ""
     reads: tuple[str, ...] = ()
+    egress: bool = False
 
 
 @dataclass(frozen=True, slots=True)

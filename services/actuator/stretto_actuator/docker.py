@@ -16,18 +16,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
 from stretto_bus.tasks import end
+from stretto_runtime import SettingsFault
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut
-from .docker_manifest import PLACES, SCRATCH_VOLUME, USER, config, host
-from .docker_networks import JobNetworks
+from .docker_manifest import MACHINE, PLACES, SCRATCH_VOLUME, USER, config, host
+from .docker_networks import JobNetworks, NetworkRules
 from .docker_volumes import JobFolders, volumes_of
 from .following import Following
 from .limits import HEADROOM
-from .settings import ActuatorSettings
+from .settings import ActuatorSettings, networks_of
 
 LIMITS = ("docker-cpu", "docker-memory")
 DETAIL_LINES = 30
@@ -52,11 +54,40 @@ Key = tuple[str, str]
 
 
 def backend_of(settings: ActuatorSettings) -> DockerBackend:
-    """By the settings ``STRETTO_ACTUATOR_DOCKER…``."""
+    """By the settings ``STRETTO_ACTUATOR_DOCKER…``. Raises SettingsFault: pods could not reach the bus."""
+    _refuse_unreachable_bus(settings)
     engine = Engine(settings.docker_url, settings.installation)
     common = settings.docker_network or f"{settings.installation}-pods"
-    networks = JobNetworks(engine, common, settings.docker_network_per_job)
+    rules = NetworkRules(
+        common=common,
+        apart=settings.docker_network_per_job,
+        reach=settings.docker_reach,
+        ranges=networks_of(settings.docker_subnets),
+        bits=settings.docker_subnet_bits,
+        image=settings.pod_image,
+        metadata=networks_of(settings.metadata_addresses),
+    )
+    networks = JobNetworks(engine, rules)
     return DockerBackend(engine, networks, JobFolders(engine, volumes_of(settings.docker_volumes), USER))
+
+
+def _refuse_unreachable_bus(settings: ActuatorSettings) -> None:
+    """Raise SettingsFault if the bus is on this machine, outside of containers, and pods do not get that far."""
+    given = settings.pod_nats_url.get_secret_value() if settings.pod_nats_url else settings.nats_url
+    for url in given.split(","):
+        host = urlsplit(url.strip()).hostname or ""
+        if host == "localhost" or host.startswith("127.") or host == "::1":
+            raise SettingsFault(
+                f"STRETTO_ACTUATOR_POD_NATS_URL names {host}, which is each container's own: name the bus as "
+                f"containers reach it: a container on the pods' network, or {MACHINE} with "
+                "STRETTO_ACTUATOR_DOCKER_REACH=host and a bus that listens on more than loopback"
+            )
+        if host == MACHINE and settings.docker_reach == "job":
+            raise SettingsFault(
+                f"STRETTO_ACTUATOR_POD_NATS_URL names {host}, which pods do not reach: run the bus in a container on "
+                "the pods' network, or set STRETTO_ACTUATOR_DOCKER_REACH=host, which opens every service of this "
+                "machine to them that listens on more than loopback"
+            )
 
 
 @dataclass(slots=True)
@@ -207,7 +238,7 @@ class DockerBackend:
 
     def _make(self, spec: PodSpec) -> Container | None:
         """Make the container; return None while another actuator makes it."""
-        with self._networks.used_by(spec.job) as network:
+        with self._networks.used_by(spec.job, spec.egress) as network:
             return self._make_on(network, spec)
 
     def _make_on(self, network: str, spec: PodSpec) -> Container | None:

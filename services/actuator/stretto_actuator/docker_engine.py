@@ -18,6 +18,7 @@ import docker.errors
 import docker.utils
 import requests
 import urllib3.exceptions
+from docker.types import IPAMConfig, IPAMPool
 from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
 
 from .backend import BackendError
@@ -26,6 +27,9 @@ MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of
 TIMEOUT_S = 60
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
+NOBODY = "65534"
+Reach = Literal["job", "host", "out"]
+"""Reach of a network: containers on it alone, the engine's machine too, or anything."""
 FORBIDDEN = 403
 NOT_FOUND = 404
 CONFLICT = 409
@@ -46,6 +50,10 @@ class ImageMissing(BackendError):
 
 class NameTaken(BackendError):
     """There is a container of this name."""
+
+
+class SubnetTaken(BackendError):
+    """Another network of the engine or of its machine overlaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +196,73 @@ class Engine:
                 if "error" in answer:  # the engine notices only after it has begun to answer
                     raise BackendError(f"{image} cannot be pulled: {answer['error']}")
 
+    def output(self, image: str, command: list[str], network: str) -> str:
+        """Run a command in a container without rights, to its end, and return what it printed.
+
+        Raises:
+            ImageMissing: the engine does not have the image.
+            BackendError: the command cannot be run, or fails.
+        """
+        with refusals(f"{command[0]} of {image} cannot be run on {network}"):
+            rights = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "read_only": True}
+            place = self._client.create_host_config(network_mode=network, **rights)
+            given: Any = {"entrypoint": [], "labels": self.own, "user": NOBODY}
+            try:
+                made = self._client.create_container(image, command, host_config=place, **given)["Id"]
+            except docker.errors.ImageNotFound as error:
+                raise ImageMissing(f"{image} is not here") from error
+            try:
+                self._client.start(made)
+                code = self._client.wait(made)["StatusCode"]
+                printed: bytes = self._client.logs(made)
+            finally:
+                self._client.remove_container(made, v=True, force=True)
+        if code != 0:
+            raise BackendError(f"{command[0]} of {image} fails on {network}: {printed.decode(errors='replace')[-500:]}")
+        return printed.decode(errors="replace")
+
     # networks ------------------------------------------------------------------------------------------------------
 
-    def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """A bridge of this name, unless there is a network of this name."""
+    def has_network(self, name: str) -> bool:
+        with refusals(f"the engine does not tell whether there is a network {name}"):
+            return bool(self._client.networks(names=[f"^{name}$"]))
+
+    def make_network(self, name: str, labels: Mapping[str, str], reach: Reach, subnet: str = "") -> None:
+        """Make a bridge; without ``subnet``, in the engine's own address pools.
+
+        An internal bridge leads nowhere, but its containers reach every service of the engine's machine at the bridge's
+        own address; ``inhibit_ipv4`` gives it none.
+
+        Raises:
+            SubnetTaken: another network overlaps.
+            BackendError: the engine refuses.
+        """
+        made: Any = {"driver": "bridge", "check_duplicate": True, "labels": {**self.own, **labels}}
+        made["internal"] = reach != "out"
+        if reach == "job":
+            made["options"] = {"com.docker.network.bridge.inhibit_ipv4": "true"}
+        if subnet:
+            made["ipam"] = IPAMConfig(pool_configs=[IPAMPool(subnet=subnet)])
         with refusals(f"the network {name} cannot be made"):
-            if not self._client.networks(names=[f"^{name}$"]):
-                self._client.create_network(name, driver="bridge", check_duplicate=True, labels={**self.own, **labels})
+            try:
+                self._client.create_network(name, **made)
+            except docker.errors.APIError as error:
+                said = str(error.explanation or error)
+                if "overlap" in said and subnet:
+                    raise SubnetTaken(f"{subnet} is taken: {said}") from error
+                if "address pool" in said:
+                    raise BackendError(
+                        f"the network {name} cannot be made: {said}; give STRETTO_ACTUATOR_DOCKER_SUBNETS a private "
+                        "range for jobs, such as 10.64.0.0/12, or the engine more default-address-pools"
+                    ) from error
+                raise
+
+    def subnets(self) -> list[str]:
+        """Subnets of all networks of the engine."""
+        with refusals("the engine does not tell which networks there are"):
+            known = self._client.networks()
+        configs = (config for each in known for config in each["IPAM"]["Config"] or [])
+        return [str(config["Subnet"]) for config in configs if config.get("Subnet")]
 
     def networks(self, labels: Mapping[str, str]) -> list[str]:
         """Names of those with these labels."""

@@ -13,6 +13,8 @@ from .docker_engine import limits
 PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
 SCRATCH_VOLUME = "/var/lib/stretto"
 USER = 10001
+MACHINE = "host.docker.internal"
+"""the engine's machine as containers name it"""
 PROCESSES_MAX = 4096
 LOG = {"max-size": "10m", "max-file": "2"}
 
@@ -35,7 +37,7 @@ def host(spec: PodSpec, network: str, folders: Sequence[Mount]) -> dict[str, Any
     return {
         **limits(spec.cpu_cores, spec.memory_bytes),
         "network_mode": network,
-        "extra_hosts": {"host.docker.internal": "host-gateway"},
+        "extra_hosts": {MACHINE: "host-gateway"},
         "mounts": [Mount(PLACES.files, None), Mount(SCRATCH_VOLUME, None), *folders],
         "tmpfs": {"/tmp": "rw,nosuid,nodev"},
         "read_only": True,

@@ -33,7 +33,8 @@ from .kubernetes_manifest import (
     secret,
     with_owner,
 )
-from .settings import ActuatorSettings
+from .kubernetes_policies import JobPolicies, guarded
+from .settings import ActuatorSettings, networks_of
 
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 MANAGER = "stretto-actuator"
@@ -57,12 +58,16 @@ def backend_of(settings: ActuatorSettings) -> KubernetesBackend:
         checkpoints_claim=settings.kubernetes_checkpoints_claim,
         grace_s=settings.stop_grace_s,
         node_lost_s=settings.kubernetes_node_lost_s,
+        metadata=networks_of(settings.metadata_addresses),
+        dns_searches=tuple(each.strip() for each in settings.kubernetes_dns_searches.split(",") if each.strip()),
     )
 
     async def connect() -> Api:
         return await Api.connect(MANAGER, settings.kubernetes_namespace, settings.kubernetes_config)
 
-    return KubernetesBackend(installation, connect, settings.kubernetes_owner)
+    return KubernetesBackend(
+        installation, connect, settings.kubernetes_owner, with_policies=settings.kubernetes_network_policies
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,14 @@ class KubernetesBackend:
         connect: Callable[[], Awaitable[Api]],
         owner: str = "",
         clock: Callable[[], float] = time.time,
+        with_policies: bool = True,
     ) -> None:
         self._installation = installation
         self._connect = connect
         self._owner = owner
         self._clock = clock
+        self._with_policies = with_policies
+        self._policies: JobPolicies | None = None
         self._api: Api | None = None
         self._pods: Reflector | None = None
         self._following = Following(self._let_go)
@@ -119,6 +127,10 @@ class KubernetesBackend:
                 await pods.list()
                 if self._owner:
                     self._installation = await self._owned(api)
+                if self._with_policies:
+                    self._policies = JobPolicies(api, self._installation)
+                    jobs = {pod["metadata"]["labels"][JOB] for pod in pods.store.objects.values()}
+                    await self._policies.clear(jobs, self._clock())
             except BaseException:
                 await api.close()
                 raise
@@ -200,6 +212,7 @@ class KubernetesBackend:
             self._forgotten[name] = job
         self._gone.pop(name, None)
         self._asked.discard(name)
+        await self._leave(job)
 
     # starting --------------------------------------------------------------------------------------------------
 
@@ -208,13 +221,16 @@ class KubernetesBackend:
         api = self._reached()
         now_s = self._clock()
         try:
-            await api.apply(SECRETS, secret(spec, self._installation), force=True)
-            made = await self._apply_once(name, pod)
+            async with guarded(self._policies, spec.job, spec.egress):
+                await api.apply(SECRETS, secret(spec, self._installation), force=True)
+                made = await self._apply_once(name, pod)
+                self._watched().written(made)
         except KubeFault as fault:
             why = kubernetes_status.unplaced(fault)
             if why is None:
                 with contextlib.suppress(KubeFault):  # it may be what was refused
                     await api.delete(SECRETS, name)
+                await self._leave(spec.job)
                 raise BackendError(f"{spec.job}/{spec.pod} is refused by Kubernetes: {fault}") from fault
             before = self._unplaced.get(name)
             if before is None or before.why.reason != why.reason:
@@ -223,9 +239,23 @@ class KubernetesBackend:
             self._unplaced[name] = Unplaced(spec, since_s, now_s, why)
             return
         self._unplaced.pop(name, None)
-        self._watched().written(made)
         with contextlib.suppress(KubeFault):  # forgetting the pod removes it, too
             await api.patch(SECRETS, name, {"metadata": {"ownerReferences": owned_by(made)}})
+
+    async def _leave(self, job: str) -> None:
+        """Remove the policy of a job without pods; one that stays after all is removed at the next start."""
+        if self._policies is None:
+            return
+
+        def unused() -> bool:
+            there = (pod["metadata"] for pod in self._objects().values())
+            used = any(each["labels"][JOB] == job and each["name"] not in self._forgotten for each in there)
+            return not used and all(waiting.spec.job != job for waiting in self._unplaced.values())
+
+        try:
+            await self._policies.leave(job, unused)
+        except KubeFault as fault:
+            log.warning("a NetworkPolicy without pods stays", job=job, error=str(fault))
 
     async def _apply_once(self, name: str, pod: Object) -> Object:
         """The pod of this name, which another replica may have made already: a pod is never changed."""
@@ -255,7 +285,7 @@ class KubernetesBackend:
         if name in self._unplaced:
             with _refusals(f"{name} cannot be cleared"):  # its Secret belongs to no pod that would take it along
                 await self._reached().delete(SECRETS, name)
-            self._unplaced.pop(name, None)
+            await self._leave(self._unplaced.pop(name).spec.job)
         found = self._objects().get(name)
         status = self._status(found) if found is not None else None
         if found is None or status is None or status.state == "exited":
@@ -330,6 +360,8 @@ class KubernetesBackend:
     def _let_go(self, job: str) -> None:
         """Forget a job whose pods are not started here any more: it has ended or has another owner."""
         self._forgotten = {name: of for name, of in self._forgotten.items() if of != job or name in self._objects()}
+        if self._policies is not None:
+            self._policies.forget(job)
 
     def _status(self, pod: Object) -> PodStatus:
         meta = pod["metadata"]

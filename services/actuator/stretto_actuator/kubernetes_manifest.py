@@ -13,6 +13,7 @@ from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD,
 
 from .backend import BackendError, Places, PodSpec
 from .pods import SPEC_FILE
+from .settings import Network, networks_of
 
 USER = 10001
 CONTAINER = "pod"
@@ -21,6 +22,7 @@ CHECKPOINTS = "/var/lib/stretto/checkpoints"
 """where the checkpoints service has its own store, too: the URLs that it hands out begin with it"""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
+EVERYWHERE = networks_of("0.0.0.0/0,::/0")
 LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -29,6 +31,7 @@ class Installation:
     """The common part of all pods of an installation. ``defaults``: the wishes of a job override them.
 
     ``service_accounts``: those that a job may choose. ``owner``: an object whose deletion takes the pods along.
+    ``metadata``: closed to jobs that ask for egress. ``dns_searches``: domains in which pods look up short names, too.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Installation:
     checkpoints_claim: str = ""
     grace_s: float = 30.0
     node_lost_s: int = 30
+    metadata: tuple[Network, ...] = ()
+    dns_searches: tuple[str, ...] = ()
     owner: Object | None = None
 
     @property
@@ -97,6 +102,27 @@ def secret(spec: PodSpec, installation: Installation) -> Object:
     }
 
 
+def policy(job: str, egress: bool, installation: Installation) -> Object:
+    """The NetworkPolicy of a job: its pods reach one another; with egress, everything but cloud metadata."""
+    labels = {INSTALLATION: installation.name, JOB: job}
+    own = {"podSelector": {"matchLabels": labels}}
+    out = [{"to": [_everywhere(each, installation.metadata) for each in EVERYWHERE]}] if egress else []
+    common = {MANAGED_BY: "stretto", PART_OF: "stretto"}
+    return {
+        "metadata": _owned({"name": policy_name(job, installation), "labels": common | labels}, installation),
+        "spec": {
+            **own,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [own]}],
+            "egress": [{"to": [own]}, *out],
+        },
+    }
+
+
+def policy_name(job: str, installation: Installation) -> str:
+    return installation.name_of(job, "network")
+
+
 def manifest(spec: PodSpec, installation: Installation) -> Object:
     """The pod. Raises BackendError: it asks for what this installation does not give."""
     job = wishes(spec, installation)
@@ -128,6 +154,8 @@ def manifest(spec: PodSpec, installation: Installation) -> Object:
         pod["serviceAccountName"] = job.service_account
     if job.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in job.image_pull_secrets]
+    if installation.dns_searches:
+        pod["dnsConfig"] = {"searches": [*installation.dns_searches]}
     if spec.near:
         pod["affinity"] = _near(spec)
     return {"metadata": metadata, "spec": pod}
@@ -163,10 +191,18 @@ def with_owner(installation: Installation, api_version: str, kind: str, owner: O
 
 
 def _metadata(spec: PodSpec, installation: Installation) -> Object:
-    metadata: Object = {"name": installation.name_of(spec.job, spec.pod), "labels": labels(spec, installation)}
-    if installation.owner is not None:
-        metadata["ownerReferences"] = [installation.owner]
-    return metadata
+    return _owned(
+        {"name": installation.name_of(spec.job, spec.pod), "labels": labels(spec, installation)}, installation
+    )
+
+
+def _owned(metadata: Object, installation: Installation) -> Object:
+    return metadata if installation.owner is None else {**metadata, "ownerReferences": [installation.owner]}
+
+
+def _everywhere(addresses: Network, closed: tuple[Network, ...]) -> Object:
+    excluded = [str(each) for each in closed if each.version == addresses.version]
+    return {"ipBlock": {"cidr": str(addresses), **({"except": excluded} if excluded else {})}}
 
 
 def _container(spec: PodSpec, installation: Installation) -> Object:

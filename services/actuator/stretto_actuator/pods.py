@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from stretto_core.actuator import ActuatorState, Pod
 
-from .backend import Places, PodSpec
+from .backend import BackendError, Places, PodSpec
 from .credentials import CA_FILE, CREDENTIALS_FILE
 from .settings import ActuatorSettings
 
@@ -45,8 +45,17 @@ def pod_spec(
     """Describe the process of a pod.
 
     It inherits only the harmless part of the actuator's environment: the rest may hold credentials.
+
+    Raises:
+        BackendError: the job asks for egress, which this installation does not give.
     """
     spec = json.loads(state.spec)
+    egress = bool(spec.get("network", {}).get("egress"))
+    if egress and not settings.egress:
+        raise BackendError(
+            f"network.egress=true of {state.job}: this installation gives jobs no way out; leave it out, or have "
+            "STRETTO_ACTUATOR_EGRESS=true set"
+        )
     here = settings.backend == "local"
     environment = inherited(os.environ, settings.pod_environment, here)
     environment |= spec["environment"]
@@ -82,4 +91,5 @@ def pod_spec(
         image=spec.get("image") or settings.pod_image,
         reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
         near=servers[0].name if pod.role == "worker" and servers else "",
+        egress=egress,
     )

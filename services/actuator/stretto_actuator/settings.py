@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from stretto_runtime import Settings
 from stretto_wire.kubernetes import KubernetesSpec
+
+Network = IPv4Network | IPv6Network
+
+
+def networks_of(text: str) -> tuple[Network, ...]:
+    """Parse addresses and networks that are separated by commas. Raises ValueError."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def networks_stated(text: str) -> str:
+    """Return ``text`` if it is a list of addresses and networks. Raises ValueError."""
+    networks_of(text)
+    return text
 
 
 class ActuatorSettings(Settings):
@@ -39,6 +53,13 @@ class ActuatorSettings(Settings):
         "",
         description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",
     )
+    egress: bool = Field(
+        True, description="jobs may ask for a way out of their own network (network.egress); false: such a job fails"
+    )
+    metadata_addresses: Annotated[str, AfterValidator(networks_stated)] = Field(
+        "169.254.169.254,169.254.170.2,100.100.100.200,fd00:ec2::254",
+        description="addresses of cloud metadata, closed to all pods, separated by commas; on Kubernetes also networks",
+    )
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
         2.0, ge=0, le=1024, description="least cores until a pod is ready; not on Kubernetes, where room is promised"
@@ -59,7 +80,20 @@ class ActuatorSettings(Settings):
         "", description="network of the pods, made where it is missing; empty: <installation>-pods"
     )
     docker_network_per_job: bool = Field(
-        False, description="give each job a network of its own; all containers on docker_network but pods join it"
+        True, description="give each job a network of its own; all containers on docker_network but pods join it"
+    )
+    docker_reach: Literal["job", "host", "out"] = Field(
+        "job",
+        description="how far pods of jobs without network.egress reach. job: their own job, and containers on "
+        "docker_network; host: also this machine, for a bus that is no container; out: anything, for a bus elsewhere",
+    )
+    docker_subnets: Annotated[str, AfterValidator(networks_stated)] = Field(
+        "",
+        description="private ranges that the networks of jobs are cut from, separated by commas, such as "
+        "10.64.0.0/12; empty: the engine's default-address-pools, which are for about 30 jobs",
+    )
+    docker_subnet_bits: int = Field(
+        24, ge=16, le=29, description="prefix length of a job's network in docker_subnets; 24 is for 250 pods"
     )
     docker_volumes: str = Field(
         "",
@@ -75,6 +109,14 @@ class ActuatorSettings(Settings):
     kubernetes_namespace: str = Field("", description="namespace of the pods; empty: the actuator's own")
     kubernetes_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
     kubernetes_owner: str = Field("", description="ConfigMap whose deletion deletes the pods; empty: they stay")
+    kubernetes_network_policies: bool = Field(
+        True,
+        description="make a NetworkPolicy for each job, beside one of the installation's that opens what all pods "
+        "need; false: nothing keeps the pods of two jobs apart",
+    )
+    kubernetes_dns_searches: str = Field(
+        "", description="domains in which pods look up short names, too, separated by commas"
+    )
     kubernetes_checkpoints_claim: str = Field("", description="claim of a volume that pods share; empty: none")
     kubernetes_node_lost_s: int = Field(
         30, ge=0, le=3600, description="pods of a node that is silent for longer are removed"

@@ -18,7 +18,7 @@ from stretto_actuator.docker_engine import INSTALLATION
 from stretto_actuator.settings import ActuatorSettings
 
 IMAGE = os.environ.get("STRETTO_TEST_POD_IMAGE", "python:3.11-slim-bookworm")
-SOCKET = Path("/var/run/docker.sock")
+SOCKET = Path(os.environ.get("STRETTO_TEST_DOCKER_SOCKET", "/var/run/docker.sock"))
 AWAY_S = 0.3
 PERIOD_US = 100_000
 
@@ -104,8 +104,10 @@ class Containers:
             "installation": self.name + more,
             "docker_url": f"unix://{self.proxy.path}",
             "docker_network": f"{self.name}-pods",
+            "pod_nats_url": "nats://bus:4222",
+            "pod_image": IMAGE,
         }
-        made = backend_of(ActuatorSettings(**given, **settings))
+        made = backend_of(ActuatorSettings(**(given | settings)))
         await made.open()
         return made
 

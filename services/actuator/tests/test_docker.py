@@ -130,7 +130,7 @@ async def test_jobs_with_networks_of_their_own_reach_the_bus_and_not_each_other(
     place: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docker_backend, "JOIN_S", 0.2)
-    backend = place.backend = await place.opened(docker_network_per_job=True)
+    backend = place.backend = await place.opened()
     serve = """
         import socket
         with socket.create_server(("0.0.0.0", 7000)) as server:
@@ -197,12 +197,12 @@ async def test_logs_processes_and_memory_of_a_container_are_bounded(place: Conta
     assert host["PidsLimit"] == PROCESSES_MAX
     assert (host["Memory"], host["MemorySwap"]) == (place.memory_bytes, place.memory_bytes)
     assert host["RestartPolicy"]["Name"] in ("", "no")
-    assert host["NetworkMode"] == f"{place.name}-pods"
+    assert host["NetworkMode"] == f"{place.name}.{JOB}"
 
 
 async def test_pods_that_start_at_once_share_their_jobs_folder(place: Containers, volume: str) -> None:
     """A plan's servers are launched together, and each finds nothing made yet."""
-    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints", docker_network_per_job=True)
+    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints")
     names = [f"ps-{number}" for number in range(6)]
     await asyncio.gather(*(backend.launch(spec(place, name, SLEEP)) for name in names))
     assert sorted(pod.pod for pod in await backend.list(JOB)) == names
@@ -369,7 +369,8 @@ async def test_an_engine_that_is_away_is_said_to_be_and_found_again(place: Conta
 
 
 async def test_an_engine_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
-    backend = backend_of(ActuatorSettings(docker_url=f"unix://{tmp_path}/none.sock", state_folder=tmp_path))
+    url = f"unix://{tmp_path}/none.sock"
+    backend = backend_of(ActuatorSettings(docker_url=url, pod_nats_url="nats://bus:4222", state_folder=tmp_path))
     with pytest.raises(BackendError, match="the engine cannot be reached"):
         await backend.open()
     await backend.close()

@@ -57,6 +57,7 @@ async def test_a_plan_becomes_containers_that_find_each_other_and_are_replaced(
         installation=place.name,
         start_timeout_s=LIMIT_S,
         docker_network=f"{place.name}-pods",
+        docker_reach="host",
         pod_image=TRAINER,
         pod_python="",
         pod_nats_url=f"nats://host.docker.internal:{door}",

