@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 
 import psutil
+from stretto_bus.faults import IdentityFault
+from stretto_cli.errors import CliError
+from stretto_cli.installation.state import read_state
+from stretto_runtime.access.identity import Key, mint
+from stretto_runtime.access.keys import write_private
+from stretto_runtime.server import keys_of
+from stretto_wire.registry import SERVICES
 
+from . import hostile
 from .schedule import Planned
 from .target import Image, NotNow, Target, send, until
 
@@ -29,6 +39,8 @@ HOT = 0.03
 """Share of the time that a throttled server runs."""
 PERIOD_S = 0.2
 FREEZE_TRIES = 400
+HOSTILE_S = 600.0
+"""Life of a hostile pod's credentials."""
 FILLER_BYTES = 1 << 20
 
 
@@ -287,6 +299,41 @@ class FillMemory(Fault):
             self._filler.unlink(missing_ok=True)
 
 
+# other jobs ----------------------------------------------------------------------------------------------------
+
+
+class Hostile(Fault):
+    """Let a pod of another job, in the same partition, send whatever its credentials allow."""
+
+    async def inject(self) -> str:
+        victim, folder = self.target.record.job, self.target.folder
+        try:
+            keys, url = keys_of(folder / "nats"), read_state(folder)["nats_url"]
+        except (CliError, KeyError, IdentityFault) as error:
+            raise NotNow(f"{folder} has no keys that credentials of a pod could be made with") from error
+        job = hostile.job_beside(victim)
+        signing = Key(keys.signing_file.read_text().strip())
+        credentials = folder / "hostile.creds"
+        token = mint(signing, keys.pods_account, job, hostile.POD, time.time(), HOSTILE_S)
+        write_private(credentials, token)
+        dice = random.Random(f"hostile {self.planned.chance}")
+        self._attacking = asyncio.create_task(hostile.attack(url, credentials, dice, job, victim))
+        return f"{hostile.POD} of {job}"
+
+    async def heal(self) -> bool:
+        """End it; returns whether every service is ready."""
+        self.release()
+        for service in SERVICES:
+            if not await until(partial(self.target.ready, service), HEALED_S):
+                return False
+        return True
+
+    def release(self) -> None:
+        if hasattr(self, "_attacking"):
+            self._attacking.cancel()
+            (self.target.folder / "hostile.creds").unlink(missing_ok=True)
+
+
 FAULTS: dict[str, type[Fault]] = {
     "worker-kill": KillPod,
     "worker-kill-migrating": KillPod,
@@ -304,6 +351,7 @@ FAULTS: dict[str, type[Fault]] = {
     "redis-kill": KillService,
     "shm-full": FillMemory,
     "checkpoint-damage": DamageCheckpoint,
+    "hostile": Hostile,
 }
 
 

@@ -72,6 +72,7 @@ KINDS: dict[str, Kind] = {
     "redis-kill": Kind("kill -9 of redis-server", 0.7, service="redis"),
     "shm-full": Kind("shared memory full", 0.7, (5.0, 8.0)),
     "checkpoint-damage": Kind("the newest checkpoint damaged, then kill -9 of a parameter server", 1.2, restores=True),
+    "hostile": Kind("a pod of another job sends whatever its credentials allow", 1.5, (6.0, 9.0)),
     "scale-workers": Kind("another number of workers", planned=True),
     "scale-ps": Kind("another number of parameter servers: a live migration", planned=True),
 }  # fmt: skip
@@ -160,9 +161,8 @@ def training_s_for(intensity: Intensity) -> float:
 
 def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     """Draw the schedule of a seed from these kinds of faults; without any, it holds only changes of the plan."""
-    dice = random.Random(
-        f"stretto-chaos 1 {seed} {intensity}"
-    )  # a string seed is hashed by SHA-512, the same everywhere
+    # a string seed is hashed by SHA-512, the same everywhere; its number grows with every new kind
+    dice = random.Random(f"stretto-chaos 2 {seed} {intensity}")
     measure = _MEASURES[intensity]
     chosen = _kinds(dice, measure, kinds)
     waiting = [name for name in chosen if KINDS[name].during]

@@ -16,10 +16,10 @@ INTENSITIES = st.sampled_from(list(Intensity))
 SOME_KINDS = st.lists(st.sampled_from(FAULTS), unique=True)
 
 EXPECTED_OF_SEED_7 = [
-    (1, "worker-kill", 0.1405, 0.740038, ""),
-    (2, "checkpoint-damage", 0.2637, 0.126706, ""),
-    (3, "worker-slow", 0.5971, 0.404986, ""),
-    (4, "scale-ps", 0.8011, 0.372371, ""),
+    (1, "worker-kill", 0.1437, 0.171851, ""),
+    (2, "scale-ps", 0.571, 0.586746, ""),
+    (3, "mover-kill", 0.575, 0.017577, ""),
+    (4, "bus-kill", 0.7151, 0.020359, "nats"),
 ]
 
 
