@@ -72,7 +72,8 @@ def test_a_key_is_known_by_its_value(value: str) -> None:
 
 
 def test_a_job_file_with_a_key_is_refused_with_its_place_and_without_its_value() -> None:
-    text = "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 1}\nenvironment:\n  REGION: eu\n  DB_PASSWORD: canary-of-a-job\n"
+    job = "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 1}\n"
+    text = f"{job}environment:\n  REGION: eu\n  DB_PASSWORD: canary-of-a-job\n"
     with pytest.raises(WireError) as refused:
         read_job(text)
     (found,) = refused.value.findings
