@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
-from stretto_runtime import Settings
+from stretto_runtime.settings import AllowedSettings
+from stretto_wire.allowed import Allowed
 from stretto_wire.kubernetes import KubernetesSpec
 
 
-class ActuatorSettings(Settings):
-    """The backend of the pods, and the time limits of the actuator."""
+class ActuatorSettings(AllowedSettings):
+    """The backend of the pods, what jobs may ask for, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(
@@ -38,6 +39,11 @@ class ActuatorSettings(Settings):
     pod_environment: str = Field(
         "",
         description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",
+    )
+    secrets_folder: Path | None = Field(
+        None,
+        description="folder of the secrets that jobs name in environment_from, where pods are processes or containers: "
+        "files of mode 600 with lines KEY=value; none: secrets in the state folder",
     )
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
@@ -69,9 +75,6 @@ class ActuatorSettings(Settings):
     kubernetes: KubernetesSpec = Field(
         KubernetesSpec(), description='Kubernetes fields of every job; a job\'s own go before: {"node_selector": {...}}'
     )
-    kubernetes_service_accounts: str = Field(
-        "", description="service accounts that a job may choose, separated by commas"
-    )
     kubernetes_namespace: str = Field("", description="namespace of the pods; empty: the actuator's own")
     kubernetes_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
     kubernetes_owner: str = Field("", description="ConfigMap whose deletion deletes the pods; empty: they stay")
@@ -80,3 +83,8 @@ class ActuatorSettings(Settings):
         30, ge=0, le=3600, description="pods of a node that is silent for longer are removed"
     )
     poll_s: float = Field(1.0, gt=0.01, le=60, description="interval of checks of pods while nothing happens")
+
+    @property
+    def allowed_here(self) -> Allowed:
+        """The lists, and the installation's own settings of pods, which a job may repeat."""
+        return self.allowed.with_own(self.kubernetes, self.pod_image)
