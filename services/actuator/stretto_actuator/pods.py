@@ -56,11 +56,11 @@ def pod_spec(
 
     Raises BackendError: the job asks for what is not allowed here, or for a secret that cannot be used.
     """
-    refused = settings.allowed_here.findings(JobSpec.model_validate_json(state.spec))
-    if refused:
+    job = JobSpec.model_validate_json(state.spec)
+    if refused := settings.allowed_here.findings(job):
         raise BackendError("; ".join(str(finding) for finding in refused))
     spec = json.loads(state.spec)
-    secrets = tuple(spec["environment_from"])
+    secrets = job.environment_from  # a state of before there were any has none
     files = {SPEC_FILE: state.spec.encode(), **identity}
     if secrets and settings.backend != "kubernetes":
         folder = settings.secrets_folder or settings.state_folder.resolve() / "secrets"
