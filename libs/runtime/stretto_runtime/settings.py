@@ -159,7 +159,7 @@ class AllowedSettings(Settings):
         "", description="folders that a job may name in checkpoint.url, as URLs; /* at the end: also folders below"
     )
     allowed_restores: Annotated[str, AfterValidator(checked_folders)] = Field(
-        "", description="folders of checkpoints that every job may start from, as URLs with /* at the end"
+        "", description="folders of checkpoints that every job may start from, as URLs"
     )
     allowed_images: Annotated[str, AfterValidator(checked_images)] = Field(
         "", description="images that a job may name: registry/name, registry/name:tag, registry/* or *"

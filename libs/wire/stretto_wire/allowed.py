@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from .findings import Finding, finding
 from .kubernetes import KubernetesSpec, Toleration
 from .spec import JobSpec
-from .stores import canonical
+from .stores import canonical, within
 
 VARIABLES = "STRETTO_ALLOWED_"
 """Prefix of the variables that hold the lists, one for each field of :class:`Allowed`."""
@@ -38,7 +38,7 @@ class Allowed:
     stores: tuple[str, ...] = ()
     """Folders that a job may name in ``checkpoint.url``: exactly, or with ``/*`` also what is below."""
     restores: tuple[str, ...] = ()
-    """Folders, ``/*`` at their end, from which every job may start."""
+    """Folders; every job may start from what is below them."""
     images: tuple[str, ...] = ()
     priority_classes: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Allowed:
 
     def restores_from(self, url: str) -> bool:
         """Return True if every job may start from the manifest at ``url``."""
-        return any(_url_fits(url, entry) for entry in self.restores)
+        return any(within(url, entry.removesuffix("/*")) for entry in self.restores)
 
     def with_own(self, kubernetes: KubernetesSpec, image: str) -> Allowed:
         """Return the lists with the installation's own image and Kubernetes settings, which a job may repeat."""

@@ -69,8 +69,9 @@ class TestAStart:
         assert refused(checkpoint_of("bids").url, "ada", came_from)
 
     def test_is_anybodys_from_a_shared_folder(self) -> None:
-        shared = Allowed(restores=("s3://bucket/shared/*",))
+        shared = Allowed(restores=("s3://bucket/shared",))
         assert refused("s3://bucket/shared/best/1/manifest.json", "ada", allowed=shared) == ""
+        assert refused("s3://bucket/shared-not/x/manifest.json", "ada", allowed=shared)
         assert refused("s3://bucket/shared/../store/x/manifest.json", "ada", allowed=shared)
 
     def test_is_that_of_every_object_of_the_namespace(self) -> None:
