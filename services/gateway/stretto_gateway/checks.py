@@ -83,7 +83,8 @@ def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobV
         return []
     own = (view for view in jobs if owner_of(view.submitted_by) == owner_of(by))
     try:
-        if any(canonical(url) == canonical(each) for view in own for each in _checkpoints_of(view)):
+        place = canonical(url)
+        if any(place == canonical(each) for view in own for each in _checkpoints_of(view)):
             return []
         remedy = "take one of your own jobs' (`stretto jobs`), or one in a folder that an operator has added to "
         remedy += f"{VARIABLES}RESTORES"

@@ -63,6 +63,10 @@ class TestAStart:
         absent = checkpoint_of("nobody").url
         assert refused(checkpoint_of("bids").url, "ada", ADAS, BOBS) == refused(absent, "ada", ADAS, BOBS)
 
+    def test_has_a_url_of_one_spelling(self) -> None:
+        for url in ("", "s3://ada:key@bucket/x/manifest.json", "s3://bucket/%61ds/manifest.json"):
+            assert "plain URL" in refused(url, "ada")
+
     def test_is_not_made_ones_own_by_having_started_there(self) -> None:
         """A job's view shows also the checkpoint that it came from; the next job needs the right to it again."""
         came_from = view("heir", "ada", checkpoint_of("bids"))
