@@ -17,6 +17,7 @@ KEYS = [
     "DB_PASSWORD_2",
     "db_password",
     "MYSQL_PWD",
+    "PGPASSWORD",
     "CLIENT_SECRET",
     "WANDB_API_KEY",
     "OPENAI_APIKEY",
