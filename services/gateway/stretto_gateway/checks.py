@@ -68,7 +68,7 @@ def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobVi
 
     Raises Problem: 422 with every finding.
     """
-    found = [*allowed.findings(spec, by), *_foreign_start(spec, by, allowed, jobs)]
+    found = [*allowed.findings(spec, owner_of(by)), *_foreign_start(spec, by, allowed, jobs)]
     if found:
         raise Problem.of_wire(WireError.collected(found), "not-allowed")
 

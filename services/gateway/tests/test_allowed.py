@@ -86,6 +86,26 @@ class TestAStart:
         assert owner_of("oidc:a/b") == "oidc:a/b"
 
 
+@pytest.mark.parametrize(
+    ("entry", "by", "allows"),
+    [
+        ("s3=ada", "ada", True),
+        ("s3=ada", "bob", False),
+        ("s3=trainingjob/team-a", "trainingjob/team-a/ads", True),
+        ("s3=trainingjob/team-a", "trainingjob/team-b/ads", False),
+        ("s3", "bob", True),
+    ],
+)
+def test_a_secret_is_for_the_submitter_that_the_list_names(entry: str, by: str, allows: bool) -> None:
+    wanted = JobSpec.parse({**spec("mine"), "environment_from": ["s3"]})
+    fields: list[str] = []
+    try:
+        check_allowed(wanted, by, Allowed(secrets=(entry,)), [])
+    except Problem as problem:
+        fields.append(problem.field)
+    assert fields == ([] if allows else ["environment_from.0"])
+
+
 pieces = st.sampled_from(
     ["store", "ads", "bids", "bids-000001", "ads-000001", "manifest.json", "..", "", "%2e%2e", "."]
 )
