@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from stretto_messages.values import Plan
@@ -63,7 +63,7 @@ def name_taken(name: str, view: JobView | None = None, which: str = "with anothe
     return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
 
 
-def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobView]) -> None:
+def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
     """Refuse a specification that asks for what the installation does not give to ``by``.
 
     Raises Problem: 422 with every finding.
@@ -73,7 +73,7 @@ def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobVi
         raise Problem.of_wire(WireError.collected(found), "not-allowed")
 
 
-def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobView]) -> list[Finding]:
+def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:
     """Refuse a start from anything but a checkpoint of the submitter's own jobs, or a shared one.
 
     The answer is the same whether there is such a checkpoint or not: it must not tell of others' stores.
@@ -81,10 +81,11 @@ def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Iterable[JobV
     url = spec.checkpoint.restore_from
     if url is None or allowed.restores_from(url):
         return []
-    own = (view for view in jobs if owner_of(view.submitted_by) == owner_of(by))
     try:
         place = canonical(url)
-        if any(place == canonical(each) for view in own for each in _checkpoints_of(view)):
+        view = jobs.get("".join(place.split("/")[-3:-2]))  # …/<job>/<checkpoint>/manifest.json
+        own = view is not None and owner_of(view.submitted_by) == owner_of(by)
+        if view is not None and own and place in map(canonical, _checkpoints_of(view)):
             return []
         remedy = "take one of your own jobs' (`stretto jobs`), or one in a folder that an operator has added to "
         remedy += f"{VARIABLES}RESTORES"
@@ -99,7 +100,7 @@ def owner_of(submitter: str) -> str:
 
 
 def _checkpoints_of(view: JobView) -> list[str]:
-    """Return the URLs of the job's own checkpoints, as ``…/<job>/<checkpoint>/manifest.json``."""
+    """Return the URLs of the job's own checkpoints."""
     urls = [each.checkpoint.url for each in view.checkpoints if each.checkpoint is not None]
     return [url for url in urls if url.split("/")[-3:-2] == [view.name]]  # it may have begun with another job's
 

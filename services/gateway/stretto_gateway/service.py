@@ -183,7 +183,7 @@ class Gateway:
         if not known and spec.name in self._retention.spent:
             raise checks.name_taken(spec.name)
         if not known:
-            checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs.values())
+            checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
         # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
         seq = None if known else await self._bus.publish(message, f"gateway:{spec.name}:submitted", 0, trace)
         if seq is not None:

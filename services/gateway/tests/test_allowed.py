@@ -41,7 +41,7 @@ def refused(restore_from: str, by: str, *jobs: JobView, allowed: Allowed | None 
     """Return the remedy of the refusal; empty: the job may start from there."""
     found: list[Problem] = []
     try:
-        check_allowed(job(restore_from=restore_from), by, allowed or Allowed(), jobs)
+        check_allowed(job(restore_from=restore_from), by, allowed or Allowed(), {each.name: each for each in jobs})
     except Problem as problem:
         found.append(problem)
     seen = [(each.status, each.kind, each.field) for each in found]
@@ -100,7 +100,7 @@ def test_a_secret_is_for_the_submitter_that_the_list_names(entry: str, by: str, 
     wanted = JobSpec.parse({**spec("mine"), "environment_from": ["s3"]})
     fields: list[str] = []
     try:
-        check_allowed(wanted, by, Allowed(secrets=(entry,)), [])
+        check_allowed(wanted, by, Allowed(secrets=(entry,)), {})
     except Problem as problem:
         fields.append(problem.field)
     assert fields == ([] if allows else ["environment_from.0"])
