@@ -40,7 +40,17 @@ EVERYTHING: dict[str, Any] = {
         "queue": "training",
         "nodeSelector": {"pool": "training"},
         "tolerations": [{"key": "training", "operator": "Exists"}],
+    },
+    "allowed": {
+        "stores": ["s3://ads/checkpoints"],
+        "restores": ["s3://shared/*"],
+        "images": ["registry.example.com/ads/*"],
+        "priorityClasses": ["high"],
+        "tolerations": ["pool=gpu:NoSchedule"],
+        "pullSecrets": ["ads-registry"],
         "serviceAccounts": ["reader"],
+        "queues": ["ads-*"],
+        "secrets": ["ads-s3=oidc:ada"],
     },
     "services": {
         "forwarder": {"enabled": True},

@@ -21,16 +21,15 @@ INSTALLATION = Installation(
     "demo",
     "trainer:1",
     defaults=KubernetesSpec(service_account="demo-stretto-trainer", image_pull_secrets=("pull",)),
-    service_accounts=frozenset({"reader"}),
     checkpoints_claim="store",
     dns_searches=("training.svc.cluster.local",),
 )
 Change = Callable[[Object], Any]
 
 
-def spec(**kubernetes: Any) -> PodSpec:
+def spec(secrets: tuple[str, ...] = (), **kubernetes: Any) -> PodSpec:
     files = {"job.json": json.dumps({"kubernetes": kubernetes or None}).encode(), "bus.creds": b"k"}
-    return PodSpec("ads", "ps-0", ("python",), {"A": "b"}, 1.0, 2**28, files=files, near="ps-1")
+    return PodSpec("ads", "ps-0", ("python",), {"A": "b"}, 1.0, 2**28, files=files, near="ps-1", secrets=secrets)
 
 
 def evaluated(expression: str, **variables: Any) -> bool:
@@ -87,6 +86,9 @@ def test_every_pod_of_the_actuator_is_admitted(kubernetes: dict[str, Any]) -> No
     """Evaluate the chart's expressions on manifests that the actuator makes with the chart's settings."""
     pod = manifest(spec(**kubernetes), INSTALLATION)
     assert refusals("pods", pod) == []
+    named = manifest(spec(("ads-s3",), **kubernetes), INSTALLATION)
+    assert named["spec"]["containers"][0]["envFrom"], "a job may name the secrets that the chart lists"
+    assert refusals("pods", named) == []
     of_security(procMount="Default")(pod)
     assert refusals("pods", pod) == [], "the API server may fill in this default"
 
@@ -101,9 +103,11 @@ def test_every_pod_of_the_actuator_is_admitted(kubernetes: dict[str, Any]) -> No
         (lambda pod: pod["metadata"].update(name="bus-operator"), "mounts only the Secret of its own name"),
         (
             of_container(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "store", "key": "k"}}}]),
-            "variables hold no Secret",
+            "variables hold no ConfigMap, and no Secret",
         ),
-        (of_container(envFrom=[{"secretRef": {"name": "store"}}]), "variables hold no Secret"),
+        (of_container(envFrom=[{"secretRef": {"name": "store"}}]), "variables hold no ConfigMap, and no Secret but"),
+        (of_container(envFrom=[{"secretRef": {"name": "ads-s3x"}}]), "and no Secret but those that jobs may name"),
+        (of_container(envFrom=[{"configMapRef": {"name": "ads-s3"}}]), "variables hold no ConfigMap"),
         (of_container(ports=[{"containerPort": 1, "hostPort": 1}]), "shares nothing with its node"),
         (of_spec(hostNetwork=True), "shares nothing with its node"),
         (of_spec(hostPID=True), "shares nothing with its node"),

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_actuator.pods import inherited
 from stretto_runtime import Settings
 from stretto_runtime.settings import StreamsSettings
+from stretto_wire.allowed import Allowed
 
 from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered
 
@@ -102,7 +104,6 @@ class TestTheActuator:
         assert settings.kubernetes.node_selector == {"pool": "training"}
         assert settings.kubernetes.tolerations[0].key == "training"
         assert settings.kubernetes_checkpoints_claim == "store"
-        assert settings.kubernetes_service_accounts == "reader"
 
     def test_names_accounts_and_owner_that_the_chart_makes(self) -> None:
         settings = told(EVERYTHING, "actuator")
@@ -111,6 +112,48 @@ class TestTheActuator:
         }
         assert ("ServiceAccount", "jobs", settings.kubernetes.service_account) in made
         assert ("ConfigMap", "jobs", settings.kubernetes_owner) in made
+
+
+class TestWhatJobsMayName:
+    @pytest.mark.parametrize("name", ["gateway", "checkpoints", "actuator"])
+    def test_is_the_same_for_all_that_check_it(self, name: str) -> None:
+        """The lists of the values, and the names that a job would get anyway."""
+        allowed = told(EVERYTHING, name).allowed
+        assert allowed == Allowed(
+            stores=("s3://ads/checkpoints",),
+            restores=("s3://shared/*",),
+            images=("registry.example.com/ads/*",),
+            priority_classes=("high", "low"),
+            tolerations=("pool=gpu:NoSchedule",),
+            image_pull_secrets=("ads-registry", "pull"),
+            service_accounts=("reader", "demo-stretto-trainer"),
+            queues=("ads-*", "training"),
+            secrets=("ads-s3=oidc:ada",),
+        )
+
+    @pytest.mark.parametrize("name", ["gateway", "checkpoints", "actuator"])
+    def test_is_by_default_nothing_but_the_installations_own(self, name: str) -> None:
+        assert told({}, name).allowed == Allowed(service_accounts=("demo-stretto-trainer",))
+
+
+class TestTheStoresKey:
+    def test_is_the_checkpoints_services_alone(self) -> None:
+        """The actuator could hand it to pods, and has no use for it."""
+        values = {"store": {"url": "s3://bucket/stretto", "secret": "store"}}
+        holders = [
+            component(each)
+            for each in of_kind(rendered(values), "Deployment")
+            if pod_of(each)["spec"]["containers"][0].get("envFrom")
+        ]
+        assert holders == ["checkpoints"]
+
+    def test_is_not_inherited_by_pods(self) -> None:
+        """Whatever the actuator's own environment holds, pods get the variables of tracing and harmless ones."""
+        environment = {"AWS_SECRET_ACCESS_KEY": "key", "OTEL_SERVICE_NAME": "trainer", "LANG": "C"}
+        assert inherited(environment, told({}, "actuator").pod_environment, here=False) == {
+            "OTEL_SERVICE_NAME": "trainer",
+            "LANG": "C",
+        }
 
 
 class TestTheGateway:

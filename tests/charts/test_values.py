@@ -116,12 +116,17 @@ class TestWhatIsMissing:
             (NO_KEYS, "nats.insecure=true"),
             (merged(NO_KEYS, {"provision": {"external": True}}), "provision.external"),
             (merged(NO_KEYS, {"nats": {"insecure": True}, "provision": {"external": True}}), "provision.external"),
+            ({"allowed": {"secrets": ["ads-*=ada"]}, "trainer": {"namespace": "training"}}, "allowed.secrets"),
             ({"services": FORWARDER, "forwarder": {"endpoints": {"secret": ""}}}, "forwarder.endpoints.secret"),
             ({"services": merged(FORWARDER, {"forwarder": AUTOSCALED})}, "services.forwarder.autoscaling"),
         ],
     )
     def test_is_named(self, without: dict[str, Any], named: str) -> None:
         assert named in refusal(merged(NEEDED, without))
+
+    def test_secrets_may_be_a_pattern_in_a_namespace_of_their_own(self) -> None:
+        """There is nothing but what an operator has put there for jobs, and the actuator keeps pods' own back."""
+        assert as_given(merged(NEEDED, {"allowed": {"secrets": ["ads-*"]}, "trainer": {"namespace": "jobs"}}))
 
     def test_is_not_asked_for_where_nobody_needs_it(self) -> None:
         off = {name: {"enabled": False} for name in ("checkpoints", "actuator", "planner", "arbiter", "gateway")}

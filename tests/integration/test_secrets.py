@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -11,24 +12,31 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import stretto_wire as wire
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
+from stretto_bus.ordered_consumer import read
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
 from stretto_runtime.server import free_port
-from stretto_wire.registry import SERVICES, USERS
+from stretto_wire.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "hushed"
 REDIS, TOKEN, PASSWORD = "canary-of-redis", "canary-of-the-gateway", "canary-in-a-url"
+JOBS_OWN = "canary-of-a-job"
+"""the value of the job's secret"""
+BY_DESIGN = ("bus.creds", "secrets.json", "gateway.token")
+"""names of files that hold secrets, of mode 600 or less"""
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +50,10 @@ class House:
         self.state = folder / "state"
         self.logs = folder / "logs"
         self.logs.mkdir()
+        self.secret = self.state / "secrets" / "s3"
+        self.secret.parent.mkdir(parents=True)
+        self.secret.write_text(f"JOB_CANARY={JOBS_OWN}\n")
+        self.secret.chmod(0o600)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, log: str = "", **settings: str) -> subprocess.Popen[bytes]:
@@ -57,6 +69,7 @@ class House:
             "STRETTO_ACTUATOR_POD_PYTHON": str(python),
             "STRETTO_ACTUATOR_CREDENTIALS_S": "10",
             "STRETTO_GATEWAY_TOKEN": TOKEN,
+            "STRETTO_ALLOWED_SECRETS": "s3",
             "STRETTO_LOG_LEVEL": "debug",
             **settings,
         }
@@ -80,6 +93,7 @@ class House:
     def secrets(self) -> dict[str, str]:
         """Return the secrets that may appear nowhere, each with its description."""
         found = {REDIS: "the cache's password", TOKEN: "the gateway's token", PASSWORD: "a password in a URL"}
+        found[JOBS_OWN] = "a job's secret"
         found[self.keys.signing_file.read_text().strip()] = "the key that vouches for pods"
         files = [*(self.keys.credentials(user) for user in USERS), *self.state.rglob("bus.creds")]
         for file in files:
@@ -92,9 +106,23 @@ class House:
         """Return all written text, without the files that hold secrets by design."""
         for root in (self.logs, self.state, self.server.folder):
             for file in root.rglob("*"):
-                own = file.name == "bus.creds" or self.keys.folder in file.parents or "jetstream" in file.parts
-                if file.is_file() and not own and file.name != "gateway.token":
+                own = file.name in BY_DESIGN or self.keys.folder in file.parents or self.secret in (file, *file.parents)
+                if file.is_file() and not own and "jetstream" not in file.parts:
                     yield str(file), file.read_text(errors="replace")
+
+    async def stored(self, client: Client) -> AsyncIterator[tuple[str, str]]:
+        """Yield all that the bus keeps: events, telemetry, journals, snapshots, dead letters."""
+        for stream in (STREAM, STATE, DEAD_LETTERS):
+            for each in await read(client.bus, stream, [">"]):
+                yield f"{stream}:{each.seq} {each.subject}", f"{each.headers} {unpacked(each.data)}"
+
+    def environments(self) -> Iterator[tuple[str, str]]:
+        """Yield what every process on the machine can list of the pods that run."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                if environment.get("STRETTO_JOB") == JOB:
+                    yield f"environment of {process.pid}", json.dumps([environment, process.cmdline()])
 
     def answers(self) -> Iterator[tuple[str, str]]:
         for file in (self.state / "run").glob("*.json"):
@@ -103,6 +131,24 @@ class House:
                 url = f"http://{found['host']}:{found['port']}{path}"
                 with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=5) as answer:
                     yield url, answer.read().decode()
+
+
+def unpacked(data: bytes) -> str:
+    """Return stored bytes as text, and after them what they hold compressed."""
+    at = data.find(b"\x78\x01")
+    inner = b""
+    if at >= 0:
+        with contextlib.suppress(zlib.error):
+            inner = zlib.decompressobj().decompress(data[at:])
+    return (data + inner).decode(errors="replace")
+
+
+def shown(url: str, token: str) -> Iterator[tuple[str, str]]:
+    """Yield every answer of the gateway that tells of jobs."""
+    for path in ("jobs", f"jobs/{JOB}", f"jobs/{JOB}/decisions", "history", "events?follow=false", "status"):
+        request = urllib.request.Request(f"{url}/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            yield f"GET {path}", answer.read().decode()
 
 
 def ask(url: str, token: str) -> int:
@@ -160,10 +206,18 @@ async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tm
     assert _status(url, TOKEN[:-1]) == 401
 
     # a pod that renews its credentials, a checkpoint that fails, a request that is refused
-    document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, "checkpoint": {"every_s": 1}}
+    document = {
+        "name": JOB,
+        "model": {"entry": "m:M"},
+        "dataset": {"samples": 1000},
+        "checkpoint": {"every_s": 1},
+        "environment_from": ["s3"],
+    }
     await client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await until(lambda: (tmp_path / "report.jsonl").exists())
     lives = await until(lambda: len(_lives(tmp_path / "report.jsonl")) >= 1 and _lives(tmp_path / "report.jsonl"))
+    arrived = json.loads((tmp_path / "report.jsonl").read_text().splitlines()[0])["secret"]
+    assert arrived == hashlib.sha256(JOBS_OWN.encode()).hexdigest(), "the pod has its job's secret"
 
     # the bus dies and comes back; the pod's credentials are renewed
     house.server.kill()
@@ -174,12 +228,20 @@ async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tm
     assert [process for process in running if process.poll() is not None] == []
     found = dict(house.answers())
     assert len(found) >= 3 * (len(SERVICES) - 1)
+    pods = dict(house.environments())
+    assert pods
+    answers = dict(shown(url, TOKEN))
+    assert "environment_from" in answers[f"GET jobs/{JOB}"]
+    found |= pods | answers
 
     # a service is told to leave, another is killed
     running[0].send_signal(signal.SIGTERM)
     running[1].kill()
     running[0].wait(30)
     found |= dict(house.written())
+    kept = {name: text async for name, text in house.stored(client)}
+    assert sum("environment_from" in text for text in kept.values()) >= 2, "the event, and a snapshot"
+    found |= kept
     await client.close()
     spans = [name for name in found if "/spans/" in name]
     logs = [name for name in found if name.endswith(".log")]

@@ -146,6 +146,11 @@ securityContext:
 {{- if and $enabled.gateway $gateway.ingress.enabled (not $gateway.proxies) -}}
 {{- fail "gateway.proxies: name the network of the ingress controller's pods, such as 10.0.0.0/8: else all callers count as one address, which has a hundred connections" -}}
 {{- end -}}
+{{- range .Values.allowed.secrets -}}
+{{- if and (hasSuffix "*" (first (splitList "=" .))) (eq (include "stretto.trainer.namespace" $) $.Release.Namespace) -}}
+{{- fail (printf "allowed.secrets: name Secrets one by one instead of %s, or give training pods a namespace of their own (trainer.namespace): the release's holds its own Secrets, too" .) -}}
+{{- end -}}
+{{- end -}}
 {{- $forwarder := include "stretto.service" (dict "root" . "name" "forwarder") | fromYaml -}}
 {{- if and $forwarder.enabled (not .Values.forwarder.endpoints.secret) -}}
 {{- fail "forwarder.endpoints.secret: name a Secret that says whom the forwarder posts to" -}}

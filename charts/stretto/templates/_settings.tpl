@@ -39,6 +39,9 @@ STRETTO_CHECKPOINTS_REDIS_URL:
 {{- if and (eq .name "checkpoints") $values.store.url }}
 STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
 {{- end }}
+{{- if has .name (list "gateway" "checkpoints" "actuator") }}
+{{ include "stretto.settings.allowed" .root }}
+{{- end }}
 {{- if eq .name "actuator" }}
 {{ include "stretto.settings.actuator" .root }}
 {{- end }}
@@ -47,6 +50,26 @@ STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
 {{- end }}
 {{- if eq .name "forwarder" }}
 STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
+{{- end }}
+{{- end }}
+
+{{/* What a job may name: the lists, and the names that it would get anyway, which it may repeat */}}
+{{- define "stretto.settings.allowed" -}}
+{{- $allowed := .Values.allowed -}}
+{{- $trainer := .Values.trainer -}}
+{{- $account := printf "%s-trainer" (include "stretto.fullname" .) -}}
+{{- $lists := dict
+      "STORES" $allowed.stores
+      "RESTORES" $allowed.restores
+      "IMAGES" $allowed.images
+      "PRIORITY_CLASSES" (append $allowed.priorityClasses $trainer.priorityClassName)
+      "TOLERATIONS" $allowed.tolerations
+      "IMAGE_PULL_SECRETS" (concat $allowed.pullSecrets .Values.image.pullSecrets)
+      "SERVICE_ACCOUNTS" (append $allowed.serviceAccounts $account)
+      "QUEUES" (append $allowed.queues $trainer.queue)
+      "SECRETS" $allowed.secrets -}}
+{{- range $name, $entries := $lists }}
+STRETTO_ALLOWED_{{ $name }}: {{ compact $entries | join "," | quote }}
 {{- end }}
 {{- end }}
 
@@ -71,9 +94,6 @@ STRETTO_ACTUATOR_EGRESS: {{ $trainer.egress | quote }}
 STRETTO_ACTUATOR_METADATA_ADDRESSES: {{ join "," .Values.networkPolicy.metadata | quote }}
 {{- if ne (include "stretto.trainer.namespace" .) .Release.Namespace }}
 STRETTO_ACTUATOR_KUBERNETES_DNS_SEARCHES: {{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
-{{- end }}
-{{- with $trainer.serviceAccounts }}
-STRETTO_ACTUATOR_KUBERNETES_SERVICE_ACCOUNTS: {{ join "," . | quote }}
 {{- end }}
 {{- with .Values.store.claim }}
 STRETTO_ACTUATOR_KUBERNETES_CHECKPOINTS_CLAIM: {{ . }}

@@ -14,11 +14,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
+from stretto_wire.allowed import VARIABLES, Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.findings import findings_of
 from stretto_wire.registry import USERS
 
@@ -27,7 +28,9 @@ from stretto_runtime.process.faults import SettingsFault
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
-COMPONENTS = frozenset((*USERS, "streams", "cli", "trainer", "pod", "job", "demo"))
+SHARED = "allowed"
+"""Begins the names of settings that several services read (:class:`AllowedSettings`); the others pass over them."""
+COMPONENTS = frozenset((*USERS, "streams", SHARED, "cli", "trainer", "pod", "job", "demo"))
 
 
 class Settings(BaseSettings):
@@ -88,7 +91,7 @@ class Settings(BaseSettings):
                 continue
             field = names.get(variable)
             if field is None:
-                if _concerns_another(variable, component):
+                if _concerns_another(variable, component, names):
                     continue
                 raise SettingsFault(_unknown(variable, names))
             text = environ[variable]
@@ -150,6 +153,38 @@ class ClusterSettings(Settings):
     )
 
 
+class AllowedSettings(Settings):
+    """Settings of a service that checks what a job asks for. Every such service reads the same ``STRETTO_ALLOWED_…``.
+
+    All are lists separated by commas; an entry that ends with ``*`` stands for all that begin so.
+    """
+
+    allowed_stores: Annotated[str, AfterValidator(checked_folders)] = Field(
+        "", description="folders that a job may name in checkpoint.url, as URLs; /* at the end: also folders below"
+    )
+    allowed_restores: Annotated[str, AfterValidator(checked_folders)] = Field(
+        "", description="folders of checkpoints that every job may start from, as URLs"
+    )
+    allowed_images: Annotated[str, AfterValidator(checked_images)] = Field(
+        "", description="images that a job may name: registry/name, registry/name:tag, registry/* or *"
+    )
+    allowed_priority_classes: str = Field("", description="PriorityClasses that a job may name")
+    allowed_tolerations: str = Field(
+        "", description="taints that a job may tolerate: key, key=value or key=value:Effect; *: all"
+    )
+    allowed_image_pull_secrets: str = Field("", description="Secrets that a job may name to pull its image")
+    allowed_service_accounts: str = Field("", description="service accounts that a job may name")
+    allowed_queues: str = Field("", description="queues of Kueue that a job may name")
+    allowed_secrets: str = Field(
+        "", description="secrets that a job may name in environment_from; name=submitter: only this submitter's jobs"
+    )
+
+    @property
+    def allowed(self) -> Allowed:
+        """The lists."""
+        return Allowed(**{each.name: entries_of(getattr(self, f"{SHARED}_{each.name}")) for each in fields(Allowed)})
+
+
 class StreamsSettings(Settings):
     """Settings for making the streams, ``STRETTO_STREAMS_<FIELD>``; services read them from the streams."""
 
@@ -190,8 +225,10 @@ def _types(annotation: Any) -> set[Any]:
     return set(get_args(annotation)) or {annotation}
 
 
-def _concerns_another(variable: str, component: str) -> bool:
+def _concerns_another(variable: str, component: str, names: Mapping[str, str]) -> bool:
     owner = variable.removeprefix(PREFIX).split("_", 1)[0].lower()
+    if owner == SHARED and any(name.startswith(VARIABLES) for name in names):
+        return False  # we read such settings: it is misspelt
     return owner in COMPONENTS and owner != component
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import Field, SecretStr
 from stretto_bus.login import redacted
 from stretto_runtime import Settings, SettingsFault
+from stretto_runtime.settings import AllowedSettings
 
 
 class PlannerSettings(Settings):
@@ -68,3 +69,20 @@ def test_a_refused_url_is_told_without_its_password() -> None:
 
     with pytest.raises(SettingsFault, match="STRETTO_CACHE='redis://host/0' is refused"):
         Cached.load("planner", {"STRETTO_CACHE": "redis://:can/ary@x@host/0"})
+
+
+def test_lists_of_what_is_allowed_are_read_by_one_name_in_every_service() -> None:
+    """One variable serves all that check; a misspelt one is refused by them, and passed over by all others."""
+    told = {"STRETTO_ALLOWED_IMAGES": "registry.example.com/team/*, ubuntu", "STRETTO_ALLOWED_QUEUES": "a"}
+    for service in ("gateway", "actuator"):
+        allowed = AllowedSettings.load(service, told).allowed
+        assert (allowed.images, allowed.queues) == (("registry.example.com/team/*", "ubuntu"), ("a",))
+    assert PlannerSettings.load("planner", told) == PlannerSettings()
+    with pytest.raises(SettingsFault, match="did you mean STRETTO_ALLOWED_IMAGES"):
+        AllowedSettings.load("gateway", {"STRETTO_ALLOWED_IMAGE": "ubuntu"})
+
+
+def test_a_list_that_could_be_read_in_two_ways_is_refused() -> None:
+    for url in ("s3://user:key@bucket/a", "file:///a/../b", "S3://a"):
+        with pytest.raises(SettingsFault, match="STRETTO_ALLOWED_STORES"):
+            AllowedSettings.load("gateway", {"STRETTO_ALLOWED_STORES": url})

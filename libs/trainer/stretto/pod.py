@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -119,6 +120,22 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
     )
 
 
+def take_secrets(environment: MutableMapping[str, str]) -> None:
+    """Add the variables of the job's secrets, which the actuator has laid into a file of this pod.
+
+    A variable that is set already stays, as on Kubernetes. Raises PodError.
+    """
+    path = environment.pop("STRETTO_SECRETS", "")
+    if not path:
+        return
+    try:
+        variables = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):  # the reason may show a value
+        raise PodError(f"STRETTO_SECRETS = {path!r} cannot be read; the actuator writes it") from None
+    for name, value in variables.items():
+        environment.setdefault(name, value)
+
+
 @dataclass(frozen=True, slots=True)
 class Used:
     """The use of the machine since the last measurement: mean cores, and resident bytes now."""
@@ -223,6 +240,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
     reason = ""
     pod: Pod | None = None
     try:
+        take_secrets(os.environ)
         settings = settings_of(os.environ, role)
         _configure_logs(settings)
         pod = Pod(settings)

@@ -97,7 +97,7 @@ def findings_of(
         value = "absent" if absent else error.get("input")
         key = (path, remedy)
         if key not in found:
-            found[key] = finding((where, *path), _as_written(value), remedy, _place(path, marks))
+            found[key] = finding((where, *path), _as_written(value), remedy, place_of(path, marks))
     return sorted(found.values(), key=lambda one: (one.line or 0, one.column or 0))
 
 
@@ -115,7 +115,7 @@ def _as_number(value: Any) -> float | None:
         return None
 
 
-def _place(path: Path, marks: Marks | None) -> tuple[int, int] | None:
+def place_of(path: Path, marks: Marks | None) -> tuple[int, int] | None:
     """Return the place of ``path``, or of its nearest ancestor with a known place."""
     while marks is not None:
         if path in marks:

@@ -16,8 +16,10 @@ from stretto_messages.base import Count, JobId, Money, Seconds
 from stretto_messages.values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
 
 from .errors import WireError
-from .findings import Marks
-from .kubernetes import KubernetesSpec
+from .findings import Marks, finding, place_of
+from .keylike import REMEDY as NO_KEYS
+from .keylike import keylike
+from .kubernetes import KubernetesSpec, ObjectName
 from .part import FromMapping, Spec
 
 _SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
@@ -281,10 +283,13 @@ class CheckpointSpec(Spec):
     )
     keep: Annotated[int, Field(ge=1, le=1000, description="number of latest checkpoints that are kept")] = 2
     url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
-        default=None, description="folder of the checkpoints, any fsspec URL; none: the installation's own store"
+        default=None,
+        description="folder of the checkpoints, an fsspec URL that the installation allows; none: its own store",
     )
     restore_from: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
-        default=None, description="URL of a manifest to start from, at any number of parameter servers"
+        default=None,
+        description="URL of a manifest to start from, at any number of parameter servers: of a job of your own, or one "
+        "that the installation shares",
     )
 
 
@@ -337,7 +342,15 @@ class JobSpec(Spec):
             Annotated[str, StringConstraints(max_length=4000)],
         ],
         Field(max_length=100),
-    ] = Field(default_factory=dict[str, str], description="environment variables of the job's pods")
+    ] = Field(
+        default_factory=dict[str, str],
+        description="environment variables of the job's pods; every reader sees them, so keys go to environment_from",
+    )
+    environment_from: Annotated[tuple[ObjectName, ...], Field(strict=False, max_length=20)] = Field(
+        default=(),
+        description="secrets whose keys become environment variables of the job's pods; the installation holds their "
+        "values and says which of them jobs may name",
+    )
     network: NetworkSpec = Field(default=NetworkSpec(), description="reach of the job's pods")
     kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
@@ -387,6 +400,10 @@ class JobSpec(Spec):
             WireError: with field, value and remedy of each finding.
         """
         try:
-            return cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
+            spec = cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
         except ValidationError as error:
             raise WireError.of(error, model=cls, marks=marks) from error
+        if names := keylike(spec.environment):
+            paths = [("environment", name) for name in names]
+            raise WireError.collected([finding(path, "(not shown)", NO_KEYS, place_of(path, marks)) for path in paths])
+        return spec

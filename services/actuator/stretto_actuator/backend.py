@@ -6,9 +6,11 @@ Every call is idempotent: the actuator repeats it until what it sees is what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from stretto_wire.stores import canonical, within
 
 ExitReason = Literal[
     "completed", "failed", "killed", "oom-killed", "evicted", "preempted", "node-lost", "image-pull", "vanished"
@@ -21,6 +23,13 @@ WaitReason = Literal["no-room", "quota", "image-pull", "starting"]
 
 
 SIGNALLED = 128
+
+
+def folders_in(path: str, urls: Iterable[str]) -> Iterator[str]:
+    """Yield the folders just below ``path``, of the pods' file system, in which these URLs lie."""
+    for url in urls:
+        if within(url, path):
+            yield canonical(url).removeprefix(f"{canonical(path)}/").partition("/")[0]
 
 
 def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
@@ -73,7 +82,8 @@ class PodSpec:
     ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
     empty: its default. ``near``: a hint, a pod of the same job that it would best run beside. ``reads``: URLs outside
     its own job that it reads, such as another job's checkpoint. ``egress``: the job has asked for a way out of its own
-    network.
+    network. ``secrets``: names of secrets of the place itself, whose keys become variables; a place without secrets
+    finds them in ``files``.
     """
 
     job: str
@@ -87,6 +97,7 @@ class PodSpec:
     near: str = ""
     reads: tuple[str, ...] = ()
     egress: bool = False
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ A folder of a volume is mounted by its place on the engine's machine: engines be
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from urllib.parse import urlsplit
 
 from docker.types import Mount
 from stretto_runtime import SettingsFault
 
+from .backend import folders_in
 from .docker_engine import Engine, NameTaken
 
 
@@ -64,7 +63,7 @@ class JobFolders:
                 self._make(volume, job, image)
             place = volume.source if volume.source.startswith("/") else self._engine.volume_folder(volume.source)
             result.append(Mount(f"{volume.path}/{job}", f"{place}/{job}", type="bind"))
-            for other in sorted({*_folders(volume.path, reads)} - {job}):
+            for other in sorted({*folders_in(volume.path, reads)} - {job}):
                 result.append(Mount(f"{volume.path}/{other}", f"{place}/{other}", type="bind", read_only=True))
         return result
 
@@ -84,12 +83,3 @@ class JobFolders:
         finally:
             self._engine.remove(helper)
         self._made.add((volume.source, job))
-
-
-def _folders(path: str, urls: Iterable[str]) -> Iterator[str]:
-    """The folders just below ``path`` in which these URLs lie; others lie elsewhere."""
-    for url in urls:
-        parts = urlsplit(url)
-        place = PurePosixPath(parts.path)
-        if parts.scheme in ("", "file") and ".." not in place.parts and place.is_relative_to(path):
-            yield from place.relative_to(path).parts[:1]

@@ -49,12 +49,10 @@ log = structlog.get_logger("stretto.actuator")
 
 def backend_of(settings: ActuatorSettings) -> KubernetesBackend:
     """By the settings ``STRETTO_ACTUATOR_KUBERNETES…``."""
-    allowed = (name.strip() for name in settings.kubernetes_service_accounts.split(","))
     installation = Installation(
         name=settings.installation,
         image=settings.pod_image,
         defaults=settings.kubernetes,
-        service_accounts=frozenset(name for name in allowed if name),
         checkpoints_claim=settings.kubernetes_checkpoints_claim,
         grace_s=settings.stop_grace_s,
         node_lost_s=settings.kubernetes_node_lost_s,

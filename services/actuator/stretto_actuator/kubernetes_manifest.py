@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from stretto_kube import Object
 from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
 
-from .backend import BackendError, Places, PodSpec
+from .backend import BackendError, Places, PodSpec, folders_in
 from .pods import SPEC_FILE
 from .settings import Network, networks_of
 
@@ -30,14 +30,13 @@ LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 class Installation:
     """The common part of all pods of an installation. ``defaults``: the wishes of a job override them.
 
-    ``service_accounts``: those that a job may choose. ``owner``: an object whose deletion takes the pods along.
-    ``metadata``: closed to jobs that ask for egress. ``dns_searches``: domains in which pods look up short names, too.
+    ``owner``: an object whose deletion takes the pods along. ``metadata``: closed to jobs that ask for egress.
+    ``dns_searches``: domains in which pods look up short names, too.
     """
 
     name: str
     image: str
     defaults: KubernetesSpec = field(default_factory=KubernetesSpec)
-    service_accounts: frozenset[str] = frozenset()
     checkpoints_claim: str = ""
     grace_s: float = 30.0
     node_lost_s: int = 30
@@ -52,25 +51,24 @@ class Installation:
 
     def name_of(self, job: str, pod: str) -> str:
         """A pod's name, of no other installation's in the same namespace."""
-        return f"{job}-{pod}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
+        return f"{job}-{pod}{self._suffix}"
+
+    def made(self, name: str) -> bool:
+        """Return True if an object of this name may be one of ours, such as the Secret with a pod's credentials."""
+        return name.endswith(self._suffix)
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
 
 
 def wishes(spec: PodSpec, installation: Installation) -> KubernetesSpec:
-    """Return the job's wishes for Kubernetes, over the installation's.
-
-    Raises BackendError: a service account that jobs may not choose.
-    """
+    """Return the job's wishes for Kubernetes, over the installation's."""
     wishes_of_job = json.loads(spec.files[SPEC_FILE]).get("kubernetes") if SPEC_FILE in spec.files else None
     defaults = installation.defaults
     if wishes_of_job is None:
         return defaults
     own = KubernetesSpec.model_validate_json(json.dumps(wishes_of_job))
-    if own.service_account not in (None, defaults.service_account, *installation.service_accounts):
-        allowed = ", ".join(sorted(installation.service_accounts)) or "none"
-        raise BackendError(
-            f"kubernetes.service_account={own.service_account} is not one that jobs may choose here: take one of "
-            f"{allowed}, or have it added to STRETTO_ACTUATOR_KUBERNETES_SERVICE_ACCOUNTS"
-        )
     return KubernetesSpec(
         node_selector={**defaults.node_selector, **own.node_selector},
         tolerations=(*defaults.tolerations, *own.tolerations),
@@ -215,7 +213,7 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
         {"name": "tmp", "mountPath": "/tmp"},
     ]
     if installation.checkpoints_claim:
-        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS})
+        mounts += _checkpoints(spec)
     return {
         "name": CONTAINER,
         "image": image,
@@ -225,6 +223,7 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
             {"name": "STRETTO_POD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             *({"name": name, "value": value} for name, value in sorted(spec.environment.items())),
         ],
+        **({"envFrom": _secrets(spec, installation)} if spec.secrets else {}),
         "resources": resources(spec.cpu_cores, spec.memory_bytes),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -246,6 +245,21 @@ def _volumes(files: str, installation: Installation) -> list[Object]:
         claim = {"claimName": installation.checkpoints_claim}
         volumes.append({"name": "checkpoints", "persistentVolumeClaim": claim})
     return volumes
+
+
+def _checkpoints(spec: PodSpec) -> list[Object]:
+    """Mount the job's own folder of the claim, and to read, those that it starts from; nothing else is there."""
+    own = {"name": "checkpoints", "mountPath": f"{CHECKPOINTS}/{spec.job}", "subPath": spec.job}
+    others = sorted({*folders_in(CHECKPOINTS, spec.reads)} - {spec.job})
+    return [own, *({**own, "mountPath": f"{CHECKPOINTS}/{each}", "subPath": each, "readOnly": True} for each in others)]
+
+
+def _secrets(spec: PodSpec, installation: Installation) -> list[Object]:
+    """Name the job's Secrets, whose values only the node reads. Raises BackendError: one is another pod's."""
+    for name in spec.secrets:
+        if installation.made(name):
+            raise BackendError(f"environment_from={name} is named like a Secret of a pod; take one of another name")
+    return [{"secretRef": {"name": name}} for name in spec.secrets]
 
 
 def _tolerations(tolerations: tuple[Toleration, ...], node_lost_s: int) -> list[Object]:

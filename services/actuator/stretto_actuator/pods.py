@@ -9,13 +9,21 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from stretto_core.actuator import ActuatorState, Pod
+from stretto_wire import JobSpec
 
+from . import job_secrets
 from .backend import BackendError, Places, PodSpec
 from .credentials import CA_FILE, CREDENTIALS_FILE
 from .settings import ActuatorSettings
 
 SPEC_FILE = "job.json"
-IDENTITY = {CREDENTIALS_FILE: "STRETTO_NATS_CREDENTIALS", CA_FILE: "STRETTO_NATS_CA"}
+SECRETS_FILE = "secrets.json"
+VARIABLES = {
+    CREDENTIALS_FILE: "STRETTO_NATS_CREDENTIALS",
+    CA_FILE: "STRETTO_NATS_CA",
+    SECRETS_FILE: "STRETTO_SECRETS",
+}
+"""Variables that name a pod's files."""
 OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV")
 HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 
@@ -47,15 +55,24 @@ def pod_spec(
     It inherits only the harmless part of the actuator's environment: the rest may hold credentials.
 
     Raises:
-        BackendError: the job asks for egress, which this installation does not give.
+        BackendError: the job asks for what is not allowed here, or for a secret that cannot be used.
     """
+    job = JobSpec.model_validate_json(state.spec)
+    if refused := settings.allowed_here.findings(job):
+        raise BackendError("; ".join(str(finding) for finding in refused))
     spec = json.loads(state.spec)
-    egress = bool(spec.get("network", {}).get("egress"))
+    egress = job.network.egress
     if egress and not settings.egress:
         raise BackendError(
             f"network.egress=true of {state.job}: this installation gives jobs no way out; leave it out, or have "
             "STRETTO_ACTUATOR_EGRESS=true set"
         )
+    secrets = job.environment_from  # a state of before there were any has none
+    files = {SPEC_FILE: state.spec.encode(), **identity}
+    if secrets and settings.backend != "kubernetes":
+        folder = settings.secrets_folder or settings.state_folder.resolve() / "secrets"
+        files[SECRETS_FILE] = job_secrets.content(folder, secrets)
+        secrets = ()
     here = settings.backend == "local"
     environment = inherited(os.environ, settings.pod_environment, here)
     environment |= spec["environment"]
@@ -73,7 +90,7 @@ def pod_spec(
         "STRETTO_MEMORY_BYTES": str(pod.memory_bytes),
         "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_STATE_FOLDER": places.state,
-        **{variable: f"{places.files}/{name}" for name, variable in IDENTITY.items() if name in identity},
+        **{variable: f"{places.files}/{name}" for name, variable in VARIABLES.items() if name in files},
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",
     }
@@ -87,9 +104,10 @@ def pod_spec(
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores if settings.backend != "kubernetes" else 0.0),
         memory_bytes=pod.memory_bytes,
-        files={SPEC_FILE: state.spec.encode(), **identity},
+        files=files,
         image=spec.get("image") or settings.pod_image,
         reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
         near=servers[0].name if pod.role == "worker" and servers else "",
         egress=egress,
+        secrets=secrets,
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
-from stretto_runtime import Settings
+from stretto_runtime.settings import AllowedSettings
+from stretto_wire.allowed import Allowed
 from stretto_wire.kubernetes import KubernetesSpec
 
 Network = IPv4Network | IPv6Network
@@ -24,8 +25,8 @@ def networks_stated(text: str) -> str:
     return text
 
 
-class ActuatorSettings(Settings):
-    """The backend of the pods, and the time limits of the actuator."""
+class ActuatorSettings(AllowedSettings):
+    """The backend of the pods, what jobs may ask for, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(
@@ -59,6 +60,11 @@ class ActuatorSettings(Settings):
     metadata_addresses: Annotated[str, AfterValidator(networks_stated)] = Field(
         "169.254.169.254,169.254.170.2,100.100.100.200,fd00:ec2::254",
         description="addresses of cloud metadata, closed to all pods, separated by commas; on Kubernetes also networks",
+    )
+    secrets_folder: Path | None = Field(
+        None,
+        description="folder of the secrets that jobs name in environment_from, where pods are processes or containers: "
+        "files of mode 600 with lines KEY=value; none: secrets in the state folder",
     )
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
@@ -103,9 +109,6 @@ class ActuatorSettings(Settings):
     kubernetes: KubernetesSpec = Field(
         KubernetesSpec(), description='Kubernetes fields of every job; a job\'s own go before: {"node_selector": {...}}'
     )
-    kubernetes_service_accounts: str = Field(
-        "", description="service accounts that a job may choose, separated by commas"
-    )
     kubernetes_namespace: str = Field("", description="namespace of the pods; empty: the actuator's own")
     kubernetes_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
     kubernetes_owner: str = Field("", description="ConfigMap whose deletion deletes the pods; empty: they stay")
@@ -122,3 +125,8 @@ class ActuatorSettings(Settings):
         30, ge=0, le=3600, description="pods of a node that is silent for longer are removed"
     )
     poll_s: float = Field(1.0, gt=0.01, le=60, description="interval of checks of pods while nothing happens")
+
+    @property
+    def allowed_here(self) -> Allowed:
+        """The lists, and the installation's own settings of pods, which a job may repeat."""
+        return self.allowed.with_own(self.kubernetes, self.pod_image)

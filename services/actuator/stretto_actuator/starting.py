@@ -94,7 +94,8 @@ class Starter:
         if waiting is None or waiting.reason == "starting":
             since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
             if now - since_s > self._settings.start_timeout_s:
-                log.warning("does not begin; replaced", job=self._job, pod=pod.name, after_s=now - since_s)
+                why = waiting.detail if waiting is not None else ""  # such as a Secret that is not there
+                log.warning("does not begin; replaced", job=self._job, pod=pod.name, after_s=now - since_s, detail=why)
                 await self._backend.kill(self._job, pod.name)
             return
         self._waited_at_s[pod.name] = now

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.kubernetes_manifest import PLACES, Installation, manifest, policy, sayable, secret
+from stretto_actuator.kubernetes_manifest import CHECKPOINTS, PLACES, Installation, manifest, policy, sayable, secret
 from stretto_actuator.kubernetes_status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
@@ -126,13 +126,6 @@ class TestWishes:
         assert one["spec"]["containers"][0]["image"] == "own:1"
         assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "all"
 
-    def test_a_service_account_has_to_be_allowed(self) -> None:
-        job = pod({"service_account": "reads-everything"})
-        with pytest.raises(BackendError, match=r"kubernetes\.service_account=reads-everything .* one of none"):
-            manifest(job, Installation("prod", "trainer:1"))
-        allowed = Installation("prod", "trainer:1", service_accounts=frozenset({"reads-everything"}))
-        assert manifest(job, allowed)["spec"]["serviceAccountName"] == "reads-everything"
-
     def test_a_taint_of_lost_nodes_that_the_job_speaks_of_is_left_to_it(self) -> None:
         said = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "seconds": 900}
         one = manifest(pod({"tolerations": [said]}), Installation("prod", "trainer:1", node_lost_s=7))
@@ -146,6 +139,55 @@ class TestWishes:
         one = manifest(pod(), Installation("prod", "trainer:1"))
         mounts = {each["mountPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
         assert {PLACES.files, PLACES.scratch} <= mounts
+
+
+class TestWhatIsTheJobsOwn:
+    """The part of a shared claim, and the Secrets, that a job's pods get."""
+
+    def test_of_the_claim_is_its_folder_alone(self) -> None:
+        """No job can read, change or remove another one's checkpoints: they are not in its pods."""
+        claimed = Installation("prod", "trainer:1", checkpoints_claim="store")
+        (mount,) = checkpoint_mounts(pod(), claimed)
+        assert mount == {"name": "checkpoints", "mountPath": f"{CHECKPOINTS}/ads", "subPath": "ads"}
+
+    @pytest.mark.parametrize(
+        ("url", "folders"),
+        [
+            (f"file://{CHECKPOINTS}/first/first-000002/manifest.json", {"first"}),
+            (f"file://{CHECKPOINTS}/ads/ads-000001/manifest.json", set()),
+            (f"file://{CHECKPOINTS}/../../etc/manifest.json", set()),
+            (f"file://{CHECKPOINTS}-of-others/first/manifest.json", set()),
+            (f"file://{CHECKPOINTS}/%2e%2e/manifest.json", set()),
+            (f"file://{CHECKPOINTS}", set()),
+            ("s3://bucket/first/manifest.json", set()),
+        ],
+    )
+    def test_and_to_read_the_one_that_it_starts_from(self, url: str, folders: set[str]) -> None:
+        claimed = Installation("prod", "trainer:1", checkpoints_claim="store")
+        _, *others = checkpoint_mounts(pod(reads=(url,)), claimed)
+        assert {each["subPath"] for each in others} == folders
+        assert all(each["readOnly"] and each["mountPath"] == f"{CHECKPOINTS}/{each['subPath']}" for each in others)
+
+    def test_of_the_secrets_are_those_that_it_names(self) -> None:
+        """The node reads their values; neither the pod's manifest nor its Secret of files has any."""
+        spec, installation = pod(secrets=("ads-s3", "shared")), Installation("prod", "trainer:1")
+        one = made(spec, installation)
+        kubernetes_validate.validate(one, VERSIONS[0], strict=True)
+        (container,) = one["spec"]["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "ads-s3"}}, {"secretRef": {"name": "shared"}}]
+        assert secret(spec, installation)["data"].keys() == {"job.json"}
+
+    def test_is_never_the_secret_of_a_pod(self) -> None:
+        """Each pod has a Secret with its credentials for the bus; a list such as ads-* would name it."""
+        installation = Installation("prod", "trainer:1")
+        name = manifest(pod(), installation)["metadata"]["name"]
+        with pytest.raises(BackendError, match=f"environment_from={name} "):
+            manifest(pod(secrets=(name,)), installation)
+
+
+def checkpoint_mounts(spec: PodSpec, installation: Installation) -> list[dict[str, Any]]:
+    (container,) = manifest(spec, installation)["spec"]["containers"]
+    return [mount for mount in container["volumeMounts"] if mount["name"] == "checkpoints"]
 
 
 def told(**status: Any) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""The environment that a pod inherits, and its command."""
+"""The environment that a pod inherits, its command, and what its job may ask for."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
-from stretto_actuator.backend import BackendError, Places
+from stretto_actuator.backend import BackendError, Places, PodSpec
 from stretto_actuator.pods import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuator import ActuatorState, Pod
@@ -57,3 +61,100 @@ def test_egress_is_given_to_the_jobs_that_ask_and_to_none_where_it_is_forbidden(
     assert [egress(True, {}), egress(True, {"egress": True}), egress(False, {})] == [False, True, False]
     with pytest.raises(BackendError, match=r"network\.egress=true of j: .*STRETTO_ACTUATOR_EGRESS=true"):
         egress(False, {"egress": True})
+
+
+def described(settings: ActuatorSettings, **wishes: Any) -> PodSpec:
+    """Describe a pod of a job with these wishes. Raises BackendError."""
+    state = ActuatorState(job="j", spec=JobSpec.parse({**JOB, **wishes}).model_dump_json())
+    pod = Pod("ps-0", "ps", 0, 1.0, 2**28, 1, "plan", 0.0)
+    return pod_spec(pod, state, settings, Places("/run/stretto", "/scratch", ""), "", {})
+
+
+@pytest.mark.parametrize("backend", ["local", "docker", "kubernetes"])
+@pytest.mark.parametrize(
+    ("wishes", "field", "variable"),
+    [
+        ({"image": "evil.example/x"}, "image", "IMAGES"),
+        ({"kubernetes": {"priority_class": "system-node-critical"}}, "kubernetes.priority_class", "PRIORITY_CLASSES"),
+        ({"kubernetes": {"service_account": "admin"}}, "kubernetes.service_account", "SERVICE_ACCOUNTS"),
+        ({"kubernetes": {"queue": "others"}}, "kubernetes.queue", "QUEUES"),
+        ({"kubernetes": {"image_pull_secrets": ["theirs"]}}, "kubernetes.image_pull_secrets.0", "IMAGE_PULL_SECRETS"),
+        ({"kubernetes": {"tolerations": [{"operator": "Exists"}]}}, "kubernetes.tolerations.0", "TOLERATIONS"),
+        ({"environment_from": ["theirs"]}, "environment_from.0", "SECRETS"),
+        ({"checkpoint": {"url": "s3://theirs"}}, "checkpoint.url", "STORES"),
+    ],
+)
+def test_no_pod_gets_what_is_not_listed_whichever_way_the_message_came(
+    backend: Any, wishes: dict[str, Any], field: str, variable: str
+) -> None:
+    """The refusal names field, value and the variable that an operator would change."""
+    with pytest.raises(BackendError, match=rf"{field} = .*STRETTO_ALLOWED_{variable}"):
+        described(ActuatorSettings(backend=backend), **wishes)
+
+
+def test_a_job_may_repeat_the_settings_of_the_installation() -> None:
+    settings = ActuatorSettings.load(
+        "actuator",
+        {"STRETTO_ACTUATOR_KUBERNETES": '{"queue": "all"}', "STRETTO_ACTUATOR_POD_IMAGE": "stretto/trainer:1"},
+    )
+    assert described(settings, kubernetes={"queue": "all"}, image="stretto/trainer:1").image == "stretto/trainer:1"
+
+
+class TestSecrets:
+    """Secrets of jobs on places that have none of their own: files that only the actuator's user can read."""
+
+    @staticmethod
+    def settings(folder: Path, **more: Any) -> ActuatorSettings:
+        return ActuatorSettings(state_folder=folder, allowed_secrets="*", **more)
+
+    @staticmethod
+    def laid(folder: Path, text: str = "KEY=canary\n", mode: int = 0o600) -> Path:
+        file = folder / "secrets" / "s3"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+        return file
+
+    @pytest.mark.parametrize("backend", ["local", "docker"])
+    def test_go_into_a_file_of_the_pod_and_not_into_its_environment(self, tmp_path: Path, backend: Any) -> None:
+        """An environment would be shown by the engine and by the process's own listing."""
+        self.laid(tmp_path, "# for ads\n\nKEY=canary=1\nOTHER= x\n")
+        spec = described(self.settings(tmp_path, backend=backend), environment_from=["s3"])
+        assert json.loads(spec.files["secrets.json"]) == {"KEY": "canary=1", "OTHER": " x"}
+        assert spec.environment["STRETTO_SECRETS"] == "/run/stretto/secrets.json"
+        assert not any("canary" in value for value in spec.environment.values())
+        assert "canary" not in spec.files["job.json"].decode()
+        assert spec.secrets == ()
+
+    def test_are_left_to_kubernetes_where_pods_run_there(self, tmp_path: Path) -> None:
+        self.laid(tmp_path)
+        spec = described(self.settings(tmp_path, backend="kubernetes"), environment_from=["s3"])
+        assert (spec.secrets, spec.files.keys()) == (("s3",), {"job.json"})
+
+    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610])
+    def test_that_others_could_read_are_refused_with_the_remedy(self, tmp_path: Path, mode: int) -> None:
+        file = self.laid(tmp_path, mode=mode)
+        with pytest.raises(BackendError, match=f"chmod 600 {file}"):
+            described(self.settings(tmp_path), environment_from=["s3"])
+
+    @pytest.mark.parametrize("text", ["canary", "A=1\n=canary", "A B=canary", "STRETTO_JOB=canary", "\x00=canary"])
+    def test_that_are_malformed_are_refused_by_line_without_their_text(self, tmp_path: Path, text: str) -> None:
+        self.laid(tmp_path, text)
+        with pytest.raises(BackendError, match=r"line [12] of .*KEY=value") as refused:
+            described(self.settings(tmp_path), environment_from=["s3"])
+        assert "canary" not in str(refused.value)
+
+    def test_that_are_links_or_absent_are_refused(self, tmp_path: Path) -> None:
+        """A link could lead to another file of the actuator's user, such as its key for the bus."""
+        with pytest.raises(BackendError, match="mode 600"):
+            described(self.settings(tmp_path), environment_from=["s3"])
+        other = self.laid(tmp_path).rename(tmp_path / "other")
+        (tmp_path / "secrets/s3").symlink_to(other)
+        with pytest.raises(BackendError, match="mode 600"):
+            described(self.settings(tmp_path), environment_from=["s3"])
+
+    def test_that_are_not_text_are_refused_without_their_bytes(self, tmp_path: Path) -> None:
+        self.laid(tmp_path).write_bytes(b"KEY=canary\xff")
+        with pytest.raises(BackendError, match="UTF-8") as refused:
+            described(self.settings(tmp_path), environment_from=["s3"])
+        assert "canary" not in repr(refused.value.__cause__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, Pod
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.values import Plan
+from stretto_wire import JobSpec
 
 
 class Backend:
@@ -62,7 +62,7 @@ async def test_cancelling_ends_it_at_once(tmp_path: Path) -> None:
     assert task.cancelled()
 
 
-SPEC = {"environment": {}, "model": {"path": ""}, "checkpoint": {"restore_from": ""}}
+SPEC = JobSpec.parse({"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}).model_dump_json()
 
 
 class WaitingRoom(Backend):
@@ -98,7 +98,7 @@ class Journal(Edge):
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.machine = ActuatorMachine()
-        self.machine.handle(JobOpened("j", json.dumps(SPEC)), self.now_s)
+        self.machine.handle(JobOpened("j", SPEC), self.now_s)
         plan = Plan(1, 1, 1.0, 1.0, 2**28, 2**28)
         self.machine.handle(replace(example_of(PlanDecided), job="j", version=1, plan=plan), self.now_s)
         self.seen: list[Any] = []

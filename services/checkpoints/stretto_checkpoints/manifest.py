@@ -10,12 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from stretto_messages.values import CheckpointRef
 
+from . import local_files
+
 VERSION = 1
+SIZE_MAX_BYTES = 16 << 20
+"""A larger manifest is none of ours: of 1,000 servers it has some 500 kB, and its ledger at most 200 kB."""
+_LOCAL = "file://"
 
 
 class ManifestError(Exception):
@@ -48,10 +54,14 @@ class Manifest:
             "parts": list(self.parts),
         }
         url = self.checkpoint.url
+        content = json.dumps(document, indent=1).encode()
         try:
+            if (file := _local(url)) is not None:
+                local_files.write(file, content)
+                return
             filesystem, path = fsspec.core.url_to_fs(url)
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            filesystem.pipe_file(f"{path}.part", json.dumps(document, indent=1).encode())
+            filesystem.pipe_file(f"{path}.part", content)
             filesystem.mv(f"{path}.part", path)
         except Exception as error:  # whatever a file system raises
             raise ManifestError(
@@ -62,12 +72,17 @@ class Manifest:
 def read(url: str) -> Manifest:
     """Raises ManifestError when the store does not give it, ManifestDamaged when what it gives is not sound."""
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        text = filesystem.cat_file(path)
+        if (file := _local(url)) is not None:
+            text = local_files.read(file, SIZE_MAX_BYTES + 1)
+        else:
+            filesystem, path = fsspec.core.url_to_fs(url)
+            text = filesystem.cat_file(path, start=0, end=SIZE_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ManifestDamaged(f"{url} is not there; name the manifest of a complete checkpoint") from error
     except Exception as error:  # whatever a file system raises
         raise ManifestError(f"{url} cannot be read ({type(error).__name__}: {error}); check the store") from error
+    if len(text) > SIZE_MAX_BYTES:
+        raise ManifestDamaged(f"{url} is no manifest (more than {SIZE_MAX_BYTES} bytes); use another checkpoint")
     try:
         document = json.loads(text)
         version = document["version"]
@@ -88,12 +103,25 @@ def read(url: str) -> Manifest:
 
 def remove(url: str) -> None:
     """Remove a checkpoint's folder; the manifest first, so that no half of it looks complete."""
+    if (file := _local(url)) is not None:
+        return local_files.remove(file.parent, file.name)
     filesystem, path = fsspec.core.url_to_fs(url)
     for target, recursive in ((path, False), (path.rpartition("/")[0], True)):
         try:
             filesystem.rm(target, recursive=recursive)
         except FileNotFoundError:
             continue
+
+
+def open_folder(url: str) -> None:
+    """Make the folder of a job in a local store before its pods begin. Raises OSError."""
+    if (folder := _local(url)) is not None:
+        local_files.make_folder(folder)
+
+
+def _local(url: str) -> Path | None:
+    """Return the path of a URL of the local file system, as all URLs of such stores are spelt, or None."""
+    return Path(url.removeprefix(_LOCAL)) if url.startswith(_LOCAL) else None
 
 
 def _digest(ledger: str) -> str:

@@ -12,6 +12,7 @@ from stretto_runtime import Json, Meta, Service
 from stretto_wire.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
+from .stores import spelt
 from .taking import Taker
 
 
@@ -38,10 +39,10 @@ class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachin
         policy = message.spec.checkpoint
         return JobOpened(
             job=message.job,
-            folder=f"{(policy.url or self.settings.store).rstrip('/')}/{message.job}",
+            folder=self.settings.stores.folder_of(message.job, policy.url),
             every_s=policy.every_s,
             keep=policy.keep,
-            restore_from=policy.restore_from,
+            restore_from=spelt(policy.restore_from) if policy.restore_from is not None else None,
             final=policy.every_s is not None or policy.url is not None,
         )
 

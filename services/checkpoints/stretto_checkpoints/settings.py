@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from stretto_runtime import Settings, SettingsFault
+from stretto_runtime import SettingsFault
 from stretto_runtime.access.permissions import POD_ANSWER_S
+from stretto_runtime.settings import AllowedSettings
+from stretto_wire.stores import canonical
 
 from .cache import Cache, checked
 from .memory import SharedMemory
+from .stores import Stores
 
 
-class CheckpointsSettings(Settings):
-    """The default store of checkpoints, and the time limits of taking one."""
+class CheckpointsSettings(AllowedSettings):
+    """The installation's store of checkpoints, what jobs may name beside it, and the time limits of taking one."""
 
-    store_url: str = Field("", description="any fsspec URL of a folder; empty: <state folder>/checkpoints")
+    store_url: Annotated[str, AfterValidator(lambda url: canonical(url) if url else url)] = Field(
+        "", description="fsspec URL of a folder; empty: <state folder>/checkpoints"
+    )
     memory_folder: Path | None = Field(
         None, description="shared memory that all pods see (one machine: /dev/shm); none: images pass their disk"
     )
@@ -65,4 +70,9 @@ class CheckpointsSettings(Settings):
     @property
     def store(self) -> str:
         """The installation's own store."""
-        return self.store_url.rstrip("/") or f"file://{self.state_folder.resolve() / 'checkpoints'}"
+        return self.store_url or f"file://{self.state_folder.resolve() / 'checkpoints'}"
+
+    @property
+    def stores(self) -> Stores:
+        """All places where a checkpoint may be."""
+        return Stores(self.store, self.allowed)

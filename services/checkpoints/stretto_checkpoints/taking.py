@@ -72,6 +72,7 @@ class Taker:
         self._settings = settings
         self._memory = settings.memory
         self._cache = settings.cache
+        self._stores = settings.stores
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removed: set[str] = set()
@@ -83,6 +84,8 @@ class Taker:
 
     async def run(self) -> None:
         """Keep exactly the work going that the state wants, until the job has ended and wants none."""
+        if not self.state.ended:
+            await asyncio.to_thread(self._open_folder)
         try:
             while True:
                 self._wake.clear()
@@ -95,6 +98,15 @@ class Taker:
                 await self._wake.wait()
         finally:
             await self._stop_work()
+
+    def _open_folder(self) -> None:
+        """Make the job's folder in a local store: a pod that mounts it would find one that it cannot write to."""
+        folder = self.state.folder
+        try:
+            self._stores.check_own(self.job, f"{folder}/-/-")
+            manifest.open_folder(folder)
+        except (ManifestError, OSError) as error:  # each checkpoint will say so
+            log.warning("no folder for checkpoints", job=self.job, folder=folder, error=str(error))
 
     async def _stop_work(self) -> None:
         """Cancel the step under way and wait for its end, so that nothing of it runs beside the next step."""
@@ -157,6 +169,7 @@ class Taker:
     async def _advance(self, attempt: Attempt | None) -> None:
         if attempt is None:
             return
+        self._stores.check_own(self.job, attempt.url)
         if attempt.stage == "taking":
             async with asyncio.timeout(self._settings.take_timeout_s):
                 await self._take(attempt)
@@ -241,6 +254,7 @@ class Taker:
         After a failure, servers that have their part already accept again.
         """
         await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
+        self._stores.check_start(self.job, restore.url)
         async with asyncio.timeout(self._settings.restore_timeout_s):
             whole = await asyncio.to_thread(manifest.read, restore.url)
             cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
@@ -282,6 +296,7 @@ class Taker:
         for url in [url for url in self.state.expired if url not in self._removed]:
             self._removed.add(url)
             try:
+                self._stores.check_own(self.job, url)
                 await asyncio.to_thread(manifest.remove, url)
             except Exception as error:  # an old checkpoint that stays does no harm
                 log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))

@@ -288,7 +288,7 @@ async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: St
 
 
 async def test_no_way_back_is_told(stage: Stage) -> None:
-    await stage.submit(restore_from=f"file://{stage.folder}/nothing/manifest.json")
+    await stage.submit(restore_from=f"file://{stage.folder}/checkpoints/nothing/1/manifest.json")
     await stage.serve(1, 0)
     (failed,) = await stage.told(CheckpointFailed)
     assert "-restore-" in failed.id

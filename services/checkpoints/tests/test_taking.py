@@ -44,14 +44,14 @@ async def test_unforeseen_failure_is_told_until_heard_and_the_taker_ends_with_it
     edge: Any = Edge()
     attempt = Attempt("j-000001", f"file://{tmp_path}/j/j-000001/manifest.json", [0], 1.0, False)
     state = CheckpointState(job="j", attempt=attempt)
-    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path))
+    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}"))
     running = asyncio.create_task(taker.run())
     await asyncio.wait_for(edge.heard.wait(), 5)
     (broken,) = edge.observed
     assert (broken.id, broken.damaged) == ("j-000001", False)
     assert "ZeroDivisionError" in broken.reason
     folder = tmp_path / "j/j-000001"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     state.attempt, state.ended, state.expired = None, True, [attempt.url]
     taker.follow(state)
     await asyncio.wait_for(running, 5)
@@ -88,7 +88,9 @@ async def reserving(folder: Path, **settings: Any) -> tuple[Taker, Edge, Slow, a
     edge: Any = Servers()
     edge.tries = 1
     attempt = Attempt("j-000001", f"file://{folder}/j/j-000001/manifest.json", [0], 1.0, False)
-    told = CheckpointsSettings(state_folder=folder, memory_folder=folder / "shm", **settings)
+    told = CheckpointsSettings(
+        state_folder=folder, store_url=f"file://{folder}", memory_folder=folder / "shm", **settings
+    )
     taker = Taker("j", CheckpointState(job="j", attempt=attempt), edge, told)
     taker._memory = slow = Slow(folder / "shm", folder)  # pyright: ignore[reportPrivateUsage]
     running = asyncio.create_task(taker.run())
@@ -129,11 +131,12 @@ async def test_a_step_that_hangs_beyond_its_time_is_told_and_holds_nobody_up(
     slow.go_on.set()
 
 
-async def broken_of(url: str, folder: Path) -> Any:
+async def broken_of(url: str, folder: Path, store_url: str) -> Any:
     edge: Any = Edge()
     edge.tries = 1
     state = CheckpointState(job="j", restore=Restore("j-restore-1", url, [0]))
-    running = asyncio.create_task(Taker("j", state, edge, CheckpointsSettings(state_folder=folder)).run())
+    settings = CheckpointsSettings(state_folder=folder, store_url=store_url)
+    running = asyncio.create_task(Taker("j", state, edge, settings).run())
     await asyncio.wait_for(edge.heard.wait(), 5)
     running.cancel()
     return edge.observed[0]
@@ -141,14 +144,14 @@ async def broken_of(url: str, folder: Path) -> Any:
 
 async def test_a_store_that_fails_is_told_apart_from_a_damaged_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "manifest.json").write_text("{")
-    url = f"file://{tmp_path}/manifest.json"
-    assert (await broken_of(url, tmp_path)).damaged
-    assert (await broken_of(f"file://{tmp_path}/gone/manifest.json", tmp_path)).damaged
+    store = f"file://{tmp_path}"
+    assert (await broken_of(f"{store}/manifest.json", tmp_path, store)).damaged
+    assert (await broken_of(f"{store}/gone/manifest.json", tmp_path, store)).damaged
 
     def away(*_: Any) -> Any:
         raise ConnectionError("reset by peer")
 
     monkeypatch.setattr(manifest.fsspec.core, "url_to_fs", away)
-    broken = await broken_of(url, tmp_path)
+    broken = await broken_of("memory://store/j/1/manifest.json", tmp_path, "memory://store")
     assert not broken.damaged
     assert "check the store" in broken.reason

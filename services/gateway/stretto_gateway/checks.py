@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from stretto_messages.values import Plan
+from stretto_wire.allowed import VARIABLES, Allowed
+from stretto_wire.errors import WireError
+from stretto_wire.findings import Finding, finding
+from stretto_wire.spec import JobSpec
+from stretto_wire.stores import canonical
 
 from .problems import Problem
 from .views import OVER, JobView, Status
@@ -21,6 +26,8 @@ STATES: dict[Status, str] = {
     "failed": "has failed",
     "cancelled": "was cancelled",
 }
+OBJECTS = "trainingjob/"
+"""Begins the names of submitters that are TrainingJob objects; namespace and object follow."""
 CHOOSE = "choose another name, as with `stretto submit --name`"
 FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
 
@@ -54,6 +61,48 @@ def name_taken(name: str, view: JobView | None = None, which: str = "with anothe
         text = f"a job called {name} {which} {STATES[view.status]}"
         remedy = FOR_EVER if view.status in OVER else f"{CHOOSE}; `stretto cancel {view.name}` ends the old job"
     return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
+
+
+def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
+    """Refuse a specification that asks for what the installation does not give to ``by``.
+
+    Raises Problem: 422 with every finding.
+    """
+    found = [*allowed.findings(spec, owner_of(by)), *_foreign_start(spec, by, allowed, jobs)]
+    if found:
+        raise Problem.of_wire(WireError.collected(found), "not-allowed")
+
+
+def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:
+    """Refuse a start from anything but a checkpoint of the submitter's own jobs, or a shared one.
+
+    The answer is the same whether there is such a checkpoint or not: it must not tell of others' stores.
+    """
+    url = spec.checkpoint.restore_from
+    if url is None or allowed.restores_from(url):
+        return []
+    try:
+        place = canonical(url)
+        view = jobs.get("".join(place.split("/")[-3:-2]))  # …/<job>/<checkpoint>/manifest.json
+        own = view is not None and owner_of(view.submitted_by) == owner_of(by)
+        if view is not None and own and place in map(canonical, _checkpoints_of(view)):
+            return []
+        remedy = "take one of your own jobs' (`stretto jobs`), or one in a folder that an operator has added to "
+        remedy += f"{VARIABLES}RESTORES"
+    except ValueError as error:
+        remedy = str(error)
+    return [finding(("checkpoint", "restore_from"), url, remedy)]
+
+
+def owner_of(submitter: str) -> str:
+    """Return whose jobs a submitter's are: those of all TrainingJobs of one namespace belong together."""
+    return submitter.rpartition("/")[0] if submitter.startswith(OBJECTS) else submitter
+
+
+def _checkpoints_of(view: JobView) -> list[str]:
+    """Return the URLs of the job's own checkpoints."""
+    urls = [each.checkpoint.url for each in view.checkpoints if each.checkpoint is not None]
+    return [url for url in urls if url.split("/")[-3:-2] == [view.name]]  # it may have begun with another job's
 
 
 def conflict(view: JobView, code: str, text: str, remedy: str) -> Problem:

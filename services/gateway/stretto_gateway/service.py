@@ -170,8 +170,8 @@ class Gateway:
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: 409 if the name has another specification, or had a job long ago; 503 while the used names are
-        not known yet.
+        Raises Problem: 409 if the name has another specification, or had a job long ago; 422 if a new job asks for
+        what is not allowed; 503 while the used names are not known yet.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
@@ -183,6 +183,8 @@ class Gateway:
             raise checks.not_ready(spec.name, self.lacks)
         if not known and spec.name in self._retention.spent:
             raise checks.name_taken(spec.name)
+        if not known:
+            checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
         # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
         seq = None if known else await self._bus.publish(message, f"gateway:{spec.name}:submitted", 0, trace)
         if seq is not None:

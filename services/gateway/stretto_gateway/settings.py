@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from stretto_runtime import Settings
 from stretto_runtime.access.tokens import Role
+from stretto_runtime.settings import AllowedSettings
 
 
-class GatewaySettings(Settings):
-    """Addresses, authentication and limits of the gateway."""
+class GatewaySettings(AllowedSettings):
+    """Addresses, authentication and limits of the gateway, and what jobs may ask for."""
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port, written to run/gateway.json")

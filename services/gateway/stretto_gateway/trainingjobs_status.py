@@ -10,6 +10,7 @@ from stretto_kube import Object
 from stretto_wire import JobSpec, WireError
 from stretto_wire.findings import MOST
 
+from .checks import OBJECTS
 from .views import OVER, JobView, Status
 
 FINALIZER = "stretto.dev/job"
@@ -47,7 +48,7 @@ def admitted(one: Object) -> bool:
 def actor_of(one: Object) -> str:
     """Return the actor that submits and cancels the object's job."""
     meta = one["metadata"]
-    return f"trainingjob/{meta['namespace']}/{meta['name']}"
+    return f"{OBJECTS}{meta['namespace']}/{meta['name']}"
 
 
 def next_step(one: Object, view: JobView | None, pods: int) -> Step:

@@ -80,6 +80,7 @@ class Programs:
         environment = {
             **one_thread,
             **self._without_settings(),
+            "STRETTO_ALLOWED_SECRETS": "*",  # of the folder secrets, which holds nothing else
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self.memory)} if self.memory else {}),

@@ -74,6 +74,10 @@ def test_a_job_is_read_from_a_pipe(installed: Installed) -> None:
         ("name: [", "line 1, column 8: (document) = name: [: not YAML"),
         ("just words", "(document) = just words: a mapping with the fields"),
         ("name: x\nname: y\n", "name = line 1 and line 2: stated twice"),
+        (
+            "name: x\nmodel: {entry: 'm:M'}\ndataset: {samples: 1}\nenvironment: {AWS_SECRET_ACCESS_KEY: k}\n",
+            "environment.AWS_SECRET_ACCESS_KEY = (not shown)",
+        ),
     ],
 )
 def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(

@@ -21,7 +21,6 @@ from stretto_bus.faults import IdentityFault
 from stretto_cli.errors import CliError
 from stretto_cli.installation.state import read_state
 from stretto_runtime.access.identity import Key, mint
-from stretto_runtime.access.keys import write_private
 from stretto_runtime.server import keys_of
 from stretto_wire.registry import SERVICES
 
@@ -313,9 +312,7 @@ class Hostile(Fault):
             raise NotNow(f"{folder} has no keys that credentials of a pod could be made with") from error
         job = hostile.job_beside(victim)
         signing = Key(keys.signing_file.read_text().strip())
-        credentials = folder / "hostile.creds"
-        token = mint(signing, keys.pods_account, job, hostile.POD, time.time(), HOSTILE_S)
-        write_private(credentials, token)
+        credentials = mint(signing, keys.pods_account, job, hostile.POD, time.time(), HOSTILE_S)
         dice = random.Random(f"hostile {self.planned.chance}")
         self._attacking = asyncio.create_task(hostile.attack(url, credentials, dice, job, victim))
         return f"{hostile.POD} of {job}"
@@ -331,7 +328,6 @@ class Hostile(Fault):
     def release(self) -> None:
         if hasattr(self, "_attacking"):
             self._attacking.cancel()
-            (self.target.folder / "hostile.creds").unlink(missing_ok=True)
 
 
 FAULTS: dict[str, type[Fault]] = {

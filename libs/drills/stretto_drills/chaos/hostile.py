@@ -13,10 +13,11 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 
-from nats.errors import Error as NatsError
-from stretto_bus.connection import Connection, lines_of
+from stretto_bus import Bus, BusFault
+from stretto_bus.connection import lines_of
+from stretto_bus.login import RenewableLogin
 from stretto_messages.base import example_of
 from stretto_wire.codec import document_of
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
@@ -128,26 +129,15 @@ def _body(dice: random.Random, channel: Channel, job: str, pod: str, victim: str
     return json.dumps(fields).encode()
 
 
-async def attack(url: str, credentials: Path, dice: random.Random, job: str, victim: str) -> None:
-    """Send what ``POD`` of ``job`` may until cancelled, by a new connection whenever the server hangs up."""
+async def attack(url: str, credentials: str, dice: random.Random, job: str, victim: str) -> None:
+    """Send what ``POD`` of ``job`` may until cancelled; the bus connects again whenever the server hangs up."""
     drawn = strikes(dice, job, POD, victim)
-    while True:
-        connection = Connection()
-        with contextlib.suppress(NatsError, OSError, TimeoutError):
-            inbox = inbox_of_pod(job, POD).encode()
-            await connection.connect(
-                url, user_credentials=str(credentials), allow_reconnect=False, inbox_prefix=inbox, error_cb=_ignore
-            )
-            while not connection.is_closed:
-                for _ in range(BURST):
-                    strike = next(drawn)
-                    connection.put(strike.subject, strike.body, strike.reply, strike.head)
-                await connection.flush(2)
-                await asyncio.sleep(PAUSE_S)
-        with contextlib.suppress(NatsError, OSError):
-            await connection.close()
-        await asyncio.sleep(PAUSE_S)
-
-
-async def _ignore(error: Exception) -> None:
-    """Pass over what the server refuses: that is the point."""
+    bus = await Bus.connect(url, RenewableLogin(credentials), POD, inbox_of_pod(job, POD))
+    try:
+        while True:
+            for strike in islice(drawn, BURST):
+                with contextlib.suppress(BusFault):
+                    await bus.send(strike.subject, strike.body, strike.head, strike.reply)
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        await bus.close()

@@ -1,0 +1,74 @@
+"""A container's configuration shows no secret, and has of the store the folders that are its job's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_actuator.backend import PodSpec
+from stretto_actuator.docker_manifest import PLACES, config, host
+from stretto_actuator.docker_volumes import JobFolders, volumes_of
+
+CHECKPOINTS = "/checkpoints"
+
+
+class Engine:
+    """The calls that make a job's folder in a volume; nothing is made."""
+
+    installation = "stretto"
+
+    def __init__(self) -> None:
+        self.own: dict[str, str] = {}
+
+    def create(self, *_: Any) -> str:
+        return "helper"
+
+    def make_folder(self, *_: Any) -> None:
+        return None
+
+    def remove(self, _: str) -> None:
+        return None
+
+    def volume_folder(self, name: str) -> str:
+        return f"/var/lib/docker/volumes/{name}/_data"
+
+
+def folders(setting: str) -> JobFolders:
+    engine: Any = Engine()
+    return JobFolders(engine, volumes_of(setting), 10001)
+
+
+def mounted(job: str, *reads: str) -> dict[str, tuple[str, bool]]:
+    """Return the place in the container of each mount of the store, with its source and whether it is read-only."""
+    found = folders(f"store:{CHECKPOINTS}").mounts(job, reads, "trainer:1")
+    return {each["Target"]: (each["Source"], each["ReadOnly"]) for each in found}
+
+
+def test_a_container_has_its_jobs_folder_alone() -> None:
+    """No job can read, change or remove another one's checkpoints: they are not in its containers."""
+    assert mounted("ads") == {"/checkpoints/ads": ("/var/lib/docker/volumes/store/_data/ads", False)}
+
+
+parts = st.lists(st.sampled_from(["checkpoints", "first", "ads", "..", ".", "", "%2e%2e", "etc", "a*"]), max_size=6)
+
+
+@given(parts, st.sampled_from(["file:///", "/", "file://checkpoints/", "s3://checkpoints/", "FILE:///", "local:///"]))
+def test_a_container_reads_no_more_than_a_job_folder_of_the_store(path: list[str], begin: str) -> None:
+    """Whatever a job starts from, further mounts are folders just below the store, and to read."""
+    others = mounted("ads", begin + "/".join(path))
+    assert others.pop("/checkpoints/ads")[1] is False
+    for place, (source, read_only) in others.items():
+        name = place.removeprefix("/checkpoints/")
+        assert read_only
+        assert name in ("checkpoints", "first", "etc")
+        assert source == f"/var/lib/docker/volumes/store/_data/{name}"
+
+
+def test_the_engine_is_told_no_secret() -> None:
+    """The engine shows a container's configuration to whoever may ask it; files are laid beside it."""
+    files = {"secrets.json": b'{"KEY": "canary"}', "bus.creds": b"canary"}
+    spec = PodSpec("ads", "ps-0", ("python",), {"STRETTO_SECRETS": f"{PLACES.files}/secrets.json"}, 1.0, 2**28, files)
+    whole = [config(spec, "ps-0.ads.stretto", {}), host(spec, "pods", [])]
+    assert "canary" not in json.dumps(whole, default=str)
