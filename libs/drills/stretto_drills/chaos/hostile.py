@@ -49,69 +49,76 @@ def job_beside(victim: str) -> str:
 
 def strikes(dice: random.Random, job: str, pod: str, victim: str) -> Iterator[Strike]:
     """Yield without end what ``pod`` of ``job`` sends against ``victim``."""
-    own = [c for c in CHANNELS if c.kind == "tel" or (c.kind == "rpc" and {*POD_ROLES} & {*c.readers})]
+    own, named, known = channels(), replies(job, victim), headers(victim)
     while True:
         channel = dice.choice(own)
-        subject = _subject(channel, job, pod)
-        reply = dice.choice(("", _reply(dice, job, victim)))
-        head = lines_of(dict(_headers(dice, victim))) if dice.random() < 0.5 else ""
-        yield Strike(subject, reply, head, _body(dice, channel, job, pod, victim))
+        reply = dice.choice(("", dice.choice(named)))
+        chosen = dict(dice.sample(known, dice.randrange(1, 5))) if dice.random() < 0.5 else {}
+        yield Strike(subject_for(channel, job, pod), reply, lines_of(chosen), _body(dice, channel, job, pod, victim))
 
 
-def _subject(channel: Channel, job: str, pod: str) -> str:
+def channels() -> list[Channel]:
+    """The channels that pods may publish to: telemetry, and the requests that pods make."""
+    return [c for c in CHANNELS if c.kind == "tel" or (c.kind == "rpc" and {*POD_ROLES} & {*c.readers})]
+
+
+def subject_for(channel: Channel, job: str, pod: str) -> str:
+    """The subject of a channel for one job and pod."""
     *before, _ = channel.pattern.split(".")
     return ".".join([*(pod if token == "*" else token for token in before), job])
 
 
-def _reply(dice: random.Random, job: str, victim: str) -> str:
-    """A subject of the installation, or of another job's pod."""
-    service, number = dice.choice(SERVICES), partition_of(victim)
-    channel = dice.choice(CHANNELS)
-    stream = dice.choice(STREAMS)
-    return dice.choice(
-        (
-            f"fence.{service}.{number}",
-            f"journal.{service}.{number}",
-            f"$KV.STATE.owner.{service}.{number}",
-            f"$KV.STATE.cursor.{service}.{number}.a",
-            f"$KV.STATE.snap.{service}.{number}.{victim}.{dice.choice('ab')}",
-            f"$JS.API.{dice.choice(API)}.{stream}",
-            f"$JS.API.CONSUMER.CREATE.{stream}.c",
-            _subject(channel, victim, dice.choice(("worker-0", "ps-0"))),
-            _subject(channel, job, "worker-0"),
-            f"{inbox_of(service)}.x.to.1",
-            f"{inbox_of_pod(victim, 'worker-0')}.x.to.1",
-            "dlq.x",
-            ">",
-            "a..b",
-        )
-    )
+def replies(job: str, victim: str) -> list[str]:
+    """Reply subjects that name anything of the installation or of another job's pods, and malformed ones."""
+    number = partition_of(victim)
+    named = ["dlq.x", ">", "a..b", "*", "$SYS.REQ.SERVER.PING", f"_R_.x.{job}"]
+    for service in SERVICES:
+        named += [f"{kind}.{service}.{number}" for kind in ("fence", "journal", f"{number}.fence")]
+        named += [f"$KV.STATE.{kind}.{service}.{number}" for kind in ("owner", "cursor", "mark")]
+        named += [f"$KV.STATE.cursor.{service}.{number}.a", f"{inbox_of(service)}.x.to.1"]
+        named += [f"$KV.STATE.snap.{service}.{number}.{victim}.{side}" for side in "ab"]
+    for channel in CHANNELS:
+        named += [subject_for(channel, owner, pod) for owner in (job, victim) for pod in ("worker-0", "ps-0")]
+    for stream in STREAMS:
+        named += [f"$JS.API.{verb}.{stream}" for verb in API]
+    named += [f"{inbox_of_pod(victim, pod)}.x.to.1" for pod in ("worker-0", "ps-0")]
+    return list(dict.fromkeys(named))
 
 
-def _headers(dice: random.Random, victim: str) -> Iterator[tuple[str, str]]:
-    service, seq = dice.choice(SERVICES), dice.randrange(1, 5000)
+def headers(victim: str) -> list[tuple[str, str]]:
+    """Headers that the server, its streams, services or readers give a meaning, each with some hostile values."""
+    fence = f"fence.{SERVICES[0]}.{partition_of(victim)}"
+    event = f"evt.v1.gateway.job-cancelled.{victim}"
     every = {
-        "Nats-Msg-Id": dice.choice((f"{service}:{seq}:0", f"gateway:{victim}:cancelled", f"{service}:{seq}.0:0")),
-        "ce-id": f"{service}:{seq}:0",
-        "Nats-TTL": dice.choice(("never", "1s", "-1", "9999h")),
-        "Nats-Rollup": dice.choice(("sub", "all")),
-        "Nats-Expected-Stream": "STRETTO",
-        "Nats-Expected-Last-Sequence": str(seq),
-        "Nats-Expected-Last-Subject-Sequence": "0",
-        "Nats-Expected-Last-Subject-Sequence-Subject": f"fence.{service}.{partition_of(victim)}",
-        "Nats-Batch-Id": "b",
-        "Nats-Batch-Sequence": str(dice.randrange(1, 3)),
-        "Nats-Batch-Commit": "1",
-        "Nats-Incr": "1",
-        "Nats-Schedule": "@every 1s",
-        "Nats-Schedule-Target": f"evt.v1.gateway.job-cancelled.{victim}",
-        "Nats-Trace-Dest": dice.choice((f"evt.v1.gateway.job-cancelled.{victim}", f"pod.v1.ping.worker-0.{victim}")),
-        "Nats-Request-Info": '{"acc":"STRETTO"}',
-        "request-id": dice.choice(("", "x.1", "worker-0.1")),
-        "traceparent": "00-" + "f" * 32 + "-" + "f" * 16 + "-01",
-        "KV-Operation": "PURGE",
+        "Nats-Msg-Id": [
+            *(f"{service}:{seq}:0" for service in SERVICES for seq in (9, 99, "9.0")),
+            f"gateway:{victim}:x",
+        ],
+        "ce-id": [f"{service}:9:0" for service in SERVICES],
+        "ce-type": ["stretto.gateway.job-cancelled.v1"],
+        "Nats-TTL": ["never", "1s", "-1", "9999h"],
+        "Nats-Marker-Reason": ["Purge"],
+        "Nats-Rollup": ["sub", "all"],
+        "Nats-Expected-Stream": ["STRETTO"],
+        "Nats-Expected-Last-Sequence": ["0", "7"],
+        "Nats-Expected-Last-Msg-Id": ["x"],
+        "Nats-Expected-Last-Subject-Sequence": ["0"],
+        "Nats-Expected-Last-Subject-Sequence-Subject": [fence],
+        "Nats-Batch-Id": ["b"],
+        "Nats-Batch-Sequence": ["1", "2"],
+        "Nats-Batch-Commit": ["1"],
+        "Nats-Incr": ["1"],
+        "Nats-Schedule": ["@every 1s"],
+        "Nats-Schedule-Target": [event],
+        "Nats-Trace-Dest": [event, fence, f"pod.v1.ping.worker-0.{victim}"],
+        "Nats-Request-Info": ['{"acc":"STRETTO"}'],
+        "Status": ["100", "503"],
+        "error": ["refused"],
+        "request-id": ["", "x.1", "worker-0.1", "x" * 3000],
+        "traceparent": ["00-" + "f" * 32 + "-" + "f" * 16 + "-01", "x"],
+        "KV-Operation": ["PURGE", "DEL"],
     }
-    yield from dice.sample(sorted(every.items()), dice.randrange(1, 5))
+    return [(name, str(value)) for name, values in every.items() for value in values]
 
 
 def _body(dice: random.Random, channel: Channel, job: str, pod: str, victim: str) -> bytes:
