@@ -33,7 +33,7 @@ backup. The manifest says until when it is complete, and a later restoration has
 """
 
 from stretto_runtime.backup.manifest import Manifest
-from stretto_runtime.backup.restoring import Restored, restore
+from stretto_runtime.backup.restoring import EXPIRED, Restored, restore
 from stretto_runtime.backup.taking import take
 
-__all__ = ["Manifest", "Restored", "restore", "take"]
+__all__ = ["EXPIRED", "Manifest", "Restored", "restore", "take"]

@@ -20,6 +20,11 @@ from stretto_runtime.backup.manifest import Manifest, SavedStream
 from stretto_runtime.process.faults import BackupFault
 
 STORED_AT_ONCE = 500
+EXPIRED = (
+    "inputs of about the last second before the backup may have expired since (telemetry is kept for an hour): what "
+    "was decided from them stands in the log, and services have forgotten it"
+)
+"""said about a restoration after ``Manifest.complete_until_s``"""
 AGAIN = "nothing can use what is there now; restore again with --replace"
 
 Report = Callable[[str], None]
