@@ -12,7 +12,7 @@ from runtime_counting import add
 from stretto_bus import Bus, Client
 from stretto_bus.ordered_consumer import read
 from stretto_runtime import EmbeddedServer
-from stretto_runtime.access.keys import KEEPER
+from stretto_runtime.access.keys import EXTERNAL, KEEPER
 from stretto_runtime.access.permissions import EXTERNAL_STREAM
 
 
@@ -38,8 +38,7 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
     assert taken.returncode == 0, taken.stderr
     assert "STRETTO: 1 messages up to 1" in taken.stdout
     async with empty_server(tmp_path / "other") as (other, restored):
-        login = other.login(KEEPER)
-        keeper = {"STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(login.credentials)}
+        keeper = {"STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(other.login(KEEPER).credentials)}
         assert command(other, "operator", "provision", **keeper).returncode == 0
         for value in range(3):
             await restored.publish(add("job-b", value))
@@ -48,8 +47,8 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
         assert "the server is not empty: STRETTO (3 messages so far)" in refused.stderr
         done = command(other, "operator", "restore", folder, "--replace", **keeper)
         assert done.returncode == 0, done.stderr
-        outside = await Bus.connect(other.url, login, "test")
-        [mirrored] = await read(outside, EXTERNAL_STREAM, [">"], until=1)
+        outside = await Bus.connect(other.url, other.login(EXTERNAL), "test")
+        [mirrored] = await read(outside, EXTERNAL_STREAM, ["evt.v1.>"], until=1)
         await outside.close()
         assert (mirrored.seq, mirrored.subject) == (1, "evt.v1.gateway.job-cancelled.job-a")
 
