@@ -48,8 +48,10 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
         done = command(other, "operator", "restore", folder, "--replace", **keeper)
         assert done.returncode == 0, done.stderr
         outside = await Bus.connect(other.url, other.login(EXTERNAL), "test")
-        [mirrored] = await read(outside, EXTERNAL_STREAM, ["evt.v1.>"], until=1)
-        await outside.close()
+        try:
+            [mirrored] = await read(outside, EXTERNAL_STREAM, ["evt.v1.>"], until=1)
+        finally:
+            await outside.close()
         assert (mirrored.seq, mirrored.subject) == (1, "evt.v1.gateway.job-cancelled.job-a")
 
 
