@@ -23,10 +23,9 @@ from stretto_messages.checkpoints import (
 )
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
-from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints import attempts
-from stretto_core.checkpoints.names import RESTORE, is_final, number_of
+from stretto_core.checkpoints.names import RESTORE, is_final
 from stretto_core.checkpoints.observations import (
     ImagesFlushed,
     ImagesSaved,
@@ -290,7 +289,7 @@ class CheckpointMachine:
         state.restore = None
         state.lost = False
         state.last_began_at_s = now
-        self._adopt(event.checkpoint)
+        attempts.adopt(state, event.checkpoint)
         restored = CheckpointRestored(
             job=state.job,
             checkpoint=event.checkpoint,
@@ -299,16 +298,3 @@ class CheckpointMachine:
             request_id=event.id,
         )
         return [restored]
-
-    def _adopt(self, checkpoint: CheckpointRef) -> None:
-        """Note a checkpoint of this job that the state does not know: the installation was restored from a backup.
-
-        Later names then go on after it, because the store holds files under those in between.
-        """
-        state = self.state
-        own = checkpoint.url.startswith(f"{state.folder}/")
-        if own and all(known.url != checkpoint.url for known in state.complete):
-            state.complete.append(checkpoint)
-            while len(state.complete) > state.keep:
-                attempts.expire(state, state.complete.pop(0).url)
-            state.next_number = max(state.next_number, number_of(checkpoint.id) + 1)
