@@ -70,6 +70,11 @@ def clock(epoch_s: float | None) -> str:
     return "–" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
 
 
+def date_and_time(epoch_s: float) -> str:
+    """Format a time as local date and time of day."""
+    return f"{datetime.fromtimestamp(epoch_s).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
 def cores(value: float) -> str:
     """Format a number of CPU cores."""
     return f"{value:g} core" if value == 1 else f"{value:g} cores"

@@ -24,7 +24,7 @@ from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
 COMMANDS = (
-    *("up", "down", "status"),
+    *("up", "down", "status", "backup", "restore"),
     *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit"),
     *("watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),

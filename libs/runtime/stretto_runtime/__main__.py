@@ -3,12 +3,14 @@
 Without a command it is ``provision``: make the streams, and update existing ones to the present configuration.
 ``STRETTO_NATS_URL`` and ``_CREDENTIALS`` (the operator's) say where, ``STRETTO_STREAMS_REPLICAS``, ``_SYNC_INTERVAL``,
 ``_MAX_BYTES`` and ``_EXTERNAL_CREDENTIALS`` how. ``keys`` makes everybody's keys. Both are harmless to repeat.
+``backup`` saves the streams while services run, ``restore`` puts them back (``stretto_runtime.backup``).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import secrets
 import sys
 import time
@@ -16,13 +18,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stretto_bus.faults import Fault
+from stretto_bus.bus import Bus
+from stretto_bus.faults import BusFault, Fault
 from stretto_wire.registry import OPERATOR, USERS
 
 from stretto_runtime.access.cache_user import REDIS, make_cache_user
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
-from stretto_runtime.access.provision import make
+from stretto_runtime.access.permissions import EXTERNAL_STREAM
+from stretto_runtime.access.provision import NOT_FOUND, make, streams
+from stretto_runtime.backup import EXPIRED, restore, take
 from stretto_runtime.settings import StreamsSettings
 
 PURPOSE = "Prepare an installation on your own servers, before its services start."
@@ -71,6 +76,43 @@ def make_keys(
     return lines
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+async def save(folder: Path, trust: Path | None, settings: StreamsSettings) -> None:
+    """Take a backup. Raises Fault, or OSError: the folder or ``trust`` cannot be used."""
+    public = await asyncio.to_thread(trust.read_text) if trust is not None else ""
+    bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "backup")
+    try:
+        await take(bus, folder, [config["name"] for config in streams()], time.time(), public, _say)
+    finally:
+        await bus.close()
+
+
+async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> None:
+    """Restore a backup under the configuration of ``settings``. Raises Fault, or OSError: a file cannot be read."""
+    configs = streams(settings.replicas, settings.max_bytes, settings.sync_interval, settings.telemetry_max_bytes)
+    bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "restore")
+    try:
+        restored = await restore(bus, folder, configs, time.time(), replace, _say)
+    finally:
+        await bus.close()
+    if settings.external_credentials is not None:  # a mirror of the former log has other messages
+        login = dataclasses.replace(settings.login(OPERATOR), credentials=settings.external_credentials)
+        keeper = await Bus.connect(settings.nats_url, login, "restore")
+        try:
+            await keeper.ask(f"STREAM.DELETE.{EXTERNAL_STREAM}", timeout_s=20)
+        except BusFault as fault:
+            if fault.code != NOT_FOUND:
+                raise
+        finally:
+            await keeper.close()
+    await make(settings.nats_url, settings.login(OPERATOR), settings)
+    if restored.expired:
+        _say(EXPIRED)
+
+
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(prog="python -m stretto_runtime", description=PURPOSE)
     commands = main.add_subparsers(dest="command")
@@ -87,6 +129,15 @@ def parser() -> argparse.ArgumentParser:
                       "certificate of the server, for this name or address; repeatable")  # fmt: skip
     keys.add_argument("--redis", metavar="HOST", default="", help="also the users of a Redis of one's own, which "
                       "services reach by this name")  # fmt: skip
+    taking = commands.add_parser("backup", help="save all streams at one moment while services run; the environment "
+                                 "says where (STRETTO_NATS_*)")  # fmt: skip
+    taking.add_argument("folder", type=Path, help="new folder for this backup")
+    taking.add_argument("--trust", type=Path, metavar="FILE", help="also keep the public part of the keys, the "
+                        "server's trust.conf")  # fmt: skip
+    back = commands.add_parser("restore", help="make the streams from a backup, in a server without streams; no "
+                               "service and no pod may run")  # fmt: skip
+    back.add_argument("folder", type=Path, help="folder of a backup")
+    back.add_argument("--replace", action="store_true", help="give up the streams that the server has")
     return main
 
 
@@ -97,8 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             external = given.external or ([] if given.revoke else [EXTERNAL])
             lines = make_keys(given.folder, external, given.tls, given.revoke, given.redis)
             sys.stdout.write("".join(f"{line}\n" for line in lines))
+            return
+        settings = StreamsSettings.read()
+        if given.command == "backup":
+            asyncio.run(save(given.folder, given.trust, settings))
+        elif given.command == "restore":
+            asyncio.run(put_back(given.folder, given.replace, settings))
         else:
-            settings = StreamsSettings.read()
             asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))
     except (Fault, OSError) as fault:
         raise SystemExit(f"{given.command or 'provision'}: {fault}") from None

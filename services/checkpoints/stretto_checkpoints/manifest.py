@@ -7,6 +7,7 @@ file, with the checksum of its header (which holds those of the blocks).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -99,6 +100,24 @@ def read(url: str) -> Manifest:
     if version != VERSION or digest != _digest(manifest.ledger) or not manifest.parts:
         raise ManifestDamaged(f"{url} is damaged or of version {version}; use another checkpoint")
     return manifest
+
+
+def taken_after(folder: str, time_s: float) -> list[Manifest]:
+    """Return the sound manifests below ``folder`` of checkpoints that were begun after ``time_s``, the newest first.
+
+    Raises ManifestError when the store does not list them.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(folder)
+        names = [name.rpartition("/")[0].rpartition("/")[2] for name in filesystem.glob(f"{path}/*/manifest.json")]
+    except Exception as error:  # whatever a file system raises
+        raise ManifestError(f"{folder} cannot be listed ({type(error).__name__}: {error}); check the store") from error
+    found: list[Manifest] = []
+    for name in names:
+        with contextlib.suppress(ManifestDamaged):
+            found.append(read(f"{folder}/{name}/manifest.json"))
+    later = [manifest for manifest in found if manifest.taken_at_s > time_s]
+    return sorted(later, key=lambda manifest: manifest.taken_at_s, reverse=True)
 
 
 def remove(url: str) -> None:

@@ -76,6 +76,8 @@ class Taker:
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removed: set[str] = set()
+        self._tried: set[str] = set()
+        """later checkpoints than the state knows, from which a restore has begun"""
 
     def follow(self, state: CheckpointState) -> None:
         """Take the state of the machine after a change."""
@@ -256,7 +258,7 @@ class Taker:
         await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
         self._stores.check_start(self.job, restore.url)
         async with asyncio.timeout(self._settings.restore_timeout_s):
-            whole = await asyncio.to_thread(manifest.read, restore.url)
+            whole = await asyncio.to_thread(self._chosen, restore, self.state)
             cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
             parts = claim(restore.servers)
             requests = {
@@ -288,6 +290,20 @@ class Taker:
             servers=tuple(restore.servers),
         )
         await self._edge.observe(self.job, loaded)
+
+    def _chosen(self, restore: Restore, state: CheckpointState) -> Manifest:
+        """Return the manifest to restore: that of ``restore``, or one that the state cannot know of.
+
+        The latter was begun after everything in the state: the installation was restored from an older backup, and the
+        job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
+        """
+        for later in manifest.taken_after(state.folder, state.last_began_at_s) if state.complete else ():
+            url = later.checkpoint.url
+            if url not in self._tried and url not in state.expired and later.job == self.job:
+                self._tried.add(url)
+                log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
+                return later
+        return manifest.read(restore.url)
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))

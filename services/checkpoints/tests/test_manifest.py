@@ -48,3 +48,22 @@ def test_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "j").write_text("a file where a folder should be")
     with pytest.raises(ManifestError, match="check the store"):
         made(tmp_path).write()
+
+
+def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_path: Path) -> None:
+    """Goal: what an earlier life of the name left in the store is never taken for a later checkpoint of this one.
+
+    Method: manifests of four times, one of them damaged, and files of a checkpoint that never became whole.
+    """
+    for number, taken_at_s in ((1, 10.0), (2, 30.0), (3, 20.0), (4, 40.0)):
+        name = f"j-00000{number}"
+        reference = CheckpointRef(
+            id=name, url=f"file://{tmp_path}/j/{name}/manifest.json", samples=5, size_bytes=10, ps=1
+        )
+        Manifest(reference, "j", taken_at_s, "ledger", ({"pod": "ps-0", "file": "a"},)).write()
+    (tmp_path / "j/j-000004/manifest.json").write_text("{")
+    (tmp_path / "j/j-000005").mkdir()
+    found = manifest.taken_after(f"file://{tmp_path}/j", 10.0)
+    assert [one.checkpoint.id for one in found] == ["j-000002", "j-000003"]
+    assert manifest.taken_after(f"file://{tmp_path}/j", 40.0) == []
+    assert manifest.taken_after(f"file://{tmp_path}/none", 0.0) == []

@@ -1,8 +1,10 @@
-"""Attempts at a checkpoint: when one may begin, when one is due, and how it begins and is given up."""
+"""Attempts at a checkpoint: when one may begin, when one is due, how it begins, how it is given up or adopted."""
 
 from __future__ import annotations
 
-from stretto_core.checkpoints.names import FINAL
+from stretto_messages.values import CheckpointRef
+
+from stretto_core.checkpoints.names import FINAL, number_of
 from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
@@ -46,6 +48,19 @@ def drop(state: CheckpointState) -> Attempt | None:
         expire(state, attempt.url)
         state.attempt = None
     return attempt
+
+
+def adopt(state: CheckpointState, checkpoint: CheckpointRef) -> None:
+    """Note a checkpoint of this job that the state does not know: the installation was restored from a backup.
+
+    Later names then go on after it, because the store holds files under those in between.
+    """
+    own = checkpoint.url.startswith(f"{state.folder}/")
+    if own and all(known.url != checkpoint.url for known in state.complete):
+        state.complete.append(checkpoint)
+        while len(state.complete) > state.keep:
+            expire(state, state.complete.pop(0).url)
+        state.next_number = max(state.next_number, number_of(checkpoint.id) + 1)
 
 
 def expire(state: CheckpointState, url: str) -> None:

@@ -289,6 +289,7 @@ class CheckpointMachine:
         state.restore = None
         state.lost = False
         state.last_began_at_s = now
+        attempts.adopt(state, event.checkpoint)
         restored = CheckpointRestored(
             job=state.job,
             checkpoint=event.checkpoint,

@@ -13,6 +13,12 @@ def is_final(name: str) -> bool:
     return name.endswith(FINAL)
 
 
+def number_of(name: str) -> int:
+    """Return the number of a checkpoint, which grows within its job; 0 for a name of another form."""
+    number = name.removesuffix(FINAL).rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
 def is_restore(name: str) -> bool:
     """Return True if this names a return to a checkpoint."""
     return RESTORE in name

@@ -418,3 +418,36 @@ def test_a_server_that_leaves_is_not_waited_for(stage: str) -> None:
     assert again.id != first.id
     job.tell(step_failed(first.id, "no answer"))  # late word of the one that was dropped
     assert job.state.attempt == again
+
+
+def test_a_later_checkpoint_than_the_state_knows_is_adopted_and_no_name_is_used_twice() -> None:
+    """Goal: after a restoration from a backup the job goes on from checkpoints of after the backup.
+
+    Method: the state knows number 1; the store gave number 7, which then stands, and the next one is number 8.
+    """
+    job = Job()
+    job.serve()
+    job.after(10)
+    first = job.complete()
+    job.tell(servers_changed(2, ()))
+    job.serve(3)
+    assert job.state.restore is not None
+    later = CheckpointRef(
+        id="job-000007", url="file:/store/job/job-000007/manifest.json", samples=1, size_bytes=1, ps=2
+    )
+    job.tell(parameters_restored(job.state.restore.id, later, (0, 1)))
+    assert [known.id for known in job.state.complete] == [first, later.id]
+    job.after(10)
+    assert job.save() == "job-000008"
+
+
+def test_the_checkpoint_of_another_job_is_not_adopted() -> None:
+    """Goal: `restore_from` stays what it was. Method: a job that starts from another one's checkpoint."""
+    url = "file:/store/other/other-000007/manifest.json"
+    job = Job(JobOpened("job", "file:/store/job", every_s=10.0, restore_from=url))
+    job.serve()
+    assert job.state.restore is not None
+    other = CheckpointRef(id="other-000007", url=url, samples=1, size_bytes=1, ps=2)
+    job.tell(parameters_restored(job.state.restore.id, other, (0, 1)))
+    assert job.state.complete == []
+    assert job.state.next_number == 2

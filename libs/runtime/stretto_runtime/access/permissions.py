@@ -129,8 +129,8 @@ def external_rights(name: str) -> Rights:
 
 
 def keeper_rights(name: str) -> Rights:
-    """The rights of the user that makes the stream in the account EXTERNAL."""
-    api = tuple(f"$JS.API.STREAM.{verb}.{EXTERNAL_STREAM}" for verb in ("INFO", "CREATE", "UPDATE"))
+    """The rights of the user that makes the stream in the account EXTERNAL, anew after a restoration."""
+    api = tuple(f"$JS.API.STREAM.{verb}.{EXTERNAL_STREAM}" for verb in ("INFO", "CREATE", "UPDATE", "DELETE"))
     return Rights(api, (f"{inbox_of(name)}.>",))
 
 

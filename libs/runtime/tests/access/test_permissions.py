@@ -31,7 +31,7 @@ MANAGING = (
     *("STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.LEADER.STEPDOWN", "STREAM.PEER.REMOVE", "DIRECT.GET"),
 )
 CONSUMING = ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE", "CONSUMER.INFO")
-ALLOWED_MANAGING = {KEEPER: {("STREAM.CREATE", "EVENTS"), ("STREAM.UPDATE", "EVENTS")}}
+ALLOWED_MANAGING = {KEEPER: {(f"STREAM.{verb}", "EVENTS") for verb in ("CREATE", "UPDATE", "DELETE")}}
 WHOLE = (">", "*.>", "evt.>", "tel.>", "rpc.>", "pod.>", "journal.>", "fence.>", "dlq.>", "$KV.>", "$JS.>", "_INBOX.>",
          "deliver.>", "$SYS.>")  # fmt: skip
 

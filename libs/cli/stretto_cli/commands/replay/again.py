@@ -1,25 +1,22 @@
-"""Finds the services and the stream of an installation, and lets the runtime decide again."""
+"""Finds the services of an installation, and lets the runtime decide again."""
 
 from __future__ import annotations
 
-import fcntl
 import importlib
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto_bus import BusFault, Client
+from stretto_bus import BusFault
 from stretto_bus.faults import Fault
-from stretto_runtime import EmbeddedServer, Service, SettingsFault
+from stretto_runtime import Service, SettingsFault
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
-from stretto_runtime.server import keys_of
 from stretto_wire.registry import SERVICES
 
-from ...errors import BadInput, CliError, NotRunning
-from ...installation.state import read_state
+from ...errors import BadInput, CliError
+from ...installation.bus import connected
 
 MACHINES = tuple(name for name in SERVICES if name != "gateway")
 """Services that decide by machines; the gateway only shows what they decided."""
@@ -70,7 +67,7 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
     if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
         raise BadInput(f"--set {missed[0]}: this service is not replayed; add it with --service")
     try:
-        async with _stream(folder) as client:
+        async with connected(folder, "replay") as client:
             return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
     except BusFault as fault:
         raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
@@ -82,37 +79,3 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
 
 def _concerns(entry: str, service: Service) -> bool:
     return entry.startswith(f"STRETTO_{service.name.upper()}_")
-
-
-@asynccontextmanager
-async def _stream(folder: Path) -> AsyncGenerator[Client]:
-    """Connect to the running installation in ``folder``; if it is down, start its bus alone."""
-    server: EmbeddedServer | None = None
-    try:
-        url = read_state(folder)["nats_url"]
-    except NotRunning:
-        if not (folder / "nats" / "jetstream").is_dir():
-            raise
-        server = EmbeddedServer(folder / "nats")
-        url = server.url
-    lock = (folder / "run" / "lock").open("a") if server else None
-    try:
-        if lock is not None and server is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise CliError(f"an installation is starting or ending in {folder}; try again") from None
-            try:
-                await server.start()
-            except Fault as fault:
-                raise CliError(str(fault)) from fault
-        client = await Client.connect(url, keys_of(folder / "nats").login(), "replay")
-        try:
-            yield client
-        finally:
-            await client.close()
-    finally:
-        if server is not None:
-            server.stop()
-        if lock is not None:
-            lock.close()

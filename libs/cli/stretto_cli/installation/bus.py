@@ -1,0 +1,58 @@
+"""The bus of an installation for a command: the one that runs, or its streams alone while it is down."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from stretto_bus import Client
+from stretto_bus.faults import Fault
+from stretto_runtime import EmbeddedServer
+from stretto_runtime.server import STORE, keys_of
+
+from ..errors import CliError, NotRunning
+from .state import read_state
+
+
+@asynccontextmanager
+async def connected(folder: Path, name: str) -> AsyncGenerator[Client]:
+    """Connect to the running installation in ``folder`` as the operator; if it is down, start its bus alone."""
+    try:
+        url = read_state(folder)["nats_url"]
+    except NotRunning:
+        if not (folder / "nats" / STORE).is_dir():
+            raise
+        async with started_alone(folder, name) as client:
+            yield client
+        return
+    client = await Client.connect(url, keys_of(folder / "nats").login(), name)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def started_alone(folder: Path, name: str) -> AsyncGenerator[Client]:
+    """Start the bus of ``folder`` without services, which cannot start meanwhile. Raises CliError."""
+    server = EmbeddedServer(folder / "nats")
+    (folder / "run").mkdir(exist_ok=True)
+    with (folder / "run" / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CliError(f"an installation is starting or ending in {folder}; try again") from None
+        try:
+            try:
+                await server.start()
+            except Fault as fault:
+                raise CliError(str(fault)) from fault
+            client = await Client.connect(server.url, server.login(), name)
+            try:
+                yield client
+            finally:
+                await client.close()
+        finally:
+            server.stop()
