@@ -63,7 +63,10 @@ class Edge(Protocol):
 
 
 class Taker:
-    """One job's checkpoints follow its state."""
+    """One job's checkpoints follow its state.
+
+    Larger than 250 lines: taking and restoring share the one work that a job has at a time, and its places.
+    """
 
     def __init__(self, job: str, state: CheckpointState, edge: Edge, settings: CheckpointsSettings) -> None:
         self.job = job
