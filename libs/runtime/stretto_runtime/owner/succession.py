@@ -96,7 +96,7 @@ async def check_snapshots(bus: Bus, service: Service) -> None:
     for damage in found.damages:
         log.error("a saved state is damaged", subject=damage.subject, seq=damage.seq, reason=damage.reason)
     for (_, key), document in found.documents.items():
-        await Machines(service).load_in_thread({key: document})
+        await asyncio.to_thread(Machines(service).check, {key: document})
 
 
 async def _handling(
