@@ -28,6 +28,7 @@ from tests.bench.rows import Row, row
 
 MODULES = (
     *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "backup"),
+    *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "finished"),
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),

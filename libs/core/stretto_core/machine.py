@@ -64,6 +64,9 @@ class Machine(Protocol, Generic[Event, State]):
     ``state`` is a dataclass of JSON-able fields, which a snapshot stores and ``__init__`` restores. A machine with a
     large state may name one of its fields, a dict by job, in ``parted``: it is saved entry by entry. The set
     ``changed`` then holds the entries changed since the last snapshot. The snapshot writer clears this set.
+
+    A machine may have ``ended``: True once it is finished for good, and wants no ticks. It then rests until a late
+    event comes. Long after its last event it is forgotten: an event that comes even later finds a fresh machine.
     """
 
     version: int

@@ -251,12 +251,12 @@ class _Again:
                 term = coming.popleft()
                 if self._under(term).deciding() != service.deciding():
                     service = self._under(term)
-                    handling = self._handling(service, handling.machines.documents(handling.machines.slots))
+                    handling = self._handling(service, handling.machines.documents(handling.machines.keys))
             fed += 1
             self._times[stored.seq] = stored.time_s
             await handling.handle(stored)
             if fed % FORGET_EVERY == 0:
-                handling.machines.documents(handling.machines.slots)
+                handling.machines.documents(handling.machines.keys)
         return fed
 
     def _under(self, term: Term) -> Service:

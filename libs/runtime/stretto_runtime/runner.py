@@ -165,7 +165,7 @@ class Runner:
 
     def trace_of(self, key: str) -> str:
         held = self._partitions.get(partition_of(key))
-        slot = held[0].machines.slots.get(key) if held and held[0].machines and key != CLUSTER else None
+        slot = held[0].machines.find(key) if held and held[0].machines and key != CLUSTER else None
         return slot.trace if slot else ""
 
     async def _join(self, bus: Bus) -> Ownership | None:

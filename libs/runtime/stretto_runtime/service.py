@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
 from stretto_messages.base import Message
-from stretto_wire.registry import inputs_of, requests_of
+from stretto_wire.registry import EVENTS_KEPT_S, inputs_of, requests_of
 
 from stretto_runtime.inputs import Input, Meta
 from stretto_runtime.process.faults import RuntimeFault
@@ -68,6 +68,8 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     tick_s: float | None = None
     """seconds between ticks of a partition that has keys; None: no ticks"""
     state_types: ClassVar[dict[str, type]] = {}
+    forgotten_after_s: ClassVar[float] = EVENTS_KEPT_S + 24 * 3600
+    """An ended key without an input for so long is as unknown. It exceeds the age of all inputs in the stream."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

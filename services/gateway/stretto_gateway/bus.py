@@ -10,17 +10,23 @@ from contextlib import aclosing
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
+from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
+from stretto_bus.writer import Fence
 from stretto_messages.base import Message
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import STATE, STATE_PREFIX
 
 from .problems import Problem
+from .spent_names import Shard
 from .sse import StoredEvent, trace_id_of
 
 NAME = "gateway"
 KEPT = f"{STATE_PREFIX}kept.gateway."
+SPENT = f"{KEPT}spent."
+REMOVED = {"Nats-TTL": "60s"}
+"""headers of a marker that removes an entry, and goes by itself"""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -89,6 +95,24 @@ class StreamBus:
         first_seq = int((await self._bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["first_seq"])
         stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
+
+    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+        """Return the parts of the spent names, or one of them, by number."""
+        which = "*" if number is None else str(number)
+        stored = await read(self._bus, STATE, [f"{SPENT}{which}"], deliver_policy="last_per_subject")
+        return {int(part.subject.removeprefix(SPENT)): Shard(part.data, part.seq) for part in stored}
+
+    async def spend(self, number: int, packed: bytes, last: int) -> Shard | None:
+        """Replace a part of the spent names. None: another replica has replaced it since ``last``. Raises BusFault."""
+        subject = f"{SPENT}{number}"
+        try:
+            return Shard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
+        except Fenced:
+            return None
+
+    async def drop(self, job: str) -> None:
+        """Remove the entry of a job. Raises BusFault if it is not stored in time."""
+        await self._bus.store(f"{KEPT}{job}", b"", REMOVED)
 
     async def keep(self, job: str, entry: bytes) -> None:
         """Store the entry of a job, replacing the one before. Raises BusFault if it is not stored in time."""

@@ -63,6 +63,12 @@ def name_taken(name: str, view: JobView | None = None, which: str = "with anothe
     return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
 
 
+def names_damaged(name: str, error: str) -> Problem:
+    """Refuse a new name while nobody can tell if it is spent."""
+    remedy = "choose another name, or let the operator restore the bucket's entry"
+    return Problem(503, "names-damaged", error, field="name", value=name, remedy=remedy)
+
+
 def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
     """Refuse a specification that asks for what the installation does not give to ``by``.
 

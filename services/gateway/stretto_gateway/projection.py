@@ -58,6 +58,11 @@ class Projection:
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
+    def forget(self, job: str) -> None:
+        """Drop a job whose events are about to age out."""
+        for known in (self.jobs, self.history, self._evidence):
+            known.pop(job, None)
+
     def last_facts(self, job: str) -> tuple[JobCompleted | None, JobFinished | None]:
         """Return the events by which the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]

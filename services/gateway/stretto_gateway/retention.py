@@ -2,14 +2,14 @@
 
 The key-value bucket has one entry per job, ``kept.gateway.<job>``: the submission, the last decided plan and the totals
 of arrived data, each as it was stored, with its sequence. Any replica may write the entry, since all write the same as
-far as they have read. A day before the last events of an ended job age out, the entry shrinks to the job's name:
-without those events the job would seem alive. The name stays taken, because the services remember their decisions.
+far as they have read. A day before the last events of an ended job age out, the job is forgotten: without those events
+it would seem alive. Its name moves to the spent names (``spent_names``), and then its entry is removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import stretto_wire as wire
@@ -20,6 +20,7 @@ from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
 from stretto_wire.registry import EVENTS_KEPT_S
 
+from .spent_names import SpentNames
 from .views import OVER, JobView
 
 ENDED_S = EVENTS_KEPT_S - 24 * 3600
@@ -42,7 +43,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of one job. ``ended_at_s``: end of the job; without messages, only the job's name is known."""
+    """Entry of one job. ``ended_at_s``: end of the job."""
 
     messages: tuple[Retained, ...]
     ended_at_s: float | None = None
@@ -57,12 +58,13 @@ _ENTRY = TypeAdapter(Entry)
 
 @dataclass(slots=True)
 class Retention:
-    """The messages to retain of each job, and the entries that the bucket has."""
+    """The messages to retain of each job, the entries that the bucket has, and the names of forgotten jobs."""
 
     known: dict[str, dict[type[Message], Retained]] = field(default_factory=dict[str, Any])
     stored: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    spent: dict[str, Entry] = field(default_factory=dict[str, Entry])
-    """Jobs of which only the name is known."""
+    spent: SpentNames = field(default_factory=SpentNames)
+    outlived: set[str] = field(default_factory=set[str])
+    """Jobs whose names are to be spent."""
 
     def note(self, message: Message, seq: int, time_s: float, traceparent: str) -> None:
         """Note a message that was folded in."""
@@ -82,19 +84,31 @@ class Retention:
             except ValidationError:  # written by another version: the entry is rewritten later
                 continue
             if entry.outlived(now):
-                self.spent[job] = replace(entry, messages=())
+                self.outlived.add(job)
             else:
                 found += entry.messages
         return sorted((retained for retained in found if retained.seq < first_seq), key=lambda retained: retained.seq)
 
     def due(self, views: Iterable[JobView], now: float) -> dict[str, bytes]:
-        """Return the entries that the bucket lacks, by job."""
-        wanted = dict(self.spent)
+        """Return the entries that the bucket lacks, by job; jobs that nobody needs any more become ``outlived``."""
+        due: dict[str, bytes] = {}
         for view in views:
             entry = _entry(view, self.known[view.name])
-            wanted[view.name] = replace(entry, messages=()) if entry.outlived(now) else entry
-        due = {job: _ENTRY.dump_json(entry) for job, entry in wanted.items()}
-        return {job: entry for job, entry in due.items() if self.stored.get(job) != entry}
+            if entry.outlived(now):
+                self.outlived.add(view.name)
+            elif self.stored.get(view.name) != (dumped := _ENTRY.dump_json(entry)):
+                due[view.name] = dumped
+        return due
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether a forgotten job had this name. Raises DamagedNames."""
+        return name in self.outlived or name in self.spent
+
+    def forget(self, job: str) -> None:
+        """Drop a job whose name is spent and whose entry is gone."""
+        self.outlived.discard(job)
+        self.stored.pop(job, None)
+        self.known.pop(job, None)
 
 
 def _entry(view: JobView, known: dict[type[Message], Retained]) -> Entry:

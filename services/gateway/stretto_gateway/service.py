@@ -24,6 +24,7 @@ from .problems import Problem
 from .projection import Projection
 from .retention import Retention
 from .settings import GatewaySettings
+from .spent_names import DamagedNames, Shard, by_shard
 from .sse import EventSource, trace_id_of
 from .summaries import JobSummary, as_of, checkpoint_is_late, summary
 from .views import OVER, JobView, Status
@@ -61,6 +62,18 @@ class Bus(EventSource, Protocol):
 
     async def keep(self, job: str, entry: bytes) -> None:
         """Store the entry of a job, replacing the one before."""
+        ...
+
+    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+        """Return the parts of the spent names, or one of them, by number."""
+        ...
+
+    async def spend(self, number: int, packed: bytes, last: int) -> Shard | None:
+        """Replace a part of the spent names. None: another replica has replaced it since ``last``."""
+        ...
+
+    async def drop(self, job: str) -> None:
+        """Remove the entry of a job."""
         ...
 
     async def fold(
@@ -127,6 +140,8 @@ class Gateway:
                 await self._keep()
 
         first_seq, self._retention.stored = await self._bus.kept()
+        # after the entries: a name is spent before its entry goes, so none can be missing from both
+        self._retention.spent.shards = await self._bus.spent()
         for kept in self._retention.aged_out(first_seq, self._clock()):
             try:
                 apply(wire.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
@@ -142,6 +157,32 @@ class Gateway:
                 log.warning("not retained yet", job=job, fault=str(fault))
                 return
             self._retention.stored[job] = entry
+        try:
+            for number, names in by_shard(self._retention.outlived).items():
+                await self._spend(number, names)
+        except (Fault, DamagedNames) as fault:  # the names stay taken meanwhile
+            log.warning("names of past jobs are not stored yet", fault=str(fault))
+
+    async def _spend(self, number: int, names: list[str]) -> None:
+        """Forget jobs of long ago: store their names with those that are spent, then remove their entries.
+
+        Raises:
+            Fault: not stored in time.
+            DamagedNames: the names there cannot be read.
+        """
+        spent = self._retention.spent
+        stored = None
+        while stored is None:
+            shard = spent.shard(number)
+            stored = await self._bus.spend(number, shard.joined_by(names), shard.seq)
+            if stored is None:
+                spent.shards |= await self._bus.spent(number)
+        spent.shards[number] = stored
+        for job in names:
+            await self._bus.drop(job)
+            self._retention.forget(job)
+            self.projection.forget(job)
+            self._traceparents.pop(job, None)
 
     def view(self, job: str) -> JobView:
         """Return the view of a job. Raises Problem 404 for an unknown job, 503 while the stream is still being read."""
@@ -181,8 +222,8 @@ class Gateway:
         known = spec.name in self.projection.jobs
         if not known and not self.ready:
             raise checks.not_ready(spec.name, self.lacks)
-        if not known and spec.name in self._retention.spent:
-            raise checks.name_taken(spec.name)
+        if not known:
+            self._check_unspent(spec.name)
         if not known:
             checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
         # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
@@ -195,6 +236,15 @@ class Gateway:
         if view.spec != spec:
             raise checks.name_taken(spec.name, view)
         return False, view.last_seq
+
+    def _check_unspent(self, name: str) -> None:
+        """Raise Problem: 409 if the name had a job long ago; 503 if the names of past jobs cannot be read."""
+        try:
+            taken = self._retention.is_taken(name)
+        except DamagedNames as error:
+            raise checks.names_damaged(name, str(error)) from error
+        if taken:
+            raise checks.name_taken(name)
 
     def status(self, job: str) -> Status:
         """Return the state of a job; ``submitted`` while the view lags behind its submission."""

@@ -71,6 +71,11 @@ class ActuatorMachine:
         """True while the passing of time matters: a hot server waits for its successor."""
         return self.state.replacement is not None
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over and no pod of it is left."""
+        return self.state.ended and not self.state.pods and not self.ticking
+
     def handle(self, event: ActuatorEvent, now: float) -> list[Action]:
         """Advance by one event."""
         if isinstance(event, GetServers):

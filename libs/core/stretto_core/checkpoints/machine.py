@@ -70,6 +70,11 @@ class CheckpointMachine:
         state = self.state
         return not state.ended and (state.every_s is not None or (state.completed and state.final_due))
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over."""
+        return self.state.ended
+
     def handle(self, event: CheckpointsEvent, now: float) -> list[Action]:
         """Advance by one event."""
         facts: Facts = []

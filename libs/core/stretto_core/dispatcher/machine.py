@@ -139,6 +139,11 @@ class ShardLedger:
         """True while the machine needs ticks: the job exists and is not over."""
         return self.state.book is not None and not self.state.closed
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over. Only a restore can open a completed one again."""
+        return bool(self.state.closed)
+
     # the job ---------------------------------------------------------------------------------------------------
 
     def _open(self, event: JobOpened, now: float) -> None:

@@ -38,6 +38,11 @@ class FitMachine:
         self.settings = settings or FitterSettings()
         self.algorithm = algorithm
 
+    @property
+    def ended(self) -> bool:
+        """True while nothing is known of the job: before its first window, and after its end."""
+        return not self.state.measured and not self.state.windows and self.state.similar is None
+
     def handle(self, event: FitterEvent, now: float) -> list[Action]:
         """Take in a window; emit the refitted model when it differs enough. A job that is over is forgotten."""
         match event:

@@ -50,6 +50,11 @@ class OomMachine:
         self.settings = settings or WatchSettings()
         self.law = law
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over. Only a restore can open a completed one again."""
+        return self.state.closed
+
     def handle(self, event: WatchEvent, now: float) -> list[Action]:
         """Advance by one event; an :class:`OomForecast` when there is news."""
         state = self.state

@@ -70,6 +70,11 @@ class PlanMachine:
         self.settings = settings or PlannerSettings(room=Resources(1e9, 2**60))
         self.algorithm, self.algorithm_name = algorithm, algorithm_name
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over. Only a restore can open a completed one again."""
+        return self.state.ended
+
     def handle(self, event: PlannerEvent, now: float) -> list[Action]:
         """Advance by one event of this job."""
         state = self.state

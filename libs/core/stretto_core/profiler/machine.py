@@ -76,6 +76,11 @@ class ProfilerMachine:
         self.rules = rules or ProfilingRules()
         self.detector = detector
 
+    @property
+    def ended(self) -> bool:
+        """True once the job is over. Only a restore can open a completed one again."""
+        return self.state.ended
+
     def handle(self, event: ProfilerEvent, now: float) -> list[Action]:
         """Advance by one event. Raises ImpossibleTelemetry for a report that cannot be true."""
         state = self.state

@@ -249,7 +249,7 @@ class Handling:
 
     def _trace(self, arrival: Arrival, outputs: list[Output], started_ns: int) -> str:
         """Record a span for a traced or productive arrival; returns the ``traceparent`` of its outputs."""
-        slot, parent = self.machines.slots.get(arrival.key), arrival.trace
+        slot, parent = self.machines.find(arrival.key, arrival.meta.time_s), arrival.trace
         if slot is not None and arrival.key != CLUSTER:
             slot.trace = slot.trace or parent
             parent = parent or slot.trace
@@ -282,14 +282,12 @@ class Handling:
     # replies ---------------------------------------------------------------------------------------------------
 
     def _known(self, arrival: Arrival) -> list[Any] | None:
-        slot = self.machines.slots.get(arrival.key)
+        slot = self.machines.find(arrival.key, arrival.meta.time_s)
         return slot.remembered(arrival.meta.request_id) if slot is not None else None
 
     async def _answer(self, arrival: Arrival, code: str, body: bytes) -> None:
-        slot = self.machines.slots.get(arrival.key)
-        if slot is not None:  # of an unknown job nothing is kept: a repeated request gets the same answer
-            slot.remember(arrival.meta.request_id, code, body.decode())
-            self.machines.dirty.add(arrival.key)
+        # of an unknown job nothing is kept: a repeated request gets the same answer
+        self.machines.remember(arrival.key, arrival.meta.time_s, arrival.meta.request_id, code, body.decode())
         await self._reply(arrival, code, body)
 
     async def _reply(self, arrival: Arrival, code: str, body: bytes) -> None:

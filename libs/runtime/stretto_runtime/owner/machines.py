@@ -5,6 +5,10 @@ copying the state before every event would cost more than handling it. So each k
 events since. After an exception the machine is built again from those, without the bad event, unless the error promises
 an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
 
+An ended machine rests: once it is saved, only its document stays in memory, compressed. A late input or a request
+builds it again. When the last input of an ended key is older than ``forgotten_after_s``, a later one finds no such key.
+That depends on stored times alone, so a successor and a replay agree, whether the document is still there or not.
+
 A machine with a large state may name one field of it in ``parted``: a dict whose keys are tokens of a subject. Its
 entries are saved one by one; ``changed`` names those that changed since the last snapshot.
 """
@@ -14,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, ClassVar, Protocol, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
@@ -28,6 +33,11 @@ from stretto_runtime.process.faults import Refusal
 
 LANES = 512
 """Callers whose last reply a key remembers."""
+FREED_SHARE = 1.05
+"""Multiple of ``forgotten_after_s`` after which a document is removed. Stored times may step back by the difference."""
+FREED_AT_ONCE = 1000
+RESTING = "resting"
+"""The place of a resting document, instead of a subject."""
 
 
 @cache
@@ -47,6 +57,7 @@ class MachineFactory(Protocol):
     name: ClassVar[str]
     version: ClassVar[int]
     state_types: ClassVar[dict[str, type]]
+    forgotten_after_s: ClassVar[float]
 
     def machine(self, key: str, state: Any) -> Any: ...
 
@@ -54,11 +65,13 @@ class MachineFactory(Protocol):
 class Slot:
     """One key: its machine, and the document and events to build it again from."""
 
-    __slots__ = ("base", "events", "machine", "replies", "seq", "time_s", "trace")
+    __slots__ = ("base", "events", "forgotten", "machine", "replies", "seq", "time_s", "trace")
 
-    def __init__(self, machine: Any, base: Document | None) -> None:
+    def __init__(self, machine: Any, base: Document | None, forgotten: int = 0) -> None:
         self.machine = machine
         self.base = base
+        self.forgotten = forgotten
+        """ordinal of the stored document of a forgotten job of this name, which the first one of this key follows"""
         self.seq = base.seq if base else 0
         self.time_s = base.time_s if base else 0.0
         self.trace = base.trace if base else ""
@@ -78,6 +91,21 @@ class Slot:
         return reply if reply is not None and reply[0] == request_id else None
 
 
+class Resting(NamedTuple):
+    """An ended key: the stored time of its last input, and its saved document, compressed."""
+
+    time_s: float
+    packed: bytes
+
+    @classmethod
+    def of(cls, document: Document) -> Resting:
+        return cls(document.time_s, zlib.compress(document.encode(RESTING), 1))
+
+    @property
+    def document(self) -> Document:
+        return Document.decode(RESTING, zlib.decompress(self.packed))
+
+
 def lane_of(request_id: str) -> str:
     """The lane of an id ``<lane>.<n>``, which has one request in flight. An id without a dot is its own lane."""
     lane, dot, _ = request_id.rpartition(".")
@@ -93,6 +121,8 @@ class Machines:
             scope: _adapter_of(state_type) for scope, state_type in factory.state_types.items()
         }
         self.slots: dict[str, Slot] = {}
+        self.resting: dict[str, Resting] = {}
+        """ended keys, about in the order of their last inputs"""
         self.dirty: set[str] = set()
         self.lost: frozenset[str] = frozenset()
         """keys whose saved state is damaged: nothing is handled for them"""
@@ -100,13 +130,22 @@ class Machines:
         """size of the states in the last documents"""
 
     def load(self, documents: dict[str, Document]) -> None:
-        """Start from saved documents.
+        """Start from saved documents. Those of ended machines rest, unread: ``check`` has read them.
 
         Raises:
             Refusal: a document is of another version, and the machine does not migrate it, or of another shape.
         """
+        for key, document in sorted(documents.items(), key=lambda item: item[1].time_s):
+            fresh_version = self._version_of(self._factory.machine(key, None))
+            if document.ended and document.is_saved and document.version == fresh_version:
+                self.resting[key] = Resting.of(document)
+            else:
+                self.slots[key] = Slot(self._build(key, document), document)
+
+    def check(self, documents: dict[str, Document]) -> None:
+        """Read every document, and keep nothing. Raises Refusal, as ``load`` does."""
         for key, document in documents.items():
-            self.slots[key] = Slot(self._build(key, document), document)
+            self._build(key, document)
 
     async def load_in_thread(self, documents: dict[str, Document]) -> None:
         """Load in a thread while the loop goes on: a machine of a thousand jobs takes 0.4 s. Raises Refusal."""
@@ -118,10 +157,38 @@ class Machines:
             if collects:
                 gc.enable()
 
+    @property
+    def keys(self) -> list[str]:
+        """All keys, those of ended machines included."""
+        return [*self.slots, *self.resting]
+
+    def find(self, key: str, now: float = 0.0) -> Slot | None:
+        """Return the slot of ``key``; None if it is unknown, or forgotten at ``now``. One that rests is a copy."""
+        slot = self.slots.get(key)
+        if slot is None:
+            resting = self.resting.get(key)
+            if resting is None or now - resting.time_s > self._factory.forgotten_after_s:
+                return None
+            document = resting.document
+            return Slot(self._build(key, document), document)
+        if now - slot.time_s > self._factory.forgotten_after_s and _is_ended(slot.machine):
+            return None
+        return slot
+
+    def remember(self, key: str, now: float, request_id: str, code: str, body: str) -> None:
+        """Keep the last reply of a lane, if the key is known: of an unknown job nothing is kept."""
+        slot = self.find(key, now)
+        if slot is not None:
+            slot.remember(request_id, code, body)
+            self._keep(key, slot)
+
     def contains(self, key: str, seq: int) -> bool:
         """True if the document of ``key`` was saved after input ``seq``."""
         slot = self.slots.get(key)
-        return slot is not None and slot.base is not None and slot.base.seq >= seq
+        if slot is None:
+            resting = self.resting.get(key)
+            return resting is not None and resting.document.seq >= seq
+        return slot.base is not None and slot.base.seq >= seq
 
     def handle(
         self, key: str, event: object, now: float, seq: int, commit: Callable[[list[Action]], Any] | None = None
@@ -131,7 +198,7 @@ class Machines:
         If the machine or ``commit`` raises, the machine is as before the event. A key whose first event leaves its
         state as new (a request about an unknown job) is not kept.
         """
-        slot = self.slots.get(key)
+        slot = self.find(key, now)
         if slot is None:
             return self._first(key, event, now, seq, commit)
         try:
@@ -149,11 +216,37 @@ class Machines:
         saved: dict[str, Document] = {}
         self.saved_bytes = 0
         for key in keys:
-            slot = self.slots[key]
+            slot = self.find(key)
+            assert slot is not None, key
+            self._keep(key, slot)
             slot.base = saved[key] = self._document(key, slot)
             slot.events = []
         self.dirty.clear()
         return saved
+
+    def rest(self, keys: Iterable[str]) -> None:
+        """Let every ended machine rest that is saved as it is."""
+        for key in keys:
+            slot = self.slots.get(key)
+            if slot is None or slot.base is None or slot.events or key in self.dirty:
+                continue
+            if slot.base.ended and slot.base.is_saved:
+                self.resting[key] = Resting.of(slot.base)
+                del self.slots[key]
+
+    def aged_out(self, now: float) -> dict[str, Document]:
+        """The documents of resting keys, some at a time, that no input stored after ``now`` can reach any more."""
+        found: dict[str, Document] = {}
+        for key, resting in self.resting.items():
+            if now - resting.time_s <= FREED_SHARE * self._factory.forgotten_after_s or len(found) == FREED_AT_ONCE:
+                break
+            found[key] = resting.document
+        return found
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop resting keys, whose documents are removed."""
+        for key in keys:
+            del self.resting[key]
 
     def _document(self, key: str, slot: Slot) -> Document:
         machine, base = slot.machine, slot.base
@@ -181,11 +274,12 @@ class Machines:
             dict(slot.replies),
             parted,
             slot.time_s,
-            base.ordinal + base.is_saved if base else 1,
+            base.ordinal + base.is_saved if base else slot.forgotten + 1,
             parts,
             total,
             ({*one, *changed}, {*other, *changed}),
-            first=base is None or (base.first and not base.is_saved),
+            first=not slot.forgotten if base is None else base.first and not base.is_saved,
+            ended=_is_ended(machine),
         )
 
     def dump(self, key: str, machine: Any) -> bytes:
@@ -199,19 +293,32 @@ class Machines:
     def _first(
         self, key: str, event: object, now: float, seq: int, commit: Callable[[list[Action]], Any] | None
     ) -> Any:
-        slot = Slot(self._factory.machine(key, None), None)
+        slot = Slot(self._factory.machine(key, None), None, self._stored_ordinal(key))
         new = self.dump(key, slot.machine)
         actions = slot.machine.handle(event, now)
         result = commit(actions) if commit else actions
         if self.dump(key, slot.machine) != new:
-            self.slots[key] = slot
             self._advance(key, slot, event, now, seq)
         return result
 
     def _advance(self, key: str, slot: Slot, event: object, now: float, seq: int) -> None:
         slot.events.append((event, now))
         slot.seq, slot.time_s = seq, now
+        self._keep(key, slot)
+
+    def _keep(self, key: str, slot: Slot) -> None:
+        """Note a changed slot, which may be new, or a copy of one that rested."""
+        if key not in self.slots or self.slots[key] is not slot:
+            self.slots[key] = slot
+            self.resting.pop(key, None)
         self.dirty.add(key)
+
+    def _stored_ordinal(self, key: str) -> int:
+        """Ordinal of the last stored document of a forgotten key; 0 if there is none."""
+        if key in self.resting:
+            return self.resting[key].document.ordinal
+        slot = self.slots.get(key)
+        return 0 if slot is None else slot.base.stored_ordinal if slot.base is not None else slot.forgotten
 
     def _restore(self, key: str, slot: Slot) -> None:
         slot.machine = self._build(key, slot.base)
@@ -252,6 +359,11 @@ class Machines:
 
     def _part_adapter(self, key: str, parted: str) -> TypeAdapter[Any]:
         return _part_adapter_of(self._factory.state_types["cluster" if key == CLUSTER else "job"], parted)
+
+
+def _is_ended(machine: Any) -> bool:
+    """Return whether a machine is finished for good. One that is saved in parts is never taken for it."""
+    return bool(getattr(machine, "ended", False)) and not getattr(machine, "parted", "")
 
 
 def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str] | None = None) -> Any:

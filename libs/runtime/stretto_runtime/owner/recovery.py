@@ -8,6 +8,9 @@ inputs, so the chosen document may be no older than the shortest-lived of them.
 
 A key without a usable side is lost. Its inputs are not handled as if it were new, because its decisions could
 contradict those that it has published.
+
+An ended key whose inputs have all aged out loses both sides, the older one first. If its owner died in between, the
+next one finds the newer side alone, and removes it.
 """
 
 from __future__ import annotations
@@ -74,12 +77,14 @@ class Side:
 class Recovered:
     """Result of a scan of documents, by (partition, key).
 
-    ``uncertain``: a later snapshot may have been there. ``strays``: subjects of parts that belong to no document.
+    ``uncertain``: a later snapshot may have been there. ``halved``: of an ended key only this side is there.
+    ``strays``: subjects of parts that belong to no document.
     """
 
     documents: dict[tuple[str, str], Document] = field(default_factory=dict[tuple[str, str], Document])
     uncertain: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     lost: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    halved: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     damages: list[Damage] = field(default_factory=list[Damage])
     strays: list[str] = field(default_factory=list[str])
 
@@ -120,6 +125,8 @@ def _choose(found: Recovered, place: tuple[str, str], sides: list[Side]) -> None
     later = other.seq > chosen.seq if other.damaged else not _precedes(other.document, document)
     if later:
         found.uncertain.add(place)
+    if later and document.ended and other.document is None and not other.damaged:
+        found.halved.add(place)
     parts = chosen.parts if document.parted else {}
     behind = (set[str](), set[str]())
     for names, side in zip(behind, sides, strict=True):
@@ -180,6 +187,13 @@ async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded
         await snapshots.remove(found.strays)
     documents = {key: document for (_, key), document in found.documents.items()}
     lost, uncertain = {key for _, key in found.lost}, {key for _, key in found.uncertain}
+    halved = {
+        key: documents.pop(key)
+        for _, key in found.halved
+        if saved.now_s - documents[key].time_s > service.forgotten_after_s
+    }
+    uncertain -= halved.keys()
+    await snapshots.forget(halved)
     for key in sorted(uncertain):
         if saved.now_s - documents[key].time_s > REPLAYABLE_SHARE * replayable_s(service):
             log.error("the inputs since an earlier document are not kept any more", key=key)

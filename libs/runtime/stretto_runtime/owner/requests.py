@@ -86,7 +86,7 @@ class Requests:
             return
         headers = msg.headers or {}
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
-        slot = self._handling.machines.slots.get(message.job)
+        slot = self._handling.machines.find(message.job)
         known = slot.remembered(request_id) if slot else None
         waiting = self._handling.waiting.get((message.job, request_id))
         if known is not None:
@@ -119,7 +119,7 @@ class Requests:
             log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
 
     def _inform(self, reply: str, query: Message) -> None:
-        slot = self._handling.machines.slots.get(query.job)
+        slot = self._handling.machines.find(query.job)
         try:
             code, body = "", encode(self._service.answer(query, slot.machine if slot is not None else None))
         except WireError as error:

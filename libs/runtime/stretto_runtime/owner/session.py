@@ -27,6 +27,7 @@ from stretto_runtime.settings import Settings
 MIN_SNAPSHOT_S = 0.2
 QUIET = 30
 """Inputs without outputs (ticks, most telemetry) are cheap to replay: their snapshot waits this many times longer."""
+FORGET_AGAIN_S = 30.0
 BYTES_AN_INPUT = 2048
 """Saving this many bytes costs a third of handling one input: large documents wait for more inputs."""
 
@@ -78,6 +79,9 @@ class Session:
         self._unsaved = 0
         self._news = False
         self._saved_at_s = 0.0
+        self._now_s = 0.0
+        """stored time of the last message"""
+        self._forget_next_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._requests = Requests(context, parts.number, handling, parts.journal)
@@ -111,6 +115,7 @@ class Session:
                 self._wake.clear()
                 batch = await consumer.take()
                 for stored in batch:
+                    self._now_s = stored.time_s
                     if stored.subject == self._fence.subject:
                         caught_up = caught_up or stored.seq >= self._fence.seq
                         continue
@@ -129,6 +134,7 @@ class Session:
                 if self._gathering_due:
                     await self._gather()
                 await self._snapshot_if_due()
+                await self._forget_if_due()
                 if self._stop.is_set() and self.live and await self._is_drained(consumer):
                     await self._leave()
                     return
@@ -157,7 +163,7 @@ class Session:
         self._handling.go_live()
         self.live = True
         self._side_effects.start()
-        self._side_effects.changed(self._machines.slots)
+        self._side_effects.changed(self._machines.keys)
         self._plan_tick()
         self._plan_gathering()
         if self._reports.missing:
@@ -233,11 +239,27 @@ class Session:
         cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
         documents = self._machines.documents(sorted(self._machines.dirty))
         await self._snapshots.save(documents, cursor)
+        self._machines.rest(documents)
         self._saved_seq = self._seq
         self._unsaved = 0
         self._news = False
         self._saved_at_s = self._loop.time()
         self._context.metrics.snapshots.inc()
+
+    async def _forget_if_due(self) -> None:
+        """Forget ended keys of which the stream holds no input any more: a later replay cannot meet them."""
+        if not self.live or self._loop.time() < self._forget_next_s:
+            return
+        documents = self._machines.aged_out(self._now_s)
+        if not documents:
+            return
+        first_seq = int((await self._context.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["first_seq"])
+        gone = {key: document for key, document in documents.items() if document.seq < first_seq}
+        if len(gone) < len(documents):  # this stream keeps its messages longer than ours do
+            self._forget_next_s = self._loop.time() + FORGET_AGAIN_S
+        await self._snapshots.forget(gone)
+        self._machines.forget(gone)
+        await self._side_effects.release(gone)
 
     # end -------------------------------------------------------------------------------------------------------
 

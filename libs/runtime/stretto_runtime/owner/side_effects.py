@@ -43,8 +43,12 @@ class SideEffects:
         task, self._task = self._task, None
         if task is not None:
             await end(task)
-        reconciled, self._reconciled = self._reconciled, set()
-        for key in sorted(reconciled):
+        await self.release(self._reconciled.copy())
+
+    async def release(self, keys: Iterable[str]) -> None:
+        """Release those of ``keys`` that were reconciled: they are forgotten, or the ownership has ended."""
+        for key in sorted(self._reconciled.intersection(keys)):
+            self._reconciled.discard(key)
             try:
                 await self._service.released(key)
             except Exception as error:
@@ -58,7 +62,7 @@ class SideEffects:
                 await self._reconcile(self._changed.pop())
 
     async def _reconcile(self, key: str) -> None:
-        slot = self._machines.slots.get(key)
+        slot = self._machines.find(key)
         if slot is None:
             return
         self._reconciled.add(key)

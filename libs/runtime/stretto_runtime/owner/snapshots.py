@@ -16,6 +16,8 @@ that dies in between leaves a side whose digest does not fit, and the other side
 written once to each side, without its former content; one that changes in every snapshot costs one write a snapshot.
 Bytes are as many as with a former content in every part; messages are more where each snapshot changes other parts.
 
+When every input of an ended key has aged out of the stream, both sides are removed (``forget``).
+
 Every body carries a checksum (``seals``): 1.4 microseconds for 4 kB. A document may be newer than the cursor (death
 between the two writes); a replay then skips, for that key, the inputs that it contains. The cursor, too, is written to
 the sides in turn: the older one is always safe to begin from. Every write expects the owner entry to be of our epoch,
@@ -126,11 +128,18 @@ class Document:
     first: bool = field(default=True, compare=False)
     is_saved: bool = field(default=False, compare=False)
     """its side holds it; a document that follows an unsaved one has the same ordinal"""
+    ended: bool = field(default=False, compare=False)
+    """the machine said that it is finished for good"""
 
     @property
     def side(self) -> str:
         """The side that holds this snapshot."""
         return SIDES[self.ordinal % 2]
+
+    @property
+    def stored_ordinal(self) -> int:
+        """Ordinal of the last stored document of this key; 0 if none is stored."""
+        return self.ordinal if self.is_saved else 0 if self.first else self.ordinal - 1
 
     def encode(self, subject: str) -> bytes:
         """The sealed bytes for ``subject``, which names the side."""
@@ -143,6 +152,7 @@ class Document:
             "replies": self.replies,
             "parted": self.parted,
             "digest": self.digest,
+            **({"ended": True} if self.ended else {}),
         }
         return seal(subject, json.dumps(head).encode(), b"\n", self.packed)
 
@@ -332,6 +342,16 @@ class Snapshots:
         self._cursor_side = side
         for document in dirty.values():
             document.saved()
+
+    async def forget(self, documents: Mapping[str, Document]) -> None:
+        """Remove both sides of keys, the older one first. ``recovery`` takes the newer one alone for half of a removal.
+
+        Raises:
+            Fenced: we are not the owner any more.
+        """
+        places = {f"{STATE_PREFIX}snap.{self._base}.{key}": document.side for key, document in documents.items()}
+        await self.remove([f"{place}.{SIDES[1 - SIDES.index(side)]}" for place, side in places.items()])
+        await self.remove([f"{place}.{side}" for place, side in places.items()])
 
     async def remove(self, subjects: Iterable[str]) -> None:
         """Remove messages that belong to no snapshot. Raises Fenced: we are not the owner any more."""

@@ -18,7 +18,7 @@ import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, read, scan
 from stretto_bus.writer import Fence, Writer
-from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
+from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM
 
 from stretto_runtime.inputs import CLUSTER, CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.owner.context import Context
@@ -91,12 +91,14 @@ async def check_snapshots(bus: Bus, service: Service) -> None:
     Raises:
         Refusal: this code cannot continue a sound document.
     """
-    snaps = await read(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.>"], deliver_policy="last_per_subject")
-    found = recovered(snaps)
-    for damage in found.damages:
-        log.error("a saved state is damaged", subject=damage.subject, seq=damage.seq, reason=damage.reason)
-    for (_, key), document in found.documents.items():
-        await Machines(service).load_in_thread({key: document})
+    # one partition after the other: all documents at once would take several times the memory of the machines
+    for number in range(PARTITIONS):
+        place = f"{STATE_PREFIX}snap.{service.name}.{number}.>"
+        found = recovered(await read(bus, STATE, [place], deliver_policy="last_per_subject"))
+        for damage in found.damages:
+            log.error("a saved state is damaged", subject=damage.subject, seq=damage.seq, reason=damage.reason)
+        documents = {key: document for (_, key), document in found.documents.items()}
+        await asyncio.to_thread(Machines(service).check, documents)
 
 
 async def _handling(

@@ -23,6 +23,7 @@ class Factory:
     name = "counting"
     version = 1
     state_types = {"job": CountState}  # noqa: RUF012
+    forgotten_after_s = 1e9
 
     def machine(self, key: str, state: Any) -> Counter:
         return Counter(state)

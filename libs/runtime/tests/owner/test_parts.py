@@ -72,6 +72,7 @@ class Factory:
     name = "shelf"
     version = 2
     state_types = {"cluster": ShelfState}  # noqa: RUF012
+    forgotten_after_s = 1e9
 
     def machine(self, key: str, state: Any) -> Shelf:
         return Shelf(state)

@@ -1,0 +1,67 @@
+"""Names of past jobs, which are never given again: an exact set in few bytes a name.
+
+The set has ``SHARDS`` parts, chosen by a checksum of the name. Each is one entry ``kept.gateway.spent.<shard>`` of the
+key-value bucket: its names in order, compressed. Names that look alike share most of their bytes. The names stay
+compressed in memory, too. A new one replaces its part only if nobody else has replaced that meanwhile, so no replica
+loses the name of another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SHARDS = 256
+LEVEL = 9
+
+
+class DamagedNames(Exception):
+    """A part of the names cannot be read, so nobody knows if a name is spent."""
+
+
+class Shard(NamedTuple):
+    """A part of the names, compressed, and its sequence in the bucket; 0: it has never been stored."""
+
+    packed: bytes = b""
+    seq: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names in order. Raises DamagedNames."""
+        try:
+            return zlib.decompress(self.packed).decode().split("\n") if self.packed else []
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise DamagedNames(f"the spent names of sequence {self.seq} cannot be read: {error}") from error
+
+    def joined_by(self, names: Iterable[str]) -> bytes:
+        """Return the part with ``names`` as it is to be stored. Raises DamagedNames."""
+        return zlib.compress("\n".join(sorted({*self.names, *names})).encode(), LEVEL)
+
+
+def shard_of(name: str) -> int:
+    """Return the number of the part that holds ``name`` if it is spent."""
+    return zlib.crc32(name.encode()) % SHARDS
+
+
+@dataclass(slots=True)
+class SpentNames:
+    """The parts as they were last read or stored, by number."""
+
+    shards: dict[int, Shard] = field(default_factory=dict[int, Shard])
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a past job had this name. Raises DamagedNames."""
+        return name in self.shard(shard_of(name)).names
+
+    def shard(self, number: int) -> Shard:
+        return self.shards.get(number, Shard())
+
+
+def by_shard(names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the names by the number of their part."""
+    found: dict[int, list[str]] = {}
+    for name in names:
+        found.setdefault(shard_of(name), []).append(name)
+    return found
