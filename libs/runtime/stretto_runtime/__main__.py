@@ -32,7 +32,8 @@ LEGEND = {
     "actuator": "for the service and nobody else; pods.seed is STRETTO_ACTUATOR_SIGNING_KEY_FILE",
     "operator": "for making the streams; may do everything on the bus",
     REDIS: "for redis-server: --aclfile users.acl",
-    "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for tools outside",
+    "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS names this folder, if events are "
+    "to be kept for tools outside",
 }
 """purpose of the folders that do not belong to a service"""
 
@@ -58,7 +59,7 @@ def make_keys(
     of_cache = make_cache_user(folder, redis, lambda: secrets.token_urlsafe(32)) if redis else []
     for path in (*keys.made, *of_cache):
         made.setdefault(path.parent.name, []).append(path.name)
-    lines: list[str] = [] if made else [f"{folder} is complete"]
+    lines: list[str] = [*keys.notices] if made else [f"{folder} is complete", *keys.notices]
     for owner, names in made.items():
         meaning = LEGEND.get(owner, f"for {'a tool outside' if owner not in USERS else 'the service'} and nobody else")
         lines += [f"{folder / owner}: {meaning}", f"    {', '.join(names)}"]
