@@ -27,8 +27,8 @@ from tests.bench import claims
 from tests.bench.rows import Row, row
 
 MODULES = (
-    *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "backup"),
-    *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "finished"),
+    *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover"),
+    *("backup", "finished"),
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),

@@ -84,7 +84,7 @@ class TestTheProvisionJob:
     def test_knows_every_variable(self) -> None:
         told = StreamsSettings.read(environment(workload(EVERYTHING, "provision")))
         assert told.max_bytes == 8 << 30
-        assert told.external_credentials == Path("/run/stretto/external.creds")
+        assert told.external_credentials == Path("/run/external")
 
     def test_runs_before_the_services(self) -> None:
         hook = workload({}, "provision")["metadata"]["annotations"]["helm.sh/hook"]

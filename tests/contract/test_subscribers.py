@@ -18,7 +18,6 @@ import pytest
 from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import EmbeddedServer
-from stretto_runtime.access.keys import KEEPER
 from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
@@ -33,7 +32,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     """With streams, the one for those outside among them."""
     server = EmbeddedServer(tmp_path)
     await server.start()
-    settings = StreamsSettings(external_credentials=server.login(KEEPER).credentials)
+    settings = StreamsSettings(external_credentials=server.keys.keeper_folder if server.keys is not None else None)
     await make(server.url, server.login(), settings)
     yield server
     server.stop()

@@ -17,6 +17,7 @@ from stretto.errors import BusError, CallRefused, PodError
 from stretto.identity import identity_of
 from stretto.tracing import Tracing
 from stretto_actuator.credentials import Issuer
+from stretto_actuator.local import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
@@ -50,7 +51,7 @@ class Stage:
     def key(self) -> Key:
         return Key(self.keys.signing_file.read_text().strip())
 
-    def start(self, **settings: Any) -> None:
+    def start(self, clock_off_s: float = 0.0, **settings: Any) -> None:
         python = self.folder / "asking-python"
         python.write_text(f"#!/bin/sh\nREPORT={self.report} exec {sys.executable} {POD}\n")
         python.chmod(0o755)
@@ -65,7 +66,13 @@ class Stage:
             **settings,
         }
         self._stop = asyncio.Event()
-        self._serving = asyncio.create_task(serve(Actuator(ActuatorSettings(**options)), self._stop))
+
+        def clock() -> float:
+            return time.time() + clock_off_s
+
+        actuator = Actuator(ActuatorSettings(**options), LocalBackend(self.folder / "state", clock))
+        actuator.now = clock  # type: ignore[method-assign]
+        self._serving = asyncio.create_task(serve(actuator, self._stop))
 
     async def stop(self) -> None:
         if self._serving is not None:
@@ -126,6 +133,20 @@ async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stag
     assert max(line["took_s"] for line in lines) < LIFE_S / 2
     assert "not prolonged" not in stage.log()
     assert "authentication expired" not in stage.log()
+
+
+@pytest.mark.parametrize("clock_off_s", [-3600.0, 3600.0], ids=["an-hour-behind", "an-hour-ahead"])
+async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock_off_s: float) -> None:
+    """Goal: pods connect and renew, however wrong the actuator's clock is; their tokens end when the server says.
+
+    Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server.
+    """
+    stage.start(clock_off_s, credentials_s=LIFE_S)
+    await stage.run_job()
+    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    assert {line["answer"] for line in stage.reported()} == {"ok"}
+    assert max(line["ends_s"] for line in stage.reported()) <= time.time() + LIFE_S
+    assert "not prolonged" not in stage.log()
 
 
 def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[Bus, RenewableLogin]:
@@ -198,8 +219,6 @@ async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_t
 
 
 async def _pods(stage: Stage) -> list[Any]:
-    from stretto_actuator.local import LocalBackend
-
     return await LocalBackend(stage.folder / "state").list(JOB)
 
 

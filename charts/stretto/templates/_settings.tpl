@@ -162,12 +162,6 @@ STRETTO_GATEWAY_TRAININGJOBS_NAMESPACE: {{ include "stretto.trainer.namespace" .
       {{- if eq $.name "actuator" }}
       - {key: pods.seed, path: pods.seed}
       {{- end }}
-{{- if and (eq $.name "operator") $values.provision.external }}
-- secret:
-    name: {{ . }}-external-keeper
-    items:
-      - {key: bus.creds, path: external.creds}
-{{- end }}
 {{- end }}
 {{- with $values.nats.ca.secret }}
 - secret:

@@ -14,6 +14,7 @@ import random
 import re
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 import nats.errors
@@ -97,6 +98,8 @@ class Bus:
         self.consumers: set[Backlog] = set()
         self.batch_from = PIPELINED
         """number of fenced messages from which the streams want an atomic batch; ``PIPELINED``: never"""
+        self._server_ahead_s: float | None = None
+        """the server's clock less the loop's"""
         self._pending: dict[str, Awaited] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
@@ -319,7 +322,17 @@ class Bus:
             BusFault: refused or not answered; ``code`` is JetStream's ``err_code``.
         """
         data = json.dumps(body).encode() if body is not None else b""
-        return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
+        answer: dict[str, Any] = await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
+        if "ts" in answer:
+            self._server_ahead_s = datetime.fromisoformat(answer["ts"]).timestamp() - self._loop.time()
+        return answer
+
+    def server_now(self) -> float | None:
+        """Return the time by the server's clock, seconds since the epoch; None before its first answer that has it.
+
+        It runs on from the last such answer by this process's monotonic clock, whatever the machine's wall clock says.
+        """
+        return None if self._server_ahead_s is None else self._loop.time() + self._server_ahead_s
 
     async def _send(
         self, subject: str, data: bytes, headers: Sent, timeout_s: float, settle: Settle

@@ -26,7 +26,7 @@ from stretto_runtime.access.cache_user import REDIS, make_cache_user
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from stretto_runtime.access.permissions import EXTERNAL_STREAM
-from stretto_runtime.access.provision import NOT_FOUND, make, streams
+from stretto_runtime.access.provision import NOT_FOUND, keeper_files, make, streams
 from stretto_runtime.backup import EXPIRED, restore, take
 from stretto_runtime.settings import StreamsSettings
 
@@ -37,7 +37,8 @@ LEGEND = {
     "actuator": "for the service and nobody else; pods.seed is STRETTO_ACTUATOR_SIGNING_KEY_FILE",
     "operator": "for making the streams; may do everything on the bus",
     REDIS: "for redis-server: --aclfile users.acl",
-    "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for tools outside",
+    "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS names this folder, if events are "
+    "to be kept for tools outside",
 }
 """purpose of the folders that do not belong to a service"""
 
@@ -63,7 +64,7 @@ def make_keys(
     of_cache = make_cache_user(folder, redis, lambda: secrets.token_urlsafe(32)) if redis else []
     for path in (*keys.made, *of_cache):
         made.setdefault(path.parent.name, []).append(path.name)
-    lines: list[str] = [] if made else [f"{folder} is complete"]
+    lines: list[str] = [*keys.notices] if made else [f"{folder} is complete", *keys.notices]
     for owner, names in made.items():
         meaning = LEGEND.get(owner, f"for {'a tool outside' if owner not in USERS else 'the service'} and nobody else")
         lines += [f"{folder / owner}: {meaning}", f"    {', '.join(names)}"]
@@ -98,8 +99,9 @@ async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> No
         restored = await restore(bus, folder, configs, time.time(), replace, _say)
     finally:
         await bus.close()
-    if settings.external_credentials is not None:  # a mirror of the former log has other messages
-        login = dataclasses.replace(settings.login(OPERATOR), credentials=settings.external_credentials)
+    files = [] if settings.external_credentials is None else keeper_files(settings.external_credentials)
+    for file in files:  # a tool's mirror of the former log has other messages
+        login = dataclasses.replace(settings.login(OPERATOR), credentials=file)
         keeper = await Bus.connect(settings.nats_url, login, "restore")
         try:
             await keeper.ask(f"STREAM.DELETE.{EXTERNAL_STREAM}", timeout_s=20)

@@ -160,6 +160,12 @@ class Runner:
             raise PartitionLost(f"{self.service.name} does not own {key!r} (any more); stop working for it")
         await session.observe(observation_entry(key, message, encode(message), trace or self.trace_of(key)))
 
+    def server_now(self) -> float:
+        now_s = self._bus.server_now() if self._bus is not None else None
+        if now_s is None:  # every partition learns it before it goes live
+            raise RuntimeFault("the server has not said yet what time it is; own a partition first")
+        return now_s
+
     def reporting_pods(self) -> int:
         return self._warnings.reporting_pods if self._warnings is not None else 0
 

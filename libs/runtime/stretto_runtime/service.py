@@ -43,6 +43,10 @@ class Host(Protocol):
         """Number of pods that have reported within the last hour."""
         ...
 
+    def server_now(self) -> float:
+        """The time by the server's clock."""
+        ...
+
     def wake(self) -> None:
         """Look again which partitions are owned and live."""
         ...
@@ -151,6 +155,10 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def now(self) -> float:
         """The wall clock, seconds since the epoch: for side effects only, never for decisions."""
         return time.time()
+
+    def server_now(self) -> float:
+        """The time by the server's clock, seconds since the epoch: for what the server compares with its own."""
+        return self._running.server_now()
 
     def reporting_pods(self) -> int:
         """The number of pods that have reported within the last hour; 0 for a service that reads no telemetry."""

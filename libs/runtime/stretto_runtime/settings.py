@@ -200,8 +200,11 @@ class StreamsSettings(Settings):
     )
     external_credentials: Path | None = Field(
         None,
-        description="credentials of a user who may make streams in the account EXTERNAL, which then keeps events for "
-        "readers outside; none: they get live events only",
+        description="folder of credentials, one file for each tool outside, that may make the tool's own stream of "
+        "events; none: tools get live events only",
+    )
+    external_max_bytes: int = Field(
+        1 << 30, ge=1 << 20, description="bound of one tool's stream, on each server; the oldest go first"
     )
 
     @classmethod

@@ -38,11 +38,14 @@ M = TypeVar("M", bound=Message)
 Handler = Callable[[Any], Message]
 
 _AGAIN_S = 1.0
-_RENEWED_AFTER, _RENEWED_AGAIN = 0.5, 0.05
-"""of the life of credentials"""
+_RENEWED_EVERY_S = 3600.0
+_RENEWED_AFTER = 0.5
+"""of the life of credentials, where that is sooner than ``_RENEWED_EVERY_S``"""
+_RENEWED_AGAIN = 0.1
+"""of the time between renewals: time until a failed one is tried again"""
 _QUIET_WITHIN = 0.25
-"""of the life of credentials: time to wait for a moment without requests. At the default life it is as long as a
-restore may take."""
+"""of the time between renewals: time to wait for a moment without requests. By default it is as long as a restore may
+take."""
 
 log = logging.getLogger("stretto.bus")
 
@@ -95,18 +98,25 @@ class Bus:
         return self._connected[0]
 
     async def _stay_known(self) -> None:
-        """Renew the credentials long before they expire, because the server then closes the connection."""
+        """Renew the credentials long before they expire, because the server then closes the connection.
+
+        The wall clock counts only for the age of the first token, and can neither delay a renewal nor repeat it.
+        """
         identity = self._identity
+        age_s = time.time() - identity.began_s
         while identity.ends_s < float("inf"):
-            life_s = identity.ends_s - identity.began_s
-            await asyncio.sleep(max(identity.began_s + life_s * _RENEWED_AFTER - time.time(), life_s * _RENEWED_AGAIN))
+            every_s = min((identity.ends_s - identity.began_s) * _RENEWED_AFTER, _RENEWED_EVERY_S)
+            again_s = every_s * _RENEWED_AGAIN
+            await asyncio.sleep(min(max(every_s - age_s, again_s), every_s))
+            age_s = every_s
             request = RenewCredentials(job=self.job, pod=self.pod, token=identity.token)
             try:
-                reply = await self._ask(request, life_s * _RENEWED_AGAIN)
+                reply = await self._ask(request, again_s)
                 if reply.answer != "ok":
                     raise CallRefused("the actuator does not know this pod any more")
                 identity.prolong(reply.token)
-                await self._come_back(life_s * _QUIET_WITHIN)
+                age_s = 0.0
+                await self._come_back(every_s * _QUIET_WITHIN)
             except Exception as error:  # whatever it is: nobody else has them prolonged
                 left_s = identity.ends_s - time.time()
                 log.warning("credentials not prolonged yet, they last for %.0f s: %s", left_s, error)

@@ -215,7 +215,7 @@ Generated from `libs/wire` by `make proto`. `make lint` and the tests check that
 ## Subscribe to events
 
 Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. An external tool uses
-credentials of the account `EXTERNAL`. It may do two things:
+credentials of an account of its own. It may do two things:
 
 - subscribe to `evt.v1.>`, live;
 - read the stream `EVENTS`, which keeps 30 days: from the first event, from a sequence, from a time, or by a durable

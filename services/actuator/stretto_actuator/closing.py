@@ -28,7 +28,7 @@ class Closing:
 
     async def advance(self, state: ActuatorState) -> None:
         """Do the next step towards JobFinished. Raises CallTimeout when a parameter server does not answer."""
-        waited_s = self._edge.now() - state.completed_at_s
+        waited_s = self._edge.server_now() - state.completed_at_s
         if state.evaluate and not self._evaluated:
             await self._evaluate(state, waited_s)
             return

@@ -103,7 +103,7 @@ class Reconciler:
     async def once(self) -> bool:
         """Look once and do the next steps; return True if more is to be expected soon."""
         pods = {pod.pod: pod for pod in await self._backend.list(self.job)}
-        steps = next_steps(self.state, self._edge.now())
+        steps = next_steps(self.state, self._edge.server_now())
         if await self._report_gone(pods, steps):
             return True
         busy = await self._clear_orphans(pods)

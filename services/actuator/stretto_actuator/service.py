@@ -93,11 +93,11 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
 
     def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply:
         assert isinstance(query, RenewCredentials)
-        return self._issuer.renew(query, machine, self.now())
+        return self._issuer.renew(query, machine, self.server_now())
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
-        """Return the files that a new pod logs in to the bus with."""
-        return self._issuer.files(job, pod, self.now())
+        """Return the files that a new pod logs in to the bus with; they end by the clock of the server that checks."""
+        return self._issuer.files(job, pod, self.server_now())
 
     def deciding(self) -> Json:
         return {}  # all settings are the reconciler's

@@ -42,10 +42,11 @@ class ActuatorSettings(AllowedSettings):
         "pods have no credentials",
     )
     credentials_s: float = Field(
-        3600.0,
+        86400.0,
         ge=5,
-        le=86400,
-        description="life of a pod's credentials, which it renews; in containers > room_timeout_s + image_timeout_s",
+        le=7 * 86400,
+        description="life of a pod's credentials, which it renews every hour; in containers > room_timeout_s + "
+        "image_timeout_s",
     )
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"

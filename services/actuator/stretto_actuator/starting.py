@@ -100,15 +100,16 @@ class Starter:
             return
         self._waited_at_s[pod.name] = now
         detail = bounded(waiting.detail)
+        waited_s = self._edge.server_now() - pod.waiting_since_s
         if pod.waiting != waiting.reason:
             log.info("waits", job=self._job, pod=pod.name, reason=waiting.reason, detail=detail)
             pending = PodPending(job=self._job, pod=pod.name, role=pod.role, reason=waiting.reason, detail=detail)
             await self._edge.observe(self._job, pending)
         elif waiting.held:
             await self._renew_files(pod, status, state)
-        elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
+        elif waiting.reason == "image-pull" and waited_s > self._settings.image_timeout_s:
             await self._edge.observe(self._job, exited(self._job, pod, "image-pull", None, detail))
-        elif waiting.reason != "image-pull" and now - pod.waiting_since_s > self._settings.room_timeout_s:
+        elif waiting.reason != "image-pull" and waited_s > self._settings.room_timeout_s:
             await self._edge.observe(self._job, PodGivenUp(job=self._job, pod=pod.name))
 
     async def _greet(self, pod: Pod, status: PodStatus) -> None:

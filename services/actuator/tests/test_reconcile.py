@@ -40,6 +40,9 @@ class Edge:
     def now(self) -> float:
         return 1.0
 
+    def server_now(self) -> float:
+        return 1.0
+
 
 async def test_unforeseen_error_is_tried_again(tmp_path: Path) -> None:
     backend: Any = Backend()
@@ -104,6 +107,9 @@ class Journal(Edge):
         self.seen: list[Any] = []
 
     def now(self) -> float:
+        return self.now_s
+
+    def server_now(self) -> float:
         return self.now_s
 
     async def observe(self, key: str, message: Any, trace: str = "") -> None:
@@ -202,16 +208,16 @@ async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_creden
     backend, edge, reconciler = waiting
     backend.status = replace(backend.status, launched_at_s=edge.now_s)
     backend.waits("quota", "waits for Kueue", held=True)
-    for edge.now_s in (1000.0, 1400.0, 2799.0, 2801.0, 2802.0, 5000.0, 86_400.0):
+    for edge.now_s in (1000.0, 2799.0, 44_199.0, 44_201.0, 44_202.0, 90_000.0, 200_000.0):
         assert not await reconciler.once(), "nothing to be busy with"
     assert (edge.names(), backend.killed) == (["PodPending"], [])
-    assert backend.laid == ["of ps-0 at 2801", "of ps-0 at 5000", "of ps-0 at 86400"]
-    backend.fault, edge.now_s = BackendError("the API cannot be reached"), 90_000.0
+    assert backend.laid == ["of ps-0 at 44201", "of ps-0 at 90000", "of ps-0 at 200000"]
+    backend.fault, edge.now_s = BackendError("the API cannot be reached"), 250_000.0
     await reconciler.once()
     assert edge.names() == ["PodPending"], "it is no failure of the pod"
-    backend.fault, edge.now_s = None, 90_002.0
+    backend.fault, edge.now_s = None, 250_002.0
     await reconciler.once()
-    assert backend.laid[3:] == ["of ps-0 at 90002"]
+    assert backend.laid[3:] == ["of ps-0 at 250002"]
     backend.waits("no-room", "0/3 nodes are available")
     await reconciler.once()
     edge.now_s += 301

@@ -23,7 +23,6 @@ from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.identity import (
     ACCOUNT_KEY,
     OPERATOR_KEY,
-    UNLIMITED,
     USER_KEY,
     Key,
     credentials,
@@ -43,15 +42,29 @@ from stretto_runtime.access.permissions import (
     pods_send,
     rights_of,
 )
-from stretto_runtime.access.provision import EXTERNAL_API, EXTERNAL_DELIVERY
+from stretto_runtime.access.provision import EXTERNAL_DELIVERY
+from stretto_runtime.access.tool_accounts import (
+    COMMON,
+    COMMON_SEED,
+    CONSUME,
+    NO_LIMITS,
+    Account,
+    account_of_tool,
+    common_account,
+    name_of,
+    notice_of_common,
+    notice_of_move,
+    seed_of,
+    tools_in,
+)
 
 ROOT = "root"
 SERVER = "server"
 ACTUATOR = "actuator"
 EXTERNAL = "external"
 KEEPER = "external-keeper"
-"""makes the stream of events in the account EXTERNAL"""
-RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER))
+"""makes the stream of events in the account of each tool outside; its folder has a file of credentials for each"""
+RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, "bus"))
 
 CREDENTIALS_FILE = "bus.creds"
 SIGNING_FILE = "pods.seed"
@@ -60,18 +73,7 @@ REVOKED_FILE = "revoked.json"
 """in ``root/``: without it, revoked keys would be valid in a new server file"""
 CA_FILE = "ca.crt"
 
-_NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
-_EXTERNAL_LIMITS = {"conn": 64, "subs": 4096, "payload": 64 << 10, "leaf": 0}
-_EXTERNAL_STORING = {
-    "mem_storage": 64 << 20,
-    "disk_storage": -1,
-    "streams": 1,
-    "consumer": 256,
-    "max_ack_pending": 4096,
-}
-"""Limits of users outside. Only the keeper makes streams, and sets their bound."""
-
 _PODS = "pods"
 POD_CONNECTIONS = 20_000
 """Connections of all pods: 10,000 pods, each with one, and with one that broke and that the server still counts."""
@@ -87,9 +89,6 @@ _SERVICE_ANSWER_S = 10.0
 """Time that the server keeps the way back to a pod for an answer. A pod asks again after ``caller.ATTEMPT_S``."""
 
 _REVOKED = TypeAdapter(dict[str, dict[str, int]])
-
-_CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
-"""It names its one filter, and the server refuses a request with another one: so only events can be read."""
 
 
 def write_private(path: Path, text: str) -> None:
@@ -115,7 +114,8 @@ class Keys:
     """All keys in ``folder`` that ``USERS`` and ``external`` need; ``made`` lists the new files.
 
     New files are on the disk before the constructor returns: with lost keys nobody could read the streams again.
-    Existing keys stay. Only tokens whose rights have changed are signed again, for the same keys.
+    Existing keys stay. Only tokens whose rights have changed are signed again, for the same keys. ``notices`` says what
+    changes for a tool that had to move to an account of its own.
 
     ``hosts`` are names and addresses of the server, if it gets a certificate of our own authority. Users in ``revoked``
     get new keys; a server that has read the new trust file refuses the old ones.
@@ -134,14 +134,17 @@ class Keys:
     ) -> None:
         self.folder = folder
         self.made: list[Path] = []
+        self.notices: list[str] = []
         self._now = now
         self._revoking = revoked
         external = [*dict.fromkeys((*external, *(name for name in revoked if name not in (*USERS, KEEPER))))]
         self._check(external, hosts)
         founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
         operator = self._root("operator", OPERATOR_KEY)
-        system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
-        pods = self._pods_root()
+        system, stretto = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto"))
+        pods = self._late_root(_PODS, "PODS")
+        known = {*external, *tools_in(folder / ROOT, self._trusted_names())}
+        tools = {name: self._late_root(seed_of(name), name_of(name)) for name in sorted(known)}
         signing = self._key(self.signing_file, ACCOUNT_KEY)
         self._revoked = self._all_revoked()
         self.pods_account = pods.public
@@ -149,19 +152,20 @@ class Keys:
         for user in USERS:
             tags = [pods_tag(pods.public)] if user == ACTUATOR else []
             self._user(stretto, user, rights_of(user), tags)
-        for name in external:
-            self._user(outside, name, external_rights(name))
-        self._user(outside, KEEPER, keeper_rights(KEEPER))
+        for name, account in tools.items():
+            self._user(account, name, external_rights(name))
+            self._user(account, KEEPER, keeper_rights(KEEPER), file=self.keeper_folder / f"{name}.creds")
         accounts = {
-            system.public: ("SYSTEM", _NO_LIMITS, {}),
-            stretto.public: ("STRETTO", _NO_LIMITS | _STORING, _own(pods.public)),
-            pods.public: ("PODS", _NO_LIMITS | _PODS_LIMITS, _of_pods(stretto.public, signing.public)),
-            outside.public: ("EXTERNAL", _NO_LIMITS | _EXTERNAL_LIMITS | _EXTERNAL_STORING, _external(stretto.public)),
+            system.public: ("SYSTEM", NO_LIMITS, {}),
+            stretto.public: ("STRETTO", NO_LIMITS | _STORING, _own(pods.public)),
+            pods.public: ("PODS", NO_LIMITS | _PODS_LIMITS, _of_pods(stretto.public, signing.public)),
+            **{key.public: account_of_tool(name, stretto.public) for name, key in tools.items()},
+            **self._common(stretto),
         }
         self.trust = self._trust(operator, system.public, accounts)
         """the trust section of the server's configuration"""
         if hosts:
-            self._certify(hosts, (SERVER, *USERS, KEEPER, *external))
+            self._certify(hosts, (SERVER, *USERS, KEEPER, *tools))
         if self.made:
             sync((*self.made, *{path.parent for path in self.made}, folder, *founded))
 
@@ -189,6 +193,11 @@ class Keys:
     def credentials(self, user: str) -> Path:
         return self.folder / user / CREDENTIALS_FILE
 
+    @property
+    def keeper_folder(self) -> Path:
+        """The folder with credentials that make the stream of events in the account of each tool outside."""
+        return self.folder / KEEPER
+
     def login(self, user: str = OPERATOR) -> Login:
         ca = self.folder / user / CA_FILE
         return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
@@ -198,7 +207,8 @@ class Keys:
         for name in external:
             _check_external_name(name)
         for name in self._revoking:
-            if not (file := self.credentials(name)).exists():
+            file = self.keeper_folder if name == KEEPER else self.credentials(name)
+            if not file.exists():
                 raise IdentityFault(f"--revoke {name!r}: {file} is missing, which says what key to revoke; put it back")
         if not hosts:  # else another one is made of it
             _ = self.certificate_ends_s
@@ -213,11 +223,24 @@ class Keys:
             )
         return self._key(path, kind)
 
-    def _pods_root(self) -> Key:
-        """The key of the account PODS, which folders of former versions lack."""
-        if "PODS" in (claims_of(token)["name"] for token in self._trusted().values()):
-            return self._root(_PODS, ACCOUNT_KEY)
-        return self._key(self.folder / ROOT / f"{_PODS}.seed", ACCOUNT_KEY)
+    def _late_root(self, name: str, account: str) -> Key:
+        """The key of an account that folders of former versions, or from before its tool, lack."""
+        if account in self._trusted_names():
+            return self._root(name, ACCOUNT_KEY)
+        return self._key(self.folder / ROOT / f"{name}.seed", ACCOUNT_KEY)
+
+    def _trusted_names(self) -> set[str]:
+        return {str(claims_of(token)["name"]) for token in self._trusted().values()}
+
+    def _common(self, stretto: Key) -> dict[str, Account]:
+        """The account that all tools shared in former versions, as it is, until its seed is removed."""
+        seed = self.folder / ROOT / COMMON_SEED
+        token = next((token for token in self._trusted().values() if claims_of(token)["name"] == COMMON), "")
+        if not token and not seed.exists():
+            return {}
+        (self.keeper_folder / CREDENTIALS_FILE).unlink(missing_ok=True)  # its stream is there already
+        self.notices.append(notice_of_common(seed))
+        return {self._key(seed, ACCOUNT_KEY).public: common_account(token, stretto.public)} if seed.exists() else {}
 
     def _key(self, path: Path, kind: int) -> Key:
         if path.exists():
@@ -229,16 +252,20 @@ class Keys:
         self._write(path, key.seed + "\n")
         return key
 
-    def _user(self, account: Key, name: str, rights: Rights, tags: Sequence[str] = ()) -> None:
-        path = self.credentials(name)
+    def _user(
+        self, account: Key, name: str, rights: Rights, tags: Sequence[str] = (), file: Path | None = None
+    ) -> None:
+        path = file or self.credentials(name)
         wanted, key, token = user_claims(rights, tags), None, ""
         if path.exists():
             try:
                 token, key = parts_of(path.read_text())
             except IdentityFault as fault:
                 raise IdentityFault(f"{path}: {fault}") from None
+        if token and claims_of(token)["iss"] in self._trusted().keys() - {account.public}:
+            self.notices.append(notice_of_move(name, path))
         if key is not None and name in self._revoking:
-            self._revoke(account.public, key.public)
+            self._revoke(claims_of(token)["iss"], key.public)
             token, key = "", None
         key = key or Key.new(USER_KEY)
         signed = self._signed(account, key.public, name, wanted, token)
@@ -286,7 +313,7 @@ class Keys:
                 tokens[claims_of(part)["sub"]] = part
         return tokens
 
-    def _trust(self, operator: Key, system: str, accounts: dict[str, tuple[str, Claims, Claims]]) -> str:
+    def _trust(self, operator: Key, system: str, accounts: dict[str, Account]) -> str:
         path = self.folder / SERVER / TRUST_FILE
         known, tokens = path.read_text() if path.exists() else "", self._trusted()
         claims: Claims = {"type": "operator", "version": 2, "system_account": system}
@@ -297,15 +324,8 @@ class Keys:
             if revoked := self._revoked.get(public):
                 claims["revocations"] = revoked
             preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
-        text = "\n".join(
-            [
-                f"operator: {json.dumps(root)}",
-                f"system_account: {system}",
-                "resolver: MEMORY",
-                f"resolver_preload: {json.dumps(preload, indent=1)}",
-                "",
-            ]
-        )
+        lines = [f"operator: {json.dumps(root)}", f"system_account: {system}", "resolver: MEMORY"]
+        text = "\n".join([*lines, f"resolver_preload: {json.dumps(preload, indent=1)}", ""])
         if text != known:
             self._write(path, text)
         return text
@@ -356,7 +376,7 @@ def _own(pods: str) -> dict[str, Any]:
     exports = [
         {"name": "events", "subject": "evt.v1.>", "type": "stream"},
         {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
-        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"},
+        {"name": "consume-events", "subject": f"$JS.API.{CONSUME}", "type": "service"},
         {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
         {"name": "from-pods", "subject": _FROM_PODS, "type": "service", "response_threshold": _ns(_SERVICE_ANSWER_S)},
     ]
@@ -381,14 +401,3 @@ def _of_pods(account: str, signing_key: str) -> dict[str, Any]:
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-def _external(account: str) -> dict[str, Any]:
-    imports = [
-        {"name": "events", "subject": "evt.v1.>", "type": "stream"},
-        {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
-        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"}
-        | {"local_subject": f"{EXTERNAL_API}.{_CONSUME}"},
-        {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
-    ]
-    return {"imports": [{**each, "account": account} for each in imports]}

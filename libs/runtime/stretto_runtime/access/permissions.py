@@ -27,7 +27,7 @@ from stretto_wire.registry import (
 )
 
 EXTERNAL_STREAM = "EVENTS"
-"""in the account EXTERNAL: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
+"""in the account of each tool outside: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
 
 POD_ROLES = ("worker", "ps")
 POD_ANSWER_S = 3600.0
@@ -110,7 +110,7 @@ def pods_read() -> list[str]:
 
 
 def external_rights(name: str) -> Rights:
-    """The rights of a tool in the account EXTERNAL: live events, and consumers of the stream that keeps them."""
+    """The rights of a tool outside in its account: live events, and consumers of the stream that keeps them."""
     api = [
         f"$JS.API.CONSUMER.{verb}.{EXTERNAL_STREAM}.>"
         for verb in ("CREATE", "DURABLE.CREATE", "INFO", "DELETE", "MSG.NEXT")
@@ -129,7 +129,7 @@ def external_rights(name: str) -> Rights:
 
 
 def keeper_rights(name: str) -> Rights:
-    """The rights of the user that makes the stream in the account EXTERNAL, anew after a restoration."""
+    """The rights of the user that makes the stream in the account of a tool outside, anew after a restoration."""
     api = tuple(f"$JS.API.STREAM.{verb}.{EXTERNAL_STREAM}" for verb in ("INFO", "CREATE", "UPDATE", "DELETE"))
     return Rights(api, (f"{inbox_of(name)}.>",))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from stretto_bus.bus import Bus
-from stretto_bus.faults import BusFault
+from stretto_bus.faults import BusFault, Fault
 from stretto_bus.login import Login
 from stretto_bus.writer import SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
@@ -29,6 +30,7 @@ from stretto_wire.registry import (
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING
+from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.settings import StreamsSettings
 
 NOT_FOUND = 10059
@@ -42,9 +44,9 @@ LETTERS_KEPT_PER_SUBJECT = 1000
 REPORT_BYTES_MAX = 16 << 10
 """Bound of one report with its headers; the largest of ours has 1 KB."""
 EXTERNAL_API = "JS.STRETTO"
-"""prefix under which the account EXTERNAL reaches the JetStream API of the account STRETTO"""
+"""prefix under which the account of a tool outside reaches the JetStream API of the account STRETTO"""
 EXTERNAL_DELIVERY = "deliver.external"
-"""prefix under which events pass from one account to the other"""
+"""prefix under which events pass from one account to the others"""
 
 
 def streams(
@@ -127,8 +129,13 @@ def _state() -> dict[str, Any]:
     }
 
 
-def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, Any]:
-    """The stream of events for tools outside: a read-only mirror, without partitions in its subjects."""
+def delivery_of(tool: str) -> str:
+    """Return the prefix under which events pass to one tool outside."""
+    return f"{EXTERNAL_DELIVERY}.{tool}"
+
+
+def external_stream(tool: str, replicas: int, max_bytes: int) -> dict[str, Any]:
+    """The stream of events for one tool outside: a read-only mirror, without partitions in its subjects."""
     transform = {
         "src": "*.evt.v1.*.*.*",
         "dest": "evt.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
@@ -140,7 +147,7 @@ def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, An
         "num_replicas": replicas,
         "mirror": {
             "name": STREAM,
-            "external": {"api": EXTERNAL_API, "deliver": EXTERNAL_DELIVERY},
+            "external": {"api": EXTERNAL_API, "deliver": delivery_of(tool)},
             "subject_transforms": [transform],
         },
         "discard": "old",
@@ -177,7 +184,9 @@ async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
     Raises:
         BusFault: the server refused.
         IdentityFault: a file of credentials cannot be used.
+        SettingsFault: no credentials are where the settings say.
     """
+    files = [] if settings.external_credentials is None else keeper_files(settings.external_credentials)
     bus = await Bus.connect(url, operator, "provision")
     try:
         await provision(
@@ -185,12 +194,33 @@ async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
         )
     finally:
         await bus.close()
-    if settings.external_credentials is not None:
-        keeper = await Bus.connect(url, replace(operator, credentials=settings.external_credentials), "provision")
+    faults: list[Fault] = []
+    for file in files:
+        config = external_stream(file.stem, settings.replicas, settings.external_max_bytes)
         try:
-            await make_stream(keeper, external_stream(settings.replicas, settings.max_bytes))
-        finally:
-            await keeper.close()
+            await _make_external(url, replace(operator, credentials=file), config)
+        except Fault as fault:  # for instance, this tool has taken all of its connections; the others get theirs
+            faults.append(fault)
+    if faults:
+        raise faults[0]
+
+
+async def _make_external(url: str, keeper: Login, config: dict[str, Any]) -> None:
+    bus = await Bus.connect(url, keeper, "provision")
+    try:
+        await make_stream(bus, config)
+    finally:
+        await bus.close()
+
+
+def keeper_files(folder: Path) -> list[Path]:
+    """Return the credentials that make the streams of tools outside, one file for each. Raises SettingsFault."""
+    if found := sorted(folder.glob("*.creds")):
+        return found
+    raise SettingsFault(
+        f"STRETTO_STREAMS_EXTERNAL_CREDENTIALS={folder} has no files NAME.creds: give the folder external-keeper that "
+        "`python -m stretto_runtime keys` makes, with a file for each tool outside"
+    )
 
 
 async def make_stream(bus: Bus, config: dict[str, Any]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -15,21 +17,27 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError
 from runtime_live import eventually
 from stretto_bus import BusFault, Client
+from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import USER_KEY, Key, credentials, user_claims
-from stretto_runtime.access.keys import KEEPER
-from stretto_runtime.access.permissions import Rights
+from stretto_runtime.access.keys import KEEPER, Keys
+from stretto_runtime.access.permissions import Rights, external_rights
 from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 INBOX = b"_INBOX.external"
 
 
+def settings_of(server: EmbeddedServer) -> StreamsSettings:
+    """Settings with which events are kept for every tool of the server."""
+    assert server.keys is not None
+    return StreamsSettings(external_credentials=server.keys.keeper_folder, external_max_bytes=1 << 28)
+
+
 @pytest.fixture
 async def published(server: EmbeddedServer, client: Client) -> list[int]:
     """Events among what those outside do not see; and their sequences."""
-    settings = StreamsSettings(external_credentials=server.login(KEEPER).credentials, max_bytes=1 << 28)
-    await make(server.url, server.login(), settings)
+    await make(server.url, server.login(), settings_of(server))
     found: list[int] = []
     for number in range(20):
         subject = f"evt.v1.planner.plan-proposed.job-{number % 5}"
@@ -112,24 +120,31 @@ async def test_the_stream_outside_has_events_only_and_nobody_writes_to_it(
     config = found.config
     assert (config.max_bytes, config.deny_delete, config.deny_purge) == (1 << 28, True, True)
     assert not config.subjects
-    keeper = await Client.connect(server.url, server.login(KEEPER))
+    assert server.keys is not None
+    file = server.keys.keeper_folder / "external.creds"
+    keeper = await Client.connect(server.url, Login(KEEPER, credentials=file))
     with pytest.raises(BusFault, match="may not publish"):
         await keeper.bus.ask("STREAM.CREATE.MINE", {"name": "MINE", "subjects": ["mine"]})
     await keeper.close()
+
+
+def of_everything(server: EmbeddedServer, tool: str) -> Path:
+    """Make credentials in the account of a tool that may do everything there."""
+    assert server.keys is not None
+    account = Key((server.keys.folder / f"root/external-{tool}.seed").read_text().strip())
+    key = Key.new(USER_KEY)
+    everything = user_claims(Rights((">",), (">",)))
+    file = server.folder / f"everything-{tool}.creds"
+    file.write_text(credentials(account.sign(key.public, "everything", everything, 0.0), key))
+    return file
 
 
 async def test_the_account_outside_reads_nothing_of_the_other_but_events(
     published: list[int], server: EmbeddedServer
 ) -> None:
     """Whatever rights its users were given: what is imported is all that there is."""
-    assert server.keys is not None
-    account = Key((server.keys.folder / "root/external.seed").read_text().strip())
-    key = Key.new(USER_KEY)
-    everything = user_claims(Rights((">",), (">",)))
-    file = server.folder / "everything.creds"
-    file.write_text(credentials(account.sign(key.public, "everything", everything, 0.0), key))
-    connection = await nats.connect(server.url, user_credentials=str(file))
-    config = {"name": "c", "ack_policy": "none", "deliver_subject": "deliver.external.c"}
+    connection = await nats.connect(server.url, user_credentials=str(of_everything(server, "external")))
+    config = {"name": "c", "ack_policy": "none", "deliver_subject": "deliver.external.external.c"}
     consume = "JS.STRETTO.CONSUMER.CREATE.STRETTO.c"
     for subject, more in (
         (consume, {}),
@@ -150,3 +165,86 @@ async def test_the_account_outside_reads_nothing_of_the_other_but_events(
     with pytest.raises(APIError, match="maximum number of streams reached"):
         await connection.jetstream().add_stream(name="MORE", subjects=["more"])
     await connection.close()
+
+
+@pytest.fixture
+async def two_tools(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A server with the tools crm and dashboard, and 20 events in the stream of each."""
+    Keys(tmp_path / "nats/keys", time.time(), ["crm", "dashboard"])
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    await make(server.url, server.login(), settings_of(server))
+    operator = await Client.connect(server.url, server.login())
+    for number in range(20):
+        await operator.bus.store(f"evt.v1.planner.plan-proposed.job-{number % 5}", b"%d" % number)
+    await operator.close()
+    yield server
+    server.kill()
+
+
+async def as_tool(server: EmbeddedServer, tool: str, file: Path | None = None) -> Any:
+    """Connect as the tool, or with other credentials of its account."""
+    file = file or server.login(tool).credentials
+    return await nats.connect(
+        server.url, user_credentials=str(file), inbox_prefix=f"_INBOX.{tool}".encode(), allow_reconnect=False
+    )
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["with-its-rights", "with-every-right-in-its-account"])
+async def test_one_tool_cannot_touch_the_consumers_of_another(two_tools: EmbeddedServer, everything: bool) -> None:
+    """Goal: no tool sees, deletes, drains or acknowledges what another reads.
+
+    Method: crm holds five unacknowledged messages of a durable consumer. dashboard sends everything that it may
+    publish, with crm's names and crm's reply subjects. Then crm's consumer is as it was, and crm goes on.
+    """
+    crm = await as_tool(two_tools, "crm")
+    held = await crm.jetstream().pull_subscribe("evt.v1.>", durable="cursor", stream="EVENTS")
+    messages = await read(held, 5)
+    before = await held.consumer_info()
+    file = of_everything(two_tools, "dashboard") if everything else None
+    dashboard = await as_tool(two_tools, "dashboard", file)
+    await read(await dashboard.jetstream().pull_subscribe("evt.v1.>", stream="EVENTS"), 20)
+    seen = json.loads((await dashboard.request("$JS.API.CONSUMER.NAMES.EVENTS", b"", timeout=5)).data)
+    assert "cursor" not in seen["consumers"]
+    config = {"stream_name": "EVENTS", "config": {"durable_name": "cursor", "ack_policy": "explicit"}}
+    bodies = {"CREATE": config, "MSG.NEXT": {"batch": 20, "no_wait": True}}
+    tried: list[str] = []
+    for pattern in external_rights("dashboard").publish:
+        body = next((body for verb, body in bodies.items() if f".{verb}." in pattern), {})
+        subjects = [pattern.replace(">", "cursor")]
+        if pattern.startswith(("$JS.ACK.", "$JS.FC.")):
+            subjects = [m.reply.replace("$JS.ACK.", pattern.partition("EVENTS")[0]) for m in messages]
+        for subject in subjects:
+            await dashboard.publish(subject, json.dumps(body).encode(), reply="_INBOX.dashboard.x")
+            tried.append(subject)
+    await dashboard.flush()
+    assert {"$JS.API.CONSUMER.DELETE.EVENTS.cursor", *(message.reply for message in messages)} <= {*tried}
+    after = await held.consumer_info()
+    for one in (before, after):
+        one.ts = None
+    assert after == before
+    for message in messages:
+        await message.ack_sync()
+    assert [int(message.data) for message in await read(held, 15)] == list(range(5, 20))
+    await crm.close()
+    await dashboard.close()
+
+
+async def test_a_tool_has_its_limits_and_does_not_use_up_those_of_another(two_tools: EmbeddedServer) -> None:
+    """Goal: eight connections and sixteen consumers for each tool, whatever another holds.
+
+    Method: crm takes all that it gets; one more is refused, and dashboard still gets its own.
+    """
+    connections = [await as_tool(two_tools, "crm") for _ in range(8)]
+    with pytest.raises(nats.errors.Error, match="maximum account active connections"):
+        await as_tool(two_tools, "crm")
+    crm = connections[0].jetstream()
+    for number in range(16):
+        await crm.pull_subscribe("evt.v1.>", durable=f"c-{number}", stream="EVENTS")
+    with pytest.raises(APIError, match="maximum consumers limit reached"):
+        await crm.pull_subscribe("evt.v1.>", durable="c-16", stream="EVENTS")
+    assert (await crm.stream_info("EVENTS")).config.max_bytes == 1 << 28
+    dashboard = await as_tool(two_tools, "dashboard")
+    await read(await dashboard.jetstream().pull_subscribe("evt.v1.>", durable="c-16", stream="EVENTS"), 20)
+    for connection in (*connections, dashboard):
+        await connection.close()

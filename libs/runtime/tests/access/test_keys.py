@@ -129,7 +129,12 @@ def test_what_was_taken_away_from_here_is_asked_for_and_not_made_anew(tmp_path: 
     assert everything(tmp_path) == before
     (tmp_path / "safe").rename(tmp_path / "keys" / "root")
     made = Keys(tmp_path / "keys", 2e9, ["crm"]).made
-    assert made == [tmp_path / "keys" / "crm" / "bus.creds"]
+    assert {str(path.relative_to(tmp_path / "keys")) for path in made} == {
+        "crm/bus.creds",
+        "external-keeper/crm.creds",
+        "root/external-crm.seed",
+        "server/trust.conf",
+    }
 
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -227,7 +232,7 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
     settings = {
         "STRETTO_NATS_URL": f"nats://127.0.0.1:{port}",
         "STRETTO_NATS_CREDENTIALS": str(keys / "operator/bus.creds"),
-        "STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(keys / "external-keeper/bus.creds"),
+        "STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(keys / "external-keeper"),
     }
     make = (sys.executable, "-m", "stretto_runtime", "provision")
     made = await asyncio.create_subprocess_exec(*make, env={**os.environ, **settings})
@@ -278,7 +283,8 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
         "SYSTEM": None,
         "STRETTO": {revoked["planner"]: ANY},
         "PODS": None,
-        "EXTERNAL": {revoked["crm"]: ANY},
+        "EXTERNAL-crm": {revoked["crm"]: ANY},
+        "EXTERNAL-dashboard": None,
     }, "also where the server's file was made anew"
     assert everything(keys).keys() == before.keys()
     assert cut() == set(leaked)
@@ -286,6 +292,68 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
         await owner.close()
     process.kill()
     process.wait()
+
+
+def of_a_former_version(keys: Path, tool: str) -> None:
+    """Make a folder in which tools share the account EXTERNAL, as all of them once did."""
+    Keys(keys, 1e9, [tool])
+    trust, root = keys / "server/trust.conf", keys / "root"
+    text, (own,) = trust.read_text(), [token for name, token in accounts(keys) if name == f"EXTERNAL-{tool}"]
+    common, operator = Key.new(ACCOUNT_KEY), Key((root / "operator.seed").read_text().strip())
+    claims = claims_of(own)
+    former = operator.sign(common.public, "EXTERNAL", claims["nats"], 1e9)
+    trust.write_text(text.replace(own, former).replace(claims["sub"], common.public))
+    (root / f"external-{tool}.seed").unlink()
+    (root / "external.seed").write_text(common.seed)
+    file = keys / tool / "bus.creds"
+    token, key = parts_of(file.read_text())
+    file.write_text(credentials(common.sign(key.public, tool, claims_of(token)["nats"], 1e9), key))
+    (keys / f"external-keeper/{tool}.creds").rename(keys / "external-keeper/bus.creds")
+
+
+async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_is_put_out_unsaid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: a tool of a former version gets an account of its own; its old credentials end when somebody says so.
+
+    Method: complete such a folder, connect with old and new credentials to a real server; remove the old seed, repeat.
+    """
+    keys, port = tmp_path / "keys", free_port()
+    of_a_former_version(keys, "crm")
+    old, before = shutil.copy(keys / "crm/bus.creds", tmp_path / "crm.old"), everything(keys)
+    main(["keys", str(keys), "--external", "dashboard"])
+    assert everything(keys)["crm/bus.creds"] == before["crm/bus.creds"], "only a tool that is named moves"
+    assert "crm moves" not in (told := capsys.readouterr().out)
+    assert "EXTERNAL, which all tools outside shared, stays for credentials of former versions" in told
+    main(["keys", str(keys), "--external", "crm"])
+    assert "crm moves to an account of its own" in capsys.readouterr().out
+    assert not (keys / "external-keeper/bus.creds").exists()
+    main(["keys", str(keys), "--external", "crm"])
+    assert "moves" not in capsys.readouterr().out, "it is said once"
+    config = tmp_path / "nats.conf"
+    config.write_text(f"host: 127.0.0.1\nport: {port}\ninclude keys/server/trust.conf\n")
+    process = started(config)
+    await listening(port)
+    url = f"nats://127.0.0.1:{port}"
+    for file in (old, keys / "crm/bus.creds", keys / "dashboard/bus.creds"):
+        await (await nats.connect(url, user_credentials=str(file), allow_reconnect=False)).close()
+    (keys / "root/external.seed").unlink()
+    main(["keys", str(keys), "--external", "crm"])
+    assert "EXTERNAL, which all tools outside shared, is gone" in capsys.readouterr().out
+    assert "EXTERNAL" not in dict(accounts(keys))
+    process.kill()
+    process.wait()
+
+
+def test_revoking_a_tool_that_shared_an_account_revokes_it_there(tmp_path: Path) -> None:
+    """Goal: what has leaked is refused, also where the account of all tools is still believed.
+
+    Method: revoke a tool in a folder of a former version; its key is listed in that account's token.
+    """
+    of_a_former_version(tmp_path, "crm")
+    leaked = parts_of((tmp_path / "crm/bus.creds").read_text())[1].public
+    Keys(tmp_path, 2e9, [], revoked=["crm"])
+    assert claims_of(dict(accounts(tmp_path))["EXTERNAL"])["nats"]["revocations"] == {leaked: ANY}
 
 
 def accounts(keys: Path) -> list[tuple[str, str]]:

@@ -65,6 +65,8 @@ async def presented(server: EmbeddedServer, who: str, folder: Path) -> AsyncIter
     """A service, the operator, a tool outside, or a pod of ``JOB``."""
     assert server.keys is not None
     credentials = server.keys.credentials(who)
+    if who == KEEPER:
+        credentials = server.keys.keeper_folder / "external.creds"
     if who in PODS:
         key = Key(server.keys.signing_file.read_text().strip())
         credentials = folder / f"{who}.creds"

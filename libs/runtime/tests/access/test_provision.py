@@ -15,7 +15,7 @@ import pytest
 from stretto_bus import BusFault, Client
 from stretto_bus.writer import OLDEST_SERVER, SYNCED_BATCH_FROM, learn_streams
 from stretto_runtime import EmbeddedServer, SettingsFault, provision
-from stretto_runtime.access.provision import server_config
+from stretto_runtime.access.provision import make, server_config
 from stretto_runtime.server import SERVER_VARIABLE, binary, free_port
 from stretto_runtime.settings import StreamsSettings
 
@@ -93,3 +93,15 @@ def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_ow
     environment = {**os.environ, SERVER_VARIABLE: str(tmp_path / "bin" / "nats-server")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+async def test_a_folder_without_credentials_of_tools_is_named(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Goal: a setting of a former version, which named a file, is refused with what to give instead.
+
+    Method: make streams with such a setting.
+    """
+    settings = StreamsSettings(external_credentials=tmp_path / "bus.creds")
+    with pytest.raises(
+        SettingsFault, match=r"EXTERNAL_CREDENTIALS=.*bus.creds has no files NAME.creds: give the folder"
+    ):
+        await make(server.url, server.login(), settings)
