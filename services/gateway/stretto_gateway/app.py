@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Annotated, Any, get_args
 
@@ -12,13 +13,14 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
+from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
 from . import documents, edge, job_audit, learning, problems, sse
 from .audit_log import AuditLog
 from .callers import ANYBODY, Access, Caller, network_of, require, require_own
-from .problems import ProblemBody
+from .problems import Problem, ProblemBody
 from .service import Gateway
 from .summaries import JobSummary, PastJob, summary
 from .views import Decision, JobView, Status
@@ -249,8 +251,10 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         after the job's end; another specification under the same name answers 409."""
         spec = documents.parse_job(await request.body(), request.headers.get("content-type", ""))
         request.state.job = spec.name
-        by = _submitter(request.state.caller, request.headers.get("x-stretto-user", ""))
-        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""))
+        caller = request.state.caller
+        by = _submitter(caller, request.headers.get("x-stretto-user", ""))
+        team = _team(caller, request.headers.get("x-stretto-team", ""))
+        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
@@ -279,6 +283,17 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
 def _submitter(caller: Caller, on_behalf_of: str) -> str:
     """Return the name of the submitter: an admin may submit on behalf of another user."""
     return (on_behalf_of[:200] if caller.role == "admin" else "") or caller.name
+
+
+def _team(caller: Caller, on_behalf_of: str) -> str:
+    """Return the team of a submission: an admin may submit for another team. Raises Problem 400 for no team's name."""
+    if caller.role != "admin" or not on_behalf_of:
+        return caller.team
+    if not re.fullmatch(JOB_PATTERN, on_behalf_of):
+        remedy = "a team: at most 63 lower-case letters, digits or hyphens"
+        text = "X-Stretto-Team names no team"
+        raise Problem(400, "bad-request", text, field="X-Stretto-Team", value=on_behalf_of[:100], remedy=remedy)
+    return on_behalf_of
 
 
 async def _arrived(request: Request) -> Arrived:

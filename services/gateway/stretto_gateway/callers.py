@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 from stretto_bus.faults import Fault
+from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime.access.tokens import ROLES, Role, TokenEntry, digest_of, read_tokens
 
 from .buckets import Buckets
@@ -38,6 +39,7 @@ class Caller:
 
     name: str
     role: Role
+    team: str = DEFAULT_TEAM
 
 
 ANYBODY = Caller("anonymous", "admin")
@@ -140,7 +142,7 @@ class Access:
             raise unauthorized(
                 f"the token {entry.name} expired at {entry.expires_at}", "Bearer …", 'Bearer error="invalid_token"'
             )
-        return Caller(entry.name, entry.role)
+        return Caller(entry.name, entry.role, entry.team)
 
     @staticmethod
     def _slow_down(wait_s: float, who: str) -> None:

@@ -73,6 +73,7 @@ class Projection:
             spec=message.spec,
             submitted_at_s=time_s,
             submitted_by=message.submitted_by,
+            team=message.team,
             trace_id=trace_id,
             progress=views.Progress(samples_total=message.spec.samples_total),
             phases=[views.Phase("starting", 0, "submitted", time_s)],

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import stretto_wire as wire
 import structlog
 from stretto_bus.faults import Fault
-from stretto_messages.base import Message
+from stretto_messages.base import DEFAULT_TEAM, Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import JobCancelled, PlanRequested
 from stretto_messages.values import Plan
@@ -167,13 +167,13 @@ class Gateway:
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self.projection.jobs.values())
 
-    async def submit(self, spec: wire.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
+    async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
         Raises Problem: 409 if the name has another specification, or had a job long ago; 422 if a new job asks for
         what is not allowed; 503 while the used names are not known yet.
         """
-        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
             wire.encode(message)  # a specification beyond the wire's bounds is the caller's, whoever has the name
         except wire.WireError as error:

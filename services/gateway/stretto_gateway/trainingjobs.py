@@ -158,7 +158,7 @@ class TrainingJobs:
 
         Raises Problem: as ``Gateway.submit``; 409 if somebody else submitted the job.
         """
-        created, _ = await self._gateway.submit(spec, actor_of(one))
+        created, _ = await self._gateway.submit(spec, actor_of(one), team=self._gateway.settings.trainingjobs_team)
         if not created and (view := self._gateway.view(spec.name)).submitted_by != actor_of(one):
             raise checks.name_taken(spec.name, view, f"that {view.submitted_by} submitted")
 
