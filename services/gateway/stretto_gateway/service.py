@@ -7,6 +7,7 @@ that define a living job, for when they age out of the stream (:mod:`stretto_gat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -90,6 +91,7 @@ class Gateway:
         """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
         self._retention = Retention()
+        self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
 
     @property
@@ -170,8 +172,8 @@ class Gateway:
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: 409 if the name has another specification, or had a job long ago; 422 if a new job asks for
-        what is not allowed; 503 while the used names are not known yet.
+        Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
+        live jobs as it may have; 422 if a new job asks for what is not allowed; 503 while the used names are not known yet.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
@@ -185,16 +187,28 @@ class Gateway:
             raise checks.name_taken(spec.name)
         if not known:
             checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
-        # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
-        seq = None if known else await self._bus.publish(message, f"gateway:{spec.name}:submitted", 0, trace)
-        if seq is not None:
-            await self._until_shown(lambda: self.projection.last_seq >= seq)
-            return True, seq
+            if (seq := await self._submit_new(message, trace)) is not None:
+                return True, seq
         await self._until_shown(lambda: spec.name in self.projection.jobs)
         view = self.view(spec.name)
         if view.spec != spec:
             raise checks.name_taken(spec.name, view)
         return False, view.last_seq
+
+    async def _submit_new(self, message: wire.JobSubmitted, trace: str) -> int | None:
+        """Publish a submission and show it; returns its sequence, or None if the name has a job already.
+
+        Where quotas bound live jobs, submissions wait for each other: each is counted before the next is judged. With
+        several replicas, every other replica may let one more job in at the same time.
+        """
+        job, team, quotas = message.job, message.team, self.settings.quotas
+        async with self._admitting if quotas else contextlib.nullcontext():
+            checks.check_quota(message.spec, team, quotas, self.projection.jobs)
+            # the server accepts only the first submission of a name, whichever replica sends it
+            seq = await self._bus.publish(message, f"gateway:{job}:submitted", 0, trace)
+            if seq is not None:
+                await self._until_shown(lambda: self.projection.last_seq >= seq)
+        return seq
 
     def status(self, job: str) -> Status:
         """Return the state of a job; ``submitted`` while the view lags behind its submission."""

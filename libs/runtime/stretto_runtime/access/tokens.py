@@ -25,7 +25,6 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-
 from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
 
 from stretto_runtime.process.faults import SettingsFault
