@@ -105,5 +105,5 @@ def test_quotas_of_teams_are_read_by_one_name_in_every_service() -> None:
 @pytest.mark.parametrize("text", ['{"Ads": {}}', '{"ads": {"core": 4}}', '{"ads": {"cores": -1}}', '{"ads": 4}', "ads"])
 def test_a_quota_that_could_be_misread_is_refused(text: str) -> None:
     """Goal: a typing error never lifts a limit. Method: quotas with an error each."""
-    with pytest.raises(SettingsFault, match="STRETTO_TEAMS_QUOTAS=.* is refused"):
+    with pytest.raises(SettingsFault, match=r"STRETTO_TEAMS_QUOTAS=.* is refused"):
         TeamsSettings.load("gateway", {"STRETTO_TEAMS_QUOTAS": text})

@@ -173,7 +173,7 @@ class Gateway:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
         Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
-        live jobs as it may have; 422 if a new job asks for what is not allowed; 503 while the used names are not known yet.
+        live jobs as it may have; 422 if a new job asks for what is not allowed; 503 while the used names are unknown.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
