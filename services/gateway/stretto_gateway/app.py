@@ -143,8 +143,11 @@ def health_app(gateway: Gateway) -> ASGIApp:
     return app
 
 
-def _guard(access: Access) -> Any:
-    """Make the dependency that authenticates: reading needs any role, changing needs at least submitter."""
+def _guard(gateway: Gateway, access: Access) -> Any:
+    """Make the dependency that authenticates: reading needs any role, changing needs at least submitter.
+
+    Every route with a job in its path is closed here to callers who may not read that job.
+    """
 
     async def guard(request: Request, credentials: Credentials) -> None:
         address = request.client.host if request.client else ""
@@ -154,6 +157,8 @@ def _guard(access: Access) -> Any:
         request.state.allowed = lambda: access.holds(bearer)
         if request.method in edge.CHANGING:
             require(caller, "submitter")
+        if re.fullmatch(JOB_PATTERN, job := request.path_params.get("job", "")):
+            gateway.check_readable(job, caller.reads)
 
     return guard
 
@@ -203,26 +208,28 @@ def exposition(gateway: Gateway) -> str:
 
 
 def _api(gateway: Gateway, access: Access) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(access))], responses=ERRORS)
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(gateway, access))], responses=ERRORS)
     _add_jobs(router, gateway)
     router.include_router(_changes(gateway))
     _add_events(router, gateway)
 
     @router.get("/status", tags=["about"])
-    async def status() -> GatewayStatus:
-        """Return how far the gateway has read the stream."""
+    async def status(request: Request) -> GatewayStatus:
+        """Return how far the gateway has read the stream, and the number of jobs that the caller may read."""
         projection = gateway.projection
         return GatewayStatus(
             ready=gateway.ready,
             last_seq=projection.last_seq,
-            jobs=len(projection.jobs),
+            jobs=len(gateway.readable(request.state.caller.reads)),
             strangers=projection.strangers,
         )
 
     @router.get("/history", tags=["about"], response_model=list[PastJob])
-    async def history() -> Response:
+    async def history(request: Request) -> Response:
         """List the past jobs that warm start reads."""
-        return _json(_HISTORY, list(gateway.projection.history.values()))
+        caller = request.state.caller
+        past = list(gateway.projection.history.values()) if caller.reads_all else gateway.history(caller.reads)
+        return _json(_HISTORY, past)
 
     @router.get("/schema/job", tags=["about"])
     async def schema() -> dict[str, Any]:
@@ -260,9 +267,11 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
 
     @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
-    async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:
-        """List all jobs, oldest first."""
-        return _json(_SUMMARIES, gateway.summaries(status))
+    async def jobs(
+        request: Request, status: Annotated[Status | None, Query(description="only jobs in this state")] = None
+    ) -> Response:
+        """List the jobs that the caller may read, oldest first."""
+        return _json(_SUMMARIES, gateway.summaries(status, request.state.caller.reads))
 
     @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
     async def job(job: JobName) -> Response:
@@ -352,7 +361,8 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         who = caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)
         readers.check(who)
         keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
-        frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
+        source = gateway.source if caller.reads_all else gateway.events(caller.reads)
+        frames = sse.stream(source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
         return StreamingResponse(
             readers.counted(who, frames),
             media_type="text/event-stream",
@@ -368,7 +378,7 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         event: Names = [],  # noqa: B006 - FastAPI copies defaults
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
-        """Stream events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
+        """Stream events of readable jobs as server-sent events. The id is the sequence; Last-Event-ID resumes."""
         return answer(request, sse.start_of(last_event_id, after), job, follow, event)
 
     @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)

@@ -65,6 +65,12 @@ def name_taken(name: str, view: JobView | None = None, which: str = "with anothe
     return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
 
 
+def others_name(name: str) -> Problem:
+    """Refuse a submission whose name has a job of another team, and tell nothing of that job."""
+    text = f"another team has, or had, a job called {name}"
+    return Problem(409, "name-taken", text, field="name", value=name, remedy=CHOOSE)
+
+
 def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
     """Refuse a specification that asks for what the installation does not give to ``by``.
 

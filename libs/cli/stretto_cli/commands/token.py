@@ -35,7 +35,11 @@ def register(app: typer.Typer) -> None:
 def create(
     name: NameArgument,
     role: Annotated[
-        Role, typer.Option(help="Role: viewer reads; submitter also changes its own jobs; admin changes everything.")
+        Role,
+        typer.Option(
+            help="Role: viewer reads its team's jobs, observer those of all teams; submitter also changes its own "
+            "jobs; admin reads and changes everything."
+        ),
     ] = "viewer",
     team: Annotated[
         str, typer.Option(help="Team of the token's jobs. A viewer or submitter reads its own team's jobs only.")

@@ -90,7 +90,7 @@ def scripts(cluster: Cluster, seed: int, teams: tuple[str, ...]) -> Iterator[tup
         yield event, rng.choice([0.0, 0.5, 2.0, 20.0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 @pytest.mark.proof
 def test_a_team_exceeds_its_quota_only_while_nobody_waits_for_his_own(seed: int) -> None:

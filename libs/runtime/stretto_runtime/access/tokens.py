@@ -29,9 +29,11 @@ from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
 
 from stretto_runtime.process.faults import SettingsFault
 
-Role = Literal["viewer", "submitter", "admin"]
+Role = Literal["viewer", "observer", "submitter", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""Each may do what those before it may."""
+"""Each may change what those before it may."""
+ALL_TEAMS: frozenset[Role] = frozenset({"observer", "admin"})
+"""Roles that read the jobs of all teams; the others read their own team's."""
 FILE = "gateway.tokens.json"
 PREFIX = "stretto_"
 """lets scanners for leaked secrets recognise a token"""
