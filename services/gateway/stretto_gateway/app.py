@@ -220,15 +220,15 @@ def _api(gateway: Gateway, access: Access) -> APIRouter:
         return GatewayStatus(
             ready=gateway.ready,
             last_seq=projection.last_seq,
-            jobs=len(gateway.readable(request.state.caller.reads)),
+            jobs=len(projection.readable(request.state.caller.reads)),
             strangers=projection.strangers,
         )
 
     @router.get("/history", tags=["about"], response_model=list[PastJob])
     async def history(request: Request) -> Response:
         """List the past jobs that warm start reads."""
-        caller = request.state.caller
-        past = list(gateway.projection.history.values()) if caller.reads_all else gateway.history(caller.reads)
+        caller, projection = request.state.caller, gateway.projection
+        past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
         return _json(_HISTORY, past)
 
     @router.get("/schema/job", tags=["about"])

@@ -22,19 +22,17 @@ from stretto_messages.values import Plan
 from . import checks, job_audit
 from .learning import Wanted, arrival
 from .problems import Problem
-from .projection import Projection
+from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
 from .sse import EventSource, ReadableEvents, StoredEvent, trace_id_of
-from .summaries import JobSummary, PastJob, as_of, checkpoint_is_late, summary
+from .summaries import JobSummary, as_of, checkpoint_is_late, summary
 from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=Message)
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
 ATTEMPTS = 5
-Reads = Callable[[str], bool]
-"""Tells if a caller may read the jobs of a team."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -164,18 +162,9 @@ class Gateway:
         """Check that a job may be read. Raises Problem 404, the same for an unknown job and for one of another team."""
         view = self.projection.jobs.get(job)
         if self.ready and (view is None or not reads(view.team)):
-            raise checks.no_such_job(job, [each.name for each in self.readable(reads)])
+            raise checks.no_such_job(job, [each.name for each in self.projection.readable(reads)])
         if view is not None and not reads(view.team):
             raise checks.not_ready(job, self.lacks)
-
-    def readable(self, reads: Reads) -> list[JobView]:
-        """Return the views of the jobs of the teams that may be read."""
-        return [view for view in self.projection.jobs.values() if reads(view.team)]
-
-    def history(self, reads: Reads) -> list[PastJob]:
-        """List the past jobs that warm start reads, of the teams that may be read."""
-        names = {view.name for view in self.readable(reads)}
-        return [past for past in self.projection.history.values() if past.job in names]
 
     def events(self, reads: Reads) -> EventSource:
         """Return the source of the events of the teams that may be read. Raises Problem 503 as ``source`` does."""
@@ -196,7 +185,7 @@ class Gateway:
     def summaries(self, status: Status | None, reads: Reads) -> list[JobSummary]:
         """List the jobs that may be read, or those of them in one state, oldest first, as they are now."""
         now = self._clock()
-        views = sorted(self.readable(reads), key=lambda view: view.submitted_at_s)
+        views = sorted(self.projection.readable(reads), key=lambda view: view.submitted_at_s)
         return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
 
     def late_checkpoints(self) -> int:
