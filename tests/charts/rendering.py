@@ -41,6 +41,7 @@ EVERYTHING: dict[str, Any] = {
         "nodeSelector": {"pool": "training"},
         "tolerations": [{"key": "training", "operator": "Exists"}],
     },
+    "teams": {"quotas": {"ads": {"cores": 64, "memory_gib": 256, "jobs": 20}, "*": {"weight": 0.5}}},
     "allowed": {
         "stores": ["s3://ads/checkpoints"],
         "restores": ["s3://shared/*"],
@@ -59,7 +60,12 @@ EVERYTHING: dict[str, Any] = {
     },
     "gateway": {
         "tokens": {"secret": "gateway-tokens"},
-        "oidc": {"issuer": "https://id.example.com", "audience": "stretto", "roles": {"ml": "submitter"}},
+        "oidc": {
+            "issuer": "https://id.example.com",
+            "audience": "stretto",
+            "teamClaim": "team",
+            "roles": {"ml": "submitter"},
+        },
         "proxies": "10.0.0.0/8",
         "trainingJobs": True,
         "tls": {"secret": "gateway-tls"},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stretto_actuator.pods import inherited
+from stretto_core.model.teams import TeamQuota
 from stretto_runtime import Settings
 from stretto_runtime.settings import StreamsSettings
 from stretto_wire.allowed import Allowed
@@ -134,6 +135,22 @@ class TestWhatJobsMayName:
     @pytest.mark.parametrize("name", ["gateway", "checkpoints", "actuator"])
     def test_is_by_default_nothing_but_the_installations_own(self, name: str) -> None:
         assert told({}, name).allowed == Allowed(service_accounts=("demo-stretto-trainer",))
+
+
+class TestQuotasOfTeams:
+    @pytest.mark.parametrize("name", ["gateway", "arbiter"])
+    def test_are_the_same_for_both_that_apply_them(self, name: str) -> None:
+        """Goal: one value sets both. Method: load the settings of both from the rendered chart."""
+        assert told(EVERYTHING, name).quotas == {
+            "ads": TeamQuota(cores=64.0, memory_gib=256.0, jobs=20),
+            "*": TeamQuota(weight=0.5),
+        }
+        assert told({}, name).quotas == {}
+
+    @pytest.mark.parametrize("name", ["gateway", "arbiter"])
+    def test_are_kueues_alone_where_it_holds_them(self, name: str) -> None:
+        """Goal: no two schedulers hold the same quota. Method: as above, with the holder kueue."""
+        assert told({"teams": {"quotas": {"ads": {"cores": 1}}, "quotaHolder": "kueue"}}, name).quotas == {}
 
 
 class TestTheStoresKey:

@@ -42,6 +42,10 @@ STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
 {{- if has .name (list "gateway" "checkpoints" "actuator") }}
 {{ include "stretto.settings.allowed" .root }}
 {{- end }}
+{{- if has .name (list "gateway" "arbiter") }}
+STRETTO_TEAMS_QUOTAS: {{ toJson $values.teams.quotas | quote }}
+STRETTO_TEAMS_QUOTA_HOLDER: {{ $values.teams.quotaHolder }}
+{{- end }}
 {{- if eq .name "actuator" }}
 {{ include "stretto.settings.actuator" .root }}
 {{- end }}
@@ -123,6 +127,7 @@ STRETTO_GATEWAY_TOKENS_FILE: /run/stretto/tokens.json
 {{- if .issuer }}
 STRETTO_GATEWAY_OIDC_ISSUER: {{ .issuer | quote }}
 STRETTO_GATEWAY_OIDC_AUDIENCE: {{ .audience | quote }}
+STRETTO_GATEWAY_OIDC_TEAM_CLAIM: {{ .teamClaim | quote }}
 STRETTO_GATEWAY_OIDC_ROLE_CLAIM: {{ .roleClaim | quote }}
 STRETTO_GATEWAY_OIDC_ROLES: {{ toJson .roles | quote }}
 {{- end }}

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from stretto_messages.base import DEFAULT_TEAM
 
 from . import figures
 from .client import Event
@@ -41,7 +42,8 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Tabl
 def head(view: Json) -> str:
     """Return a job's name, state and plan in one line."""
     decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
-    return f"[bold]{view['name']}[/bold]  {status(view['status'])}  {decided}"
+    team = "" if view["team"] == DEFAULT_TEAM else f"  team {view['team']}"
+    return f"[bold]{view['name']}[/bold]{team}  {status(view['status'])}  {decided}"
 
 
 def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableType:
@@ -51,14 +53,16 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
     """
     if not found:
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
+    teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
-    made = table("job", "state", *dated, "plan", "done", "speed", right=("done", "speed"))
+    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", right=("done", "speed"))
     remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
         since_s = job["stalled_since_s"]
         made.add_row(
             job["name"],
+            *([job["team"]] if teamed else []),
             status(job["status"]) if since_s is None else "[red]stalled[/red]",
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",

@@ -56,6 +56,9 @@ TEXT_MAX = 2000
 """Longest ``Text``, in characters."""
 Text = Annotated[str, MaxLen(TEXT_MAX)]
 Name = Annotated[str, MinLen(1), MaxLen(200)]
+DEFAULT_TEAM = "default"
+"""Team of everybody whose token names none."""
+Team = Annotated[str, Pattern(JOB_PATTERN), Doc("lower-case letters, digits and hyphens, at most 63")]
 RequestId = Annotated[str, Pattern(r"^[A-Za-z0-9_.:-]{1,100}$")]
 
 Count = Annotated[int, Ge(0), Le(10**15)]

@@ -28,4 +28,4 @@ def profile_of(spec: JobSpec) -> JobProfile:
 
 def opened(message: JobSubmitted) -> JobOpened:
     """Return the event with which a job begins for the machines that decide on plans."""
-    return JobOpened(message.job, profile_of(message.spec))
+    return JobOpened(message.job, profile_of(message.spec), message.team)

@@ -14,12 +14,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
-from stretto_wire.allowed import VARIABLES, Allowed, checked_folders, checked_images, entries_of
+from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
+from stretto_messages.base import JOB_PATTERN
+from stretto_wire.allowed import Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.findings import findings_of
 from stretto_wire.registry import USERS
 
@@ -28,9 +30,12 @@ from stretto_runtime.process.faults import SettingsFault
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
-SHARED = "allowed"
-"""Begins the names of settings that several services read (:class:`AllowedSettings`); the others pass over them."""
-COMPONENTS = frozenset((*USERS, "streams", SHARED, "cli", "trainer", "pod", "job", "demo"))
+QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
+ALLOWED, TEAMS = "allowed", "teams"
+SHARED = frozenset({ALLOWED, TEAMS})
+"""Begin the names of settings that several services read (:class:`AllowedSettings`, :class:`TeamsSettings`); the others
+pass over them."""
+COMPONENTS = frozenset((*USERS, "streams", *SHARED, "cli", "trainer", "pod", "job", "demo"))
 
 
 class Settings(BaseSettings):
@@ -182,7 +187,26 @@ class AllowedSettings(Settings):
     @property
     def allowed(self) -> Allowed:
         """The lists."""
-        return Allowed(**{each.name: entries_of(getattr(self, f"{SHARED}_{each.name}")) for each in fields(Allowed)})
+        return Allowed(**{each.name: entries_of(getattr(self, f"{ALLOWED}_{each.name}")) for each in fields(Allowed)})
+
+
+class TeamsSettings(Settings):
+    """Settings of a service that applies the quotas of teams. Every such service reads the same ``STRETTO_TEAMS_…``."""
+
+    teams_quotas: dict[Annotated[str, StringConstraints(pattern=QUOTA_PATTERN)], TeamQuota] = Field(
+        default_factory=dict[str, TeamQuota],
+        description="quota of each team, *: of every other one; cores, memory_gib, jobs, priority_max, weight, borrow, "
+        'e.g. {"ads": {"cores": 64, "jobs": 20}, "*": {"cores": 8}}; empty: none',
+    )
+    teams_quota_holder: Literal["stretto", "kueue"] = Field(
+        "stretto",
+        description="who applies quotas and fair shares; kueue: its queues do, and teams_quotas has no effect",
+    )
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas that Stretto applies: none if Kueue holds them."""
+        return self.teams_quotas if self.teams_quota_holder == "stretto" else {}
 
 
 class StreamsSettings(Settings):
@@ -230,7 +254,7 @@ def _types(annotation: Any) -> set[Any]:
 
 def _concerns_another(variable: str, component: str, names: Mapping[str, str]) -> bool:
     owner = variable.removeprefix(PREFIX).split("_", 1)[0].lower()
-    if owner == SHARED and any(name.startswith(VARIABLES) for name in names):
+    if owner in SHARED and any(name.startswith(f"{PREFIX}{owner.upper()}_") for name in names):
         return False  # we read such settings: it is misspelt
     return owner in COMPONENTS and owner != component
 

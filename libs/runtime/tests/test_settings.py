@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, SecretStr
 from stretto_bus.login import redacted
+from stretto_core.model.teams import TeamQuota, quota_of
 from stretto_runtime import Settings, SettingsFault
-from stretto_runtime.settings import AllowedSettings
+from stretto_runtime.settings import AllowedSettings, TeamsSettings
 
 
 class PlannerSettings(Settings):
@@ -86,3 +87,23 @@ def test_a_list_that_could_be_read_in_two_ways_is_refused() -> None:
     for url in ("s3://user:key@bucket/a", "file:///a/../b", "S3://a"):
         with pytest.raises(SettingsFault, match="STRETTO_ALLOWED_STORES"):
             AllowedSettings.load("gateway", {"STRETTO_ALLOWED_STORES": url})
+
+
+def test_quotas_of_teams_are_read_by_one_name_in_every_service() -> None:
+    """Goal: gateway and arbiter apply the same quotas. Method: load one environment as both, as a third, misspelt."""
+    told = {"STRETTO_TEAMS_QUOTAS": '{"ads": {"cores": 4, "jobs": 2}, "*": {"weight": 0.5}}'}
+    for service in ("gateway", "arbiter"):
+        quotas = TeamsSettings.load(service, told).quotas
+        assert quotas == {"ads": TeamQuota(cores=4.0, jobs=2), "*": TeamQuota(weight=0.5)}
+        assert quota_of(quotas, "feed").weight == 0.5
+        assert TeamsSettings.load(service, told | {"STRETTO_TEAMS_QUOTA_HOLDER": "kueue"}).quotas == {}
+    assert PlannerSettings.load("planner", told) == PlannerSettings()
+    with pytest.raises(SettingsFault, match="did you mean STRETTO_TEAMS_QUOTAS"):
+        TeamsSettings.load("arbiter", {"STRETTO_TEAMS_QUOTA": "{}"})
+
+
+@pytest.mark.parametrize("text", ['{"Ads": {}}', '{"ads": {"core": 4}}', '{"ads": {"cores": -1}}', '{"ads": 4}', "ads"])
+def test_a_quota_that_could_be_misread_is_refused(text: str) -> None:
+    """Goal: a typing error never lifts a limit. Method: quotas with an error each."""
+    with pytest.raises(SettingsFault, match=r"STRETTO_TEAMS_QUOTAS=.* is refused"):
+        TeamsSettings.load("gateway", {"STRETTO_TEAMS_QUOTAS": text})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_messages.base import Message, Name, example
+from stretto_messages.base import DEFAULT_TEAM, Message, Name, Team, example
 from stretto_messages.scenario import JOB, METADATA
 
 from .spec import JobSpec
@@ -38,6 +38,7 @@ class JobSubmitted(Message):
 
     spec: JobSpec
     submitted_by: Name = "anonymous"
+    team: Team = DEFAULT_TEAM
 
 
-example(JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada"))
+example(JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada", team="ads"))

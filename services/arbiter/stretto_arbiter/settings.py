@@ -7,13 +7,13 @@ from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
 from stretto_messages.values import NOTHING, Resources
-from stretto_runtime.settings import ClusterSettings, machine_settings
+from stretto_runtime.settings import ClusterSettings, TeamsSettings, machine_settings
 
 DEFAULT = MachineSettings(capacity=NOTHING)
 """Every default of a decision is stated in core, where the simulator reads it too."""
 
 
-class ArbiterSettings(ClusterSettings):
+class ArbiterSettings(ClusterSettings, TeamsSettings):
     """Read from ``STRETTO_ARBITER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
     journal_ttl_s: int = Field(
@@ -79,4 +79,5 @@ class ArbiterSettings(ClusterSettings):
 
     def machine(self) -> MachineSettings:
         """Return the settings of the machine."""
-        return machine_settings(MachineSettings, self, capacity=Resources(self.cpu_cores, self.memory_bytes))
+        capacity = Resources(self.cpu_cores, self.memory_bytes)
+        return machine_settings(MachineSettings, self, capacity=capacity, quotas=self.quotas)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Annotated, Any, get_args
 
@@ -12,13 +13,14 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
+from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
 from . import documents, edge, job_audit, learning, problems, sse
 from .audit_log import AuditLog
 from .callers import ANYBODY, Access, Caller, network_of, require, require_own
-from .problems import ProblemBody
+from .problems import Problem, ProblemBody
 from .service import Gateway
 from .summaries import JobSummary, PastJob, summary
 from .views import Decision, JobView, Status
@@ -141,8 +143,11 @@ def health_app(gateway: Gateway) -> ASGIApp:
     return app
 
 
-def _guard(access: Access) -> Any:
-    """Make the dependency that authenticates: reading needs any role, changing needs at least submitter."""
+def _guard(gateway: Gateway, access: Access) -> Any:
+    """Make the dependency that authenticates: reading needs any role, changing needs at least submitter.
+
+    Every route with a job in its path is closed here to callers who may not read that job.
+    """
 
     async def guard(request: Request, credentials: Credentials) -> None:
         address = request.client.host if request.client else ""
@@ -152,6 +157,8 @@ def _guard(access: Access) -> Any:
         request.state.allowed = lambda: access.holds(bearer)
         if request.method in edge.CHANGING:
             require(caller, "submitter")
+        if re.fullmatch(JOB_PATTERN, job := request.path_params.get("job", "")):
+            gateway.check_readable(job, caller.reads)
 
     return guard
 
@@ -201,26 +208,28 @@ def exposition(gateway: Gateway) -> str:
 
 
 def _api(gateway: Gateway, access: Access) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(access))], responses=ERRORS)
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(gateway, access))], responses=ERRORS)
     _add_jobs(router, gateway)
     router.include_router(_changes(gateway))
     _add_events(router, gateway)
 
     @router.get("/status", tags=["about"])
-    async def status() -> GatewayStatus:
-        """Return how far the gateway has read the stream."""
+    async def status(request: Request) -> GatewayStatus:
+        """Return how far the gateway has read the stream, and the number of jobs that the caller may read."""
         projection = gateway.projection
         return GatewayStatus(
             ready=gateway.ready,
             last_seq=projection.last_seq,
-            jobs=len(projection.jobs),
+            jobs=len(projection.readable(request.state.caller.reads)),
             strangers=projection.strangers,
         )
 
     @router.get("/history", tags=["about"], response_model=list[PastJob])
-    async def history() -> Response:
+    async def history(request: Request) -> Response:
         """List the past jobs that warm start reads."""
-        return _json(_HISTORY, list(gateway.projection.history.values()))
+        caller, projection = request.state.caller, gateway.projection
+        past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
+        return _json(_HISTORY, past)
 
     @router.get("/schema/job", tags=["about"])
     async def schema() -> dict[str, Any]:
@@ -249,16 +258,20 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         after the job's end; another specification under the same name answers 409."""
         spec = documents.parse_job(await request.body(), request.headers.get("content-type", ""))
         request.state.job = spec.name
-        by = _submitter(request.state.caller, request.headers.get("x-stretto-user", ""))
-        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""))
+        caller = request.state.caller
+        by = _submitter(caller, request.headers.get("x-stretto-user", ""))
+        team = _team(caller, request.headers.get("x-stretto-team", ""))
+        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
 
     @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
-    async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:
-        """List all jobs, oldest first."""
-        return _json(_SUMMARIES, gateway.summaries(status))
+    async def jobs(
+        request: Request, status: Annotated[Status | None, Query(description="only jobs in this state")] = None
+    ) -> Response:
+        """List the jobs that the caller may read, oldest first."""
+        return _json(_SUMMARIES, gateway.summaries(status, request.state.caller.reads))
 
     @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
     async def job(job: JobName) -> Response:
@@ -279,6 +292,17 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
 def _submitter(caller: Caller, on_behalf_of: str) -> str:
     """Return the name of the submitter: an admin may submit on behalf of another user."""
     return (on_behalf_of[:200] if caller.role == "admin" else "") or caller.name
+
+
+def _team(caller: Caller, on_behalf_of: str) -> str:
+    """Return the team of a submission: an admin may submit for another team. Raises Problem 400 for no team's name."""
+    if caller.role != "admin" or not on_behalf_of:
+        return caller.team
+    if not re.fullmatch(JOB_PATTERN, on_behalf_of):
+        remedy = "a team: at most 63 lower-case letters, digits or hyphens"
+        text = "X-Stretto-Team names no team"
+        raise Problem(400, "bad-request", text, field="X-Stretto-Team", value=on_behalf_of[:100], remedy=remedy)
+    return on_behalf_of
 
 
 async def _arrived(request: Request) -> Arrived:
@@ -337,7 +361,8 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         who = caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)
         readers.check(who)
         keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
-        frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
+        source = gateway.source if caller.reads_all else gateway.events(caller.reads)
+        frames = sse.stream(source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
         return StreamingResponse(
             readers.counted(who, frames),
             media_type="text/event-stream",
@@ -353,7 +378,7 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         event: Names = [],  # noqa: B006 - FastAPI copies defaults
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
-        """Stream events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
+        """Stream events of readable jobs as server-sent events. The id is the sequence; Last-Event-ID resumes."""
         return answer(request, sse.start_of(last_event_id, after), job, follow, event)
 
     @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)

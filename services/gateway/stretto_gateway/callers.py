@@ -1,4 +1,5 @@
-"""Callers and their rights: viewers read, submitters also submit and change their own jobs, admins change all jobs.
+"""Callers and their rights: viewers read their team's jobs, observers all; submitters also submit and change their own
+jobs, admins change all jobs.
 
 A caller presents the gateway's own token (an admin), a token of the file, or a token of the OpenID issuer.
 """
@@ -17,7 +18,8 @@ from typing import Protocol
 
 import structlog
 from stretto_bus.faults import Fault
-from stretto_runtime.access.tokens import ROLES, Role, TokenEntry, digest_of, read_tokens
+from stretto_messages.base import DEFAULT_TEAM
+from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, Role, TokenEntry, digest_of, read_tokens
 
 from .buckets import Buckets
 from .problems import Problem
@@ -38,6 +40,16 @@ class Caller:
 
     name: str
     role: Role
+    team: str = DEFAULT_TEAM
+
+    @property
+    def reads_all(self) -> bool:
+        """Return whether the caller may read the jobs of all teams."""
+        return self.role in ALL_TEAMS
+
+    def reads(self, team: str) -> bool:
+        """Return whether the caller may read the team's jobs."""
+        return self.reads_all or team == self.team
 
 
 ANYBODY = Caller("anonymous", "admin")
@@ -140,7 +152,7 @@ class Access:
             raise unauthorized(
                 f"the token {entry.name} expired at {entry.expires_at}", "Bearer …", 'Bearer error="invalid_token"'
             )
-        return Caller(entry.name, entry.role)
+        return Caller(entry.name, entry.role, entry.team)
 
     @staticmethod
     def _slow_down(wait_s: float, who: str) -> None:

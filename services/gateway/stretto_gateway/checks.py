@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from stretto_core.model.teams import Quotas, quota_of
 from stretto_messages.values import Plan
 from stretto_wire.allowed import VARIABLES, Allowed
 from stretto_wire.errors import WireError
@@ -28,6 +29,7 @@ STATES: dict[Status, str] = {
 }
 OBJECTS = "trainingjob/"
 """Begins the names of submitters that are TrainingJob objects; namespace and object follow."""
+QUOTAS = "STRETTO_TEAMS_QUOTAS"
 CHOOSE = "choose another name, as with `stretto submit --name`"
 FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
 
@@ -69,6 +71,12 @@ def names_damaged(name: str, error: str) -> Problem:
     return Problem(503, "names-damaged", error, field="name", value=name, remedy=remedy)
 
 
+def others_name(name: str) -> Problem:
+    """Refuse a submission whose name has a job of another team, and tell nothing of that job."""
+    text = f"another team has, or had, a job called {name}"
+    return Problem(409, "name-taken", text, field="name", value=name, remedy=CHOOSE)
+
+
 def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
     """Refuse a specification that asks for what the installation does not give to ``by``.
 
@@ -77,6 +85,29 @@ def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, J
     found = [*allowed.findings(spec, owner_of(by)), *_foreign_start(spec, by, allowed, jobs)]
     if found:
         raise Problem.of_wire(WireError.collected(found), "not-allowed")
+
+
+def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, JobView]) -> None:
+    """Refuse a new job beyond its team's quota of live jobs or above its ceiling of priority.
+
+    Raises Problem: 422 for the priority, 409 for one live job too many.
+    """
+    quota = quota_of(quotas, team)
+    if quota.priority_max is not None and spec.priority > quota.priority_max:
+        remedy = f"at most {quota.priority_max:g}, the ceiling of the team {team} ({QUOTAS})"
+        raise Problem.of_wire(
+            WireError.collected([finding(("priority",), spec.priority, remedy)]), "above-priority-ceiling"
+        )
+    live = sorted(name for name, view in jobs.items() if view.team == team and view.status not in OVER)
+    if quota.jobs is not None and len(live) >= quota.jobs:
+        raise Problem(
+            409,
+            "quota-used",
+            f"the team {team} has {len(live)} live jobs of {quota.jobs}",
+            field="team",
+            value=team,
+            remedy=f"wait until one of its jobs ends, cancel one, or raise its jobs in {QUOTAS}",
+        )
 
 
 def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:

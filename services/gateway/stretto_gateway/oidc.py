@@ -7,6 +7,7 @@ most every ``RETRY_S``, whatever tokens are sent.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import jwt
 import structlog
+from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
 from stretto_runtime.access.tokens import ROLES, Role
 from stretto_runtime.process.faults import SettingsFault
 
@@ -77,13 +79,11 @@ class Issuer:
         if len(name) > NAME_MOST:  # cut off, two names could become one
             detail = f"the token is refused: its claim {claim} is longer than {NAME_MOST - len('oidc:')} characters"
             raise unauthorized(detail, "Bearer …", 'Bearer error="invalid_token"')
-        return Caller(name, self._role(claims))
+        return Caller(name, self._role(claims), self._team(claims))
 
     def _role(self, claims: dict[str, Any]) -> Role:
         """Return the highest role that the claim names, directly or through the settings' map."""
-        found: Any = claims
-        for part in self._settings.oidc_role_claim.split("."):
-            found = cast(dict[str, Any], found).get(part) if isinstance(found, dict) else None
+        found = _claimed(claims, self._settings.oidc_role_claim)
         values = found.split() if isinstance(found, str) else found if isinstance(found, list) else []
         meant = self._settings.oidc_roles
         held = {
@@ -101,6 +101,26 @@ class Issuer:
             field=claim,
             value=values,
             remedy=f"ask the issuer for one of {wanted}",
+        )
+
+    def _team(self, claims: dict[str, Any]) -> str:
+        """Return the team that the claim names; the default one if no claim is configured.
+
+        A token without its claim has no team: in the default one it would read others' jobs.
+        """
+        claim = self._settings.oidc_team_claim
+        if not claim:
+            return DEFAULT_TEAM
+        team = _claimed(claims, claim)
+        if isinstance(team, str) and re.fullmatch(JOB_PATTERN, team):
+            return team
+        raise Problem(
+            403,
+            "no-team",
+            f"the token's claim {claim} names no team",
+            field=claim,
+            value=team,
+            remedy="ask the issuer for a team: at most 63 lower-case letters, digits or hyphens",
         )
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
@@ -148,6 +168,14 @@ class Issuer:
         if not _trusted(found["jwks_uri"]):
             raise ValueError(f"its jwks_uri {found['jwks_uri']!r} is not https")
         return found["jwks_uri"]
+
+
+def _claimed(claims: dict[str, Any], path: str) -> Any:
+    """Return the claim at a path whose dots separate nested objects, or None."""
+    found: Any = claims
+    for part in path.split("."):
+        found = cast(dict[str, Any], found).get(part) if isinstance(found, dict) else None
+    return found
 
 
 def _trusted(url: str) -> bool:

@@ -5,6 +5,8 @@ The same sequence of events gives the same views. An event that was applied alre
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import stretto_wire as wire
 from stretto_messages.actuator import JobFinished
 from stretto_messages.base import Message
@@ -18,6 +20,9 @@ from .learning import LearningFold, take
 from .measurements import MeasurementFold
 from .pods import PodFold
 from .summaries import PastJob
+
+Reads = Callable[[str], bool]
+"""Tells if a caller may read the jobs of a team."""
 
 
 class Projection:
@@ -63,6 +68,15 @@ class Projection:
         for known in (self.jobs, self.history, self._evidence):
             known.pop(job, None)
 
+    def readable(self, reads: Reads) -> list[views.JobView]:
+        """Return the views of the jobs of the teams that may be read."""
+        return [view for view in self.jobs.values() if reads(view.team)]
+
+    def readable_history(self, reads: Reads) -> list[PastJob]:
+        """Return the past jobs that warm start reads, of the teams that may be read."""
+        names = {view.name for view in self.readable(reads)}
+        return [past for past in self.history.values() if past.job in names]
+
     def last_facts(self, job: str) -> tuple[JobCompleted | None, JobFinished | None]:
         """Return the events by which the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]
@@ -78,6 +92,7 @@ class Projection:
             spec=message.spec,
             submitted_at_s=time_s,
             submitted_by=message.submitted_by,
+            team=message.team,
             trace_id=trace_id,
             progress=views.Progress(samples_total=message.spec.samples_total),
             phases=[views.Phase("starting", 0, "submitted", time_s)],

@@ -7,13 +7,14 @@ that define a living job, for when they age out of the stream (:mod:`stretto_gat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 import stretto_wire as wire
 import structlog
 from stretto_bus.faults import Fault
-from stretto_messages.base import Message
+from stretto_messages.base import DEFAULT_TEAM, Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import JobCancelled, PlanRequested
 from stretto_messages.values import Plan
@@ -21,11 +22,11 @@ from stretto_messages.values import Plan
 from . import checks, job_audit
 from .learning import Wanted, arrival
 from .problems import Problem
-from .projection import Projection
+from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
 from .spent_names import DamagedNames, Shard, by_shard
-from .sse import EventSource, trace_id_of
+from .sse import EventSource, ReadableEvents, StoredEvent, trace_id_of
 from .summaries import JobSummary, as_of, checkpoint_is_late, summary
 from .views import OVER, JobView, Status
 
@@ -103,6 +104,7 @@ class Gateway:
         """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
         self._retention = Retention()
+        self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
 
     @property
@@ -197,10 +199,34 @@ class Gateway:
         """Return the view as it is now. Raises as ``view`` does."""
         return as_of(self.view(job), self._clock())
 
-    def summaries(self, status: Status | None) -> list[JobSummary]:
-        """List all jobs, or those in one state, oldest first, as they are now."""
+    def check_readable(self, job: str, reads: Reads) -> None:
+        """Check that a job may be read. Raises Problem 404, the same for an unknown job and for one of another team."""
+        view = self.projection.jobs.get(job)
+        if self.ready and (view is None or not reads(view.team)):
+            raise checks.no_such_job(job, [each.name for each in self.projection.readable(reads)])
+        if view is not None and not reads(view.team):
+            raise checks.not_ready(job, self.lacks)
+
+    def events(self, reads: Reads) -> EventSource:
+        """Return the source of the events of the teams that may be read. Raises Problem 503 as ``source`` does."""
+
+        async def readable(event: StoredEvent) -> bool:
+            def known() -> bool:
+                return event.job in self.projection.jobs or self.projection.last_seq >= event.seq
+
+            async with self._advance:
+                await self._advance.wait_for(lambda: self.ready or known())
+            if not known():  # the stream of events may be ahead of the read model, which knows the teams
+                await self._until_shown(known)
+            view = self.projection.jobs.get(event.job)
+            return view is not None and reads(view.team)
+
+        return ReadableEvents(self.source, readable)
+
+    def summaries(self, status: Status | None, reads: Reads) -> list[JobSummary]:
+        """List the jobs that may be read, or those of them in one state, oldest first, as they are now."""
         now = self._clock()
-        views = sorted(self.projection.jobs.values(), key=lambda view: view.submitted_at_s)
+        views = sorted(self.projection.readable(reads), key=lambda view: view.submitted_at_s)
         return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
 
     def late_checkpoints(self) -> int:
@@ -208,13 +234,13 @@ class Gateway:
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self.projection.jobs.values())
 
-    async def submit(self, spec: wire.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
+    async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: 409 if the name has another specification, or had a job long ago; 422 if a new job asks for
-        what is not allowed; 503 while the used names are not known yet.
+        Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
+        live jobs as it may have; 422 if a new job asks for what is not allowed; 503 while the used names are unknown.
         """
-        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
             wire.encode(message)  # a specification beyond the wire's bounds is the caller's, whoever has the name
         except wire.WireError as error:
@@ -226,13 +252,12 @@ class Gateway:
             self._check_unspent(spec.name)
         if not known:
             checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
-        # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
-        seq = None if known else await self._bus.publish(message, f"gateway:{spec.name}:submitted", 0, trace)
-        if seq is not None:
-            await self._until_shown(lambda: self.projection.last_seq >= seq)
-            return True, seq
+            if (seq := await self._submit_new(message, trace)) is not None:
+                return True, seq
         await self._until_shown(lambda: spec.name in self.projection.jobs)
         view = self.view(spec.name)
+        if view.team != team:
+            raise checks.others_name(spec.name)
         if view.spec != spec:
             raise checks.name_taken(spec.name, view)
         return False, view.last_seq
@@ -245,6 +270,21 @@ class Gateway:
             raise checks.names_damaged(name, str(error)) from error
         if taken:
             raise checks.name_taken(name)
+
+    async def _submit_new(self, message: wire.JobSubmitted, trace: str) -> int | None:
+        """Publish a submission and show it; returns its sequence, or None if the name has a job already.
+
+        Where quotas bound live jobs, submissions wait for each other: each is counted before the next is judged. With
+        several replicas, every other replica may let one more job in at the same time.
+        """
+        job, team, quotas = message.job, message.team, self.settings.quotas
+        async with self._admitting if quotas else contextlib.nullcontext():
+            checks.check_quota(message.spec, team, quotas, self.projection.jobs)
+            # the server accepts only the first submission of a name, whichever replica sends it
+            seq = await self._bus.publish(message, f"gateway:{job}:submitted", 0, trace)
+            if seq is not None:
+                await self._until_shown(lambda: self.projection.last_seq >= seq)
+        return seq
 
     def status(self, job: str) -> Status:
         """Return the state of a job; ``submitted`` while the view lags behind its submission."""

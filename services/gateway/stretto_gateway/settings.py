@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from stretto_runtime.access.tokens import Role
-from stretto_runtime.settings import AllowedSettings
+from stretto_messages.base import DEFAULT_TEAM
+from stretto_runtime.access.tokens import Role, TeamName
+from stretto_runtime.settings import AllowedSettings, TeamsSettings
 
 
-class GatewaySettings(AllowedSettings):
+class GatewaySettings(AllowedSettings, TeamsSettings):
     """Addresses, authentication and limits of the gateway, and what jobs may ask for."""
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")
@@ -35,6 +36,9 @@ class GatewaySettings(AllowedSettings):
     oidc_roles: dict[str, Role] = Field(
         default_factory=dict[str, Role],
         description="map from the claim's values to roles; empty: they are roles",
+    )
+    oidc_team_claim: str = Field(
+        "", description="claim that names the caller's team, a text; dots as in the role's; empty: all in one team"
     )
     rate_per_s: float = Field(50.0, ge=0, le=10**6, description="requests per second of one caller; 0: unlimited")
     rate_burst: int = Field(200, ge=1, le=10**6, description="requests of one caller at once, after a quiet time")
@@ -68,6 +72,7 @@ class GatewaySettings(AllowedSettings):
         description="name of the installation, as in the actuator's settings: a deleted TrainingJob waits for its pods",
     )
     trainingjobs_namespace: str = Field("", description="namespace of the objects; empty: the gateway's own")
+    trainingjobs_team: TeamName = Field(DEFAULT_TEAM, description="team of the jobs of TrainingJob objects")
     trainingjobs_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
     trainingjobs_s: float = Field(2.0, gt=0.01, le=60, description="interval of checks of unchanged objects")
     trainingjobs_lease_s: float = Field(

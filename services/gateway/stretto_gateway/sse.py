@@ -38,6 +38,23 @@ class EventSource(Protocol):
         ...
 
 
+class ReadableEvents:
+    """The events of a source that their reader may read."""
+
+    def __init__(self, source: EventSource, readable: Callable[[StoredEvent], Awaitable[bool]]) -> None:
+        self._source, self._readable = source, readable
+
+    async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncGenerator[StoredEvent]:
+        """Yield the readable events (``EventSource.follow``)."""
+        events = self._source.follow(start_seq, job, live)
+        try:
+            async for event in events:
+                if await self._readable(event):
+                    yield event
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+
 def frame(event: StoredEvent) -> bytes:
     """Format an event as text/event-stream; ``id`` is the stream sequence."""
     head: dict[str, Any] = {

@@ -19,6 +19,7 @@ class JobSummary:
     """One line of the list of jobs."""
 
     name: str
+    team: str
     status: Status
     submitted_at_s: float
     ended_at_s: float | None
@@ -35,6 +36,7 @@ def summary(view: JobView) -> JobSummary:
     """Summarise a job in one line."""
     return JobSummary(
         name=view.name,
+        team=view.team,
         status=view.status,
         submitted_at_s=view.submitted_at_s,
         ended_at_s=view.ended_at_s,

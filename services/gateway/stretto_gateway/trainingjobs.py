@@ -12,7 +12,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import structlog
 from stretto_bus.faults import Fault
@@ -43,6 +43,8 @@ from .views import JobView
 MANAGER = "stretto-gateway"
 LEASE = "stretto-trainingjobs"
 AGAIN_S = 2.0
+RETRIED: dict[str, Literal["NameTaken", "QuotaUsed"]] = {"name-taken": "NameTaken", "quota-used": "QuotaUsed"}
+"""Reasons in an object's status for refusals that may pass, by the kind of the problem: the object is tried again."""
 
 log = structlog.get_logger("stretto.gateway")
 
@@ -146,8 +148,8 @@ class TrainingJobs:
         try:
             await self._audited(one, "submit", lambda: self._submit_for(one, spec))
         except Problem as problem:
-            if problem.kind == "name-taken":
-                return Refused("NameTaken", f"{problem.detail}; {problem.remedy}")
+            if problem.kind in RETRIED:
+                return Refused(RETRIED[problem.kind], f"{problem.detail}; {problem.remedy}")
             if problem.status == 422:
                 return Refused("InvalidSpec", f"{problem.detail}; {problem.remedy}")
             raise
@@ -158,7 +160,7 @@ class TrainingJobs:
 
         Raises Problem: as ``Gateway.submit``; 409 if somebody else submitted the job.
         """
-        created, _ = await self._gateway.submit(spec, actor_of(one))
+        created, _ = await self._gateway.submit(spec, actor_of(one), team=self._gateway.settings.trainingjobs_team)
         if not created and (view := self._gateway.view(spec.name)).submitted_by != actor_of(one):
             raise checks.name_taken(spec.name, view, f"that {view.submitted_by} submitted")
 
@@ -178,7 +180,7 @@ class TrainingJobs:
     def _repeated(self, one: Object, problem: str) -> bool:
         """Return whether the object's status has this refusal already: the request is repeated again and again."""
         conditions = (one.get("status") or {}).get("conditions") or []
-        return problem == "name-taken" and any(each.get("reason") == "NameTaken" for each in conditions)
+        return problem in RETRIED and any(each.get("reason") == RETRIED[problem] for each in conditions)
 
     async def _write_status(self, one: Object, job: JobView | Refused) -> None:
         name, now_s = one["metadata"]["name"], self._clock()

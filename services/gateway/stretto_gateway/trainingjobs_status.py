@@ -28,7 +28,7 @@ Step = Literal["hold", "submit", "cancel", "wait", "release", "nothing"]
 class Refused:
     """The reason why an object is not a job."""
 
-    reason: Literal["InvalidSpec", "NameTaken"]
+    reason: Literal["InvalidSpec", "NameTaken", "QuotaUsed"]
     message: str
 
 

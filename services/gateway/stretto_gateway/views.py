@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.values import (
     Alternative,
     Candidate,
@@ -347,6 +348,7 @@ class JobView:
     spec: JobSpec
     submitted_at_s: float
     submitted_by: str
+    team: str = DEFAULT_TEAM
     trace_id: str | None = None
     started_at_s: float | None = None
     ended_at_s: float | None = None

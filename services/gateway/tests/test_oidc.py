@@ -191,6 +191,16 @@ async def test_two_long_names_are_not_taken_for_one(provider: Provider, clock: C
     assert "longer than 195" in (await refused(known, provider.sign(sub="a" * 195 + "b"))).detail
 
 
+async def test_a_claim_names_the_team_and_a_token_without_it_is_refused(provider: Provider, clock: Clock) -> None:
+    """Goal: nobody gets into the default team by leaving a claim out. Method: tokens with good, bad and no teams."""
+    assert (await issuer(provider, clock).caller(provider.sign(org="x"))).team == "default"
+    known = issuer(provider, clock, oidc_team_claim="org.team")
+    assert (await known.caller(provider.sign(org={"team": "ads"}))).team == "ads"
+    for claims in ({}, {"org": "ads"}, {"org": {"team": "Ads Ltd"}}, {"org": {"team": ["ads"]}}):
+        problem = await refused(known, provider.sign(**claims))
+        assert (problem.status, problem.kind, problem.field) == (403, "no-team", "org.team")
+
+
 async def test_an_issuer_that_hangs_is_waited_for_once_by_who_is_known(
     provider: Provider, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

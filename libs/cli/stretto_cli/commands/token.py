@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime import SettingsFault
 from stretto_runtime.access.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
 
@@ -34,8 +35,15 @@ def register(app: typer.Typer) -> None:
 def create(
     name: NameArgument,
     role: Annotated[
-        Role, typer.Option(help="Role: viewer reads; submitter also changes its own jobs; admin changes everything.")
+        Role,
+        typer.Option(
+            help="Role: viewer reads its team's jobs, observer those of all teams; submitter also changes its own "
+            "jobs; admin reads and changes everything."
+        ),
     ] = "viewer",
+    team: Annotated[
+        str, typer.Option(help="Team of the token's jobs. A viewer or submitter reads its own team's jobs only.")
+    ] = DEFAULT_TEAM,
     days: Annotated[
         float | None,
         typer.Option(min=0.001, max=36500, help="Days until the token expires. Default: it never expires."),
@@ -55,7 +63,7 @@ def create(
         if name in [entry.name for entry in known]:
             raise BadInput(f"{name} has a token already; `stretto token revoke {name}` revokes it")
         try:
-            token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days))
+            token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days), team)
         except SettingsFault as fault:
             raise BadInput(str(fault)) from None
         write_tokens(path, (*known, entry))
@@ -63,14 +71,14 @@ def create(
 
 
 def show(file: FileOption = None, output: OutputOption = Output.TABLE, folder: FolderOption = DEFAULT_FOLDER) -> None:
-    """List the tokens: name, role, and when they expire."""
+    """List the tokens: name, role, team, and when they expire."""
     known = _known(file or folder / FILE)
 
     def table() -> Table:
-        shown = Table("name", "role", "created", "expires")
+        shown = Table("name", "role", "team", "created", "expires")
         for entry in known:
             expires = f"{entry.expires_at:%Y-%m-%d %H:%M}" if entry.expires_at else "never"
-            shown.add_row(entry.name, entry.role, f"{entry.created_at:%Y-%m-%d %H:%M}", expires)
+            shown.add_row(entry.name, entry.role, entry.team, f"{entry.created_at:%Y-%m-%d %H:%M}", expires)
         return shown
 
     answer(output, [_shown(entry) for entry in known], table)

@@ -37,6 +37,15 @@ def test_a_token_is_shown_once_and_can_be_taken_back(tmp_path: Path) -> None:
     assert [entry.name for entry in read_tokens(tmp_path / FILE)] == ["eve"]
 
 
+def test_a_token_has_a_team(tmp_path: Path) -> None:
+    """Goal: the team is kept, shown, and has a name that others cannot confuse. Method: create, list, read the file."""
+    stretto(tmp_path, "create", "ci", "--team", "ads")
+    stretto(tmp_path, "create", "eve")
+    assert [entry.team for entry in read_tokens(tmp_path / FILE)] == ["ads", "default"]
+    assert "ads" in stretto(tmp_path, "list")
+    assert "team 'Ads Ltd' is refused" in stretto(tmp_path, "create", "bob", "--team", "Ads Ltd", status=2)
+
+
 def test_tokens_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
     names = [f"robot-{number}" for number in range(16)]
     with ThreadPoolExecutor(len(names)) as threads:

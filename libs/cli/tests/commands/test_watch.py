@@ -181,6 +181,15 @@ def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
         assert not any("…" in line for line in told)
 
 
+def test_teams_are_listed_where_there_are_any() -> None:
+    """Goal: the list shows teams, but an installation without teams loses no column. Method: render both."""
+    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view()),)]
+    assert "team" not in "".join(shown(render.jobs(listed), 100))
+    (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)
+    assert "team" in first
+    assert "default" in second
+
+
 def test_a_job_that_failed_tells_the_whole_reason_and_the_pod_that_did() -> None:
     width = 80
     reason = "the model cannot be built: model.entry = a.b:C: no module 'a.b'; set model.path to its folder"

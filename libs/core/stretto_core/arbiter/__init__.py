@@ -8,7 +8,8 @@
                       ``background`` has a slower algorithm improve it, ``explanation`` writes the reasons
 
 All steps share a ``StepContext``: the state, its index (``register``), and the ways to answer a job. The index makes
-the cost of an event depend on what the event changes, not on the number of jobs. ``worth`` has the arithmetic of plans.
+the cost of an event depend on what the event changes, not on the number of jobs. ``teams`` keeps quotas and fair shares
+in all steps, ``worth`` has the arithmetic of plans.
 """
 
 from stretto_core.arbiter.machine import ArbiterMachine

@@ -11,16 +11,23 @@ from stretto_messages.values import Plan, Resources
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
-from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, shortage
+from stretto_core.arbiter.teams import Reclaim
+from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger
 
 ROUNDING = Resources(1e-6, 0)
 """Tolerance for sums of fractions of cores."""
 
 
 def start_waiting(context: StepContext, now: float) -> list[Answer]:
-    """Start the waiting jobs that fit into the free resources."""
+    """Start the waiting jobs that fit into the free resources: first those within the quotas of their teams."""
     facts: list[Answer] = []
+    borrowing: list[JobState] = []
     for job in context.register.to_try(context.register.waiting):
+        if context.teams.limited and not context.teams.entitled(job):
+            borrowing.append(job)
+        elif job.proposal is not None:
+            facts += _start(context, job, job.proposal, now)
+    for job in borrowing:
         if job.proposal is not None:
             facts += _start(context, job, job.proposal, now)
     return facts
@@ -28,17 +35,17 @@ def start_waiting(context: StepContext, now: float) -> list[Answer]:
 
 def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: float) -> list[Answer]:
     """Start the job with the proposed plan, or with a smaller one that fits."""
-    free = context.free()
-    free_in_words = context.free_in_words()
+    free = context.teams.room(job, context.free())
+    free_in_words, limit_reasons = context.free_in_words(), context.teams.limit_in_words(job.team, context.free())
     if proposal.plan.resources.fits(free):
         return [context.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, free_in_words], now, proposal)]
     if not job.profile.fixed:
         smaller = fit_into(proposal.plan, job.profile.limits, free)
         if smaller is not None:
             reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {free_in_words}: reduced to fit"]
-            return [context.decide(job, "fit-capacity", smaller, reasons, now)]
+            return [context.decide(job, "fit-capacity", smaller, [*reasons, *limit_reasons], now)]
     least = job.least(proposal)
-    reasons = [free_in_words, f"the least that the job can start with is {in_words(least)}: it waits"]
+    reasons = [free_in_words, *limit_reasons, f"the least that the job can start with is {in_words(least)}: it waits"]
     if not least.fits(context.settings.capacity):
         reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
     return [*context.refuse(job, proposal.kind, proposal.plan, reasons), *_rebalance(context, job, least, now)]
@@ -46,25 +53,26 @@ def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: flo
 
 def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: float) -> list[Answer]:
     """Take the missing resources from jobs of no higher weight, the least important first; nothing if it is not enough.
+    Teams that borrow what the job's team has a right to give it back before, whatever their jobs' weights.
 
     Nothing is taken while any change is being applied, because it may free room soon.
     """
     if context.register.in_change:
         return []
     free = context.free()
-    if not least.fits(free + context.register.could_give(waiting.profile.weight) + ROUNDING):
+    weight = math.inf if context.teams.limited else waiting.profile.weight
+    if not least.fits(free + context.register.could_give(weight) + ROUNDING):
         return []
+    reclaim = Reclaim(context.teams, waiting, least, free)
     targets: list[tuple[JobState, Plan]] = []
-    for job in reversed(context.register.ordered(context.state.jobs)):
-        if job.plan is None or job.leaving_s is not None:
+    for job in reclaim.ordered(reversed(context.register.ordered(context.state.jobs))):
+        if job.plan is None or job.leaving_s is not None or job.profile.fixed:
             continue
-        if job.profile.fixed or job.profile.weight > waiting.profile.weight:
-            continue
-        smaller = give_back(job.plan, job.profile.limits, shortage(least, free))
+        smaller = give_back(job.plan, job.profile.limits, reclaim.missing_from(job))
         if smaller != job.plan:
             targets.append((job, smaller))
-            free = free + (job.plan.resources - smaller.resources)
-        if least.fits(free):
+            reclaim.take(job, job.plan.resources - smaller.resources)
+        if reclaim.complete:
             reason = f"{waiting.job} waits for {in_words(least)}; this job holds more than its least"
             return [context.decide(donor, "rebalance", plan, [reason], now) for donor, plan in targets]
     return []
@@ -95,18 +103,19 @@ def _measure(context: StepContext, job: JobState, plan: Plan, proposal: PlanProp
         reason = "the job runs under this plan already: nothing to change"
         same = PlanRefused(job=job.job, kind=proposal.kind, wanted=wanted, reasons=(reason,))
         return [same] if proposal.kind == "requested" else []
-    room = context.available() + plan.resources
+    room = context.available_to(job) + plan.resources
     if larger(wanted.resources, plan.resources).fits(room):
         return [context.decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
     more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
     job.refused = None
-    return context.refuse(job, proposal.kind, proposal.plan, [f"it needs {more} more, {left} are free"])
+    reasons = [f"it needs {more} more, {left} are free", *context.teams.limit_in_words(job.team, context.free())]
+    return context.refuse(job, proposal.kind, proposal.plan, reasons)
 
 
 def replace_server(context: StepContext, job: JobState, plan: Plan, pod: str) -> ReplacementDecided:
     """Decide if one more server of the plan's size may run until ``pod`` is gone; not while jobs wait to start."""
     server = replace(plan, ps=plan.ps + 1).resources - plan.resources
-    free = context.available()
+    free = context.available_to(job)
     reason = f"it needs {in_words(server)} beyond the plan, {in_words(free)} are free"
     granted = server.fits(free)
     if granted:

@@ -70,7 +70,7 @@ def task(context: StepContext) -> BackgroundTask | None:
         return None
     names = {job for job, version in pending.jobs.items() if _unchanged(context, job, version)}
     problem = contest(context, pending.begun_s, context.available(), names)
-    free = {name: min(amount, pending.room[name]) for name, amount in problem.free.items()}
+    free = {name: min(amount, pending.room.get(name, amount)) for name, amount in problem.free.items()}
     problem = replace(problem, free=free)
     plans = {
         each.job: {option.id: plan_of(context.register.offering[each.job], option) for option in each.options}

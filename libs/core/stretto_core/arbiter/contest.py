@@ -14,6 +14,7 @@ from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import relaxed
 from stretto_core.arbiter.selection.table import Table
 from stretto_core.arbiter.state import JobState
+from stretto_core.arbiter.teams import by_team, of_team
 from stretto_core.arbiter.worth import by_resource
 
 
@@ -36,14 +37,23 @@ def contest(context: StepContext, now: float, free: Resources, among: Container[
     """Return the problem over all jobs whose candidates are current and worth a change, or over those in ``among``."""
     samples_done, found = context.state.samples_done, list[Contender]()
     names = [name for name in context.register.offering if among is None or name in among]
-    for job in context.register.ordered(names):
-        options = _offer(context, job, context.register.offering[job.job], now)
+    ordered, shares = context.register.ordered(names), context.teams.shares()
+    offers = {job.job: _offer(context, job, context.register.offering[job.job], now) for job in ordered}
+    limits = context.teams.round_limits(offers, free)
+    for job in ordered:
+        options = offers[job.job]
         if options:
+            if job.team in limits:
+                options = [of_team(option, job.team) for option in options]
             remaining = max(job.profile.samples - samples_done.get(job.job, 0), 0)
             weight = job.profile.weight * job.urgency(samples_done.get(job.job, 0), now)
+            weight *= shares[job.team].factor if shares else 1.0
             throughput = context.register.offering[job.job].computed.throughput
             found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
-    return SelectionProblem(tuple(found), by_resource(free), context.settings.objective, context.settings.rho)
+    room = by_resource(free)
+    for team, limit in limits.items():
+        room |= by_team(by_resource(limit), team)
+    return SelectionProblem(tuple(found), room, context.settings.objective, context.settings.rho)
 
 
 def _offer(context: StepContext, job: JobState, prospect: Prospect, now: float) -> list[Option]:

@@ -10,7 +10,8 @@ from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanK
 
 from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
-from stretto_core.arbiter.worth import in_words
+from stretto_core.arbiter.teams import TeamShares
+from stretto_core.arbiter.worth import in_words, larger
 
 NAMED_MOST = 5
 """Pods named in a reason."""
@@ -24,6 +25,7 @@ class StepContext:
     def __init__(self, state: ArbiterState, settings: ArbiterSettings, select_name: str) -> None:
         self.state, self.settings, self.select_name = state, settings, select_name
         self.register = Register(state, settings)
+        self.teams = TeamShares(state, settings, self.register)
 
     @property
     def capacity(self) -> Resources:
@@ -37,7 +39,11 @@ class StepContext:
     def available(self) -> Resources:
         """Resources that running jobs may still get; none while a job waits that the empty cluster could start."""
         free = self.free()
-        return NOTHING if self.register.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
+        return NOTHING if self.teams.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
+
+    def available_to(self, job: JobState) -> Resources:
+        """Resources that this running job may still get."""
+        return NOTHING if self.teams.blocked(job.team) else larger(self.teams.room(job, self.available()), NOTHING)
 
     def free_in_words(self) -> str:
         """Describe the free resources out of the usable capacity, for reasons and refusals."""
@@ -67,6 +73,7 @@ class StepContext:
         job.version += 1
         job.applying, job.changed_s = True, now
         self.register.touch(job.job)
+        reasons += self.teams.borrowing_in_words(job.team)
         free = self.free()
         return PlanDecided(
             job=job.job,

@@ -162,7 +162,9 @@ class ArbiterMachine:
         if event.job in self.state.jobs:
             return
         self.state.submitted += 1
-        self.state.jobs[event.job] = JobState(event.job, event.profile, self.state.submitted, submitted_s=now)
+        self.state.jobs[event.job] = JobState(
+            event.job, event.profile, self.state.submitted, submitted_s=now, team=event.team
+        )
         self._context.register.touch(event.job)
 
     def _progressed(self, job: JobState, event: JobProgressed) -> None:

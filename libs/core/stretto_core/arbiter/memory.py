@@ -54,9 +54,11 @@ def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[A
         reason = f"the job's limits end at {high.ps} PSes of {high.ps_memory_bytes / GIB:.2f} GiB: raise them"
         return context.refuse(job, "memory", plan, [forecast, reason])
     has, would_have, free = job.footprint(plan), job.footprint(target), context.free()
+    limit_reasons = context.teams.limit_in_words(job.team, free)
+    free = context.teams.room(job, free)
     if not larger(would_have, has).fits(free + has):
         reason = f"{in_words(free)} are free, {in_words(would_have - has)} are missing"
-        return context.refuse(job, "memory", target, [forecast, reason])
+        return context.refuse(job, "memory", target, [forecast, reason, *limit_reasons])
     job.ps_memory_bytes = 0
     reasons = [forecast, "memory is decided at once: a PS that runs out loses more than any plan gains"]
     if target.ps > plan.ps:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -66,6 +66,7 @@ class Share(NamedTuple):
     changing: bool
     leaving: bool
     weight: float
+    team: str
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class Register:
         self._state, self._settings = state, settings
         self._held, self._without_room = Sum(), Sum()
         self._spare: dict[float, Sum] = {}
+        self._held_by_team: dict[str, Sum] = {}
         self._shares: dict[str, tuple[object, Share]] = {}
         self._prospects: dict[str, Prospect] = {}
         self._alarms: list[tuple[float, str]] = []
@@ -113,6 +115,15 @@ class Register:
     def held(self) -> Resources:
         """Resources that all jobs hold."""
         return self._held.total
+
+    def held_of(self, team: str) -> Resources:
+        """Return the resources that the jobs of a team hold."""
+        return self._held_by_team[team].total if team in self._held_by_team else NOTHING
+
+    @property
+    def teams(self) -> Collection[str]:
+        """Teams that hold anything."""
+        return self._held_by_team.keys()
 
     @property
     def without_room(self) -> Resources:
@@ -172,6 +183,12 @@ class Register:
         self._index(name)
 
     def _index(self, name: str) -> None:
+        waited = name in self.waiting.jobs
+        self._index_job(name)
+        if self._settings.quotas and (waited or name in self.waiting.jobs):
+            self.version += 1  # a waiting job may keep other teams from borrowing
+
+    def _index_job(self, name: str) -> None:
         job = self._state.jobs.get(name)
         self._update_share(name, job)
         for step in (self.short_of_memory, self.waiting):
@@ -221,12 +238,16 @@ class Register:
             self._count(old[1], -1)
         if job is not None and job.plan is not None:
             leaving, weight = job.leaving_s is not None, job.profile.weight
-            share = Share(job.held, job.without_room, spare(job, job.plan), job.changing, leaving, weight)
+            share = Share(job.held, job.without_room, spare(job, job.plan), job.changing, leaving, weight, job.team)
             self._shares[name] = inputs, share
             self._count(share, 1)
 
     def _count(self, share: Share, times: int) -> None:
         self._held.add(share.held, times)
+        held = self._held_by_team.setdefault(share.team, Sum())
+        held.add(share.held, times)
+        if held == Sum():
+            del self._held_by_team[share.team]
         self._without_room.add(share.without_room, times)
         if not share.leaving:
             self.in_change += times * share.changing

@@ -15,6 +15,7 @@ from stretto_core.arbiter.explanation import Choice, alternatives, why
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.state import JobState
+from stretto_core.arbiter.teams import Share
 
 ALTERNATIVES_MAX = 8
 
@@ -49,7 +50,7 @@ def choose(
     problem = contest(context, now, free)
     if not problem.contenders:
         return facts
-    selection = select(problem)
+    selection, shares = select(problem), context.teams.shares()
     found = outcome(context.select_name, problem, selection.chosen, selection.bound)
     if pending is not None and background_answer is not None:
         found = background.judged(context, select, problem, found, pending, background_answer)
@@ -68,7 +69,7 @@ def choose(
                 gain_fraction_min=context.settings.gain_fraction_min,
                 round=replace(found.round, term=term),
             )
-            facts.append(_improve(context, job, choice, now))
+            facts.append(_improve(context, job, choice, now, shares.get(job.team)))
     return facts
 
 
@@ -88,12 +89,15 @@ def _in_turn(context: StepContext, problem: SelectionProblem, chosen: list[Chose
     return [each for each in chosen if each.contender.job in first]
 
 
-def _improve(context: StepContext, job: JobState, choice: Choice, now: float) -> Answer:
+def _improve(context: StepContext, job: JobState, choice: Choice, now: float, share: Share | None) -> Answer:
     """Decide the chosen plan, with its reasons and alternatives."""
     plan, others, reasons = choice.candidate.plan, alternatives(choice, ALTERNATIVES_MAX), why(choice)
     if (urgency := job.urgency(context.state.samples_done.get(job.job, 0), now)) > 1:
         late = f"at {job.throughput:.0f} samples/s it ends after its deadline"
         reasons.append(f"{late}: its weight counts {urgency:.1f} times")
+    if share is not None:
+        held = f"team {job.team} holds {share.held:.0%} of the cluster, its fair share is {share.fair:.0%}"
+        reasons.append(f"{held}: its jobs' weights count {share.factor:.2f} times")
     if job.had_before(plan):
         job.returned_s = now
         reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")

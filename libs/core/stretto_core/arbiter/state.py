@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from stretto_messages.arbiter import PlanRefused
+from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, total
 
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.worth import larger, same_shape
+from stretto_core.model.teams import Quotas, TeamQuota
 from stretto_core.model.types import JobProfile
 
 URGENCY_MAX = 10.0
@@ -27,6 +29,8 @@ class ArbiterSettings:
     get to leave. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
     noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
     that comes meanwhile waits for all of them.
+
+    ``quotas``: those of teams (``arbiter.teams``); none: all jobs are one team's.
 
     ``background_algorithm`` solves rounds of a gap above ``background_gap`` again in the background; empty: no
     algorithm does. The jobs that may profit from it wait ``patience_s``, and it is given up after
@@ -50,6 +54,7 @@ class ArbiterSettings:
     patience_s: float = 1.0
     background_timeout_s: float = 60.0
     no_room_s: float = 300.0
+    quotas: Quotas = field(default_factory=dict[str, TeamQuota])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class JobState:
     submitted_s: float = 0.0
     completed: bool = False
     replacing: str = ""
+    team: str = DEFAULT_TEAM
     unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
 
     @property

@@ -114,6 +114,11 @@ def larger(one: Resources, other: Resources) -> Resources:
     return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
 
 
+def lesser(one: Resources, other: Resources) -> Resources:
+    """Return the smaller amount of each resource."""
+    return Resources(min(one.cpu_cores, other.cpu_cores), min(one.memory_bytes, other.memory_bytes))
+
+
 def shortage(wanted: Resources, free: Resources) -> Resources:
     """Return the part of ``wanted`` that is not free; zero for a resource that suffices."""
     gap = wanted - free

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.base import DEFAULT_TEAM, GIB, InvalidValue
 from stretto_messages.values import PLAN_FIELDS, Plan, Resources, Value, require
 
 
@@ -82,3 +82,4 @@ class JobOpened:
 
     job: str
     profile: JobProfile
+    team: str = DEFAULT_TEAM

@@ -25,16 +25,20 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
 
 from stretto_runtime.process.faults import SettingsFault
 
-Role = Literal["viewer", "submitter", "admin"]
+Role = Literal["viewer", "observer", "submitter", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""Each may do what those before it may."""
+"""Each may change what those before it may."""
+ALL_TEAMS: frozenset[Role] = frozenset({"observer", "admin"})
+"""Roles that read the jobs of all teams; the others read their own team's."""
 FILE = "gateway.tokens.json"
 PREFIX = "stretto_"
 """lets scanners for leaked secrets recognise a token"""
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+TeamName = Annotated[str, StringConstraints(pattern=JOB_PATTERN)]
 TAKEN = frozenset({"admin", "anonymous"})
 """names that the gateway gives to callers without one"""
 
@@ -52,6 +56,7 @@ class TokenEntry(BaseModel):
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN), AfterValidator(_free)]
     role: Role
+    team: TeamName = DEFAULT_TEAM
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     created_at: AwareDatetime
     expires_at: AwareDatetime | None = None
@@ -68,12 +73,19 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
-def issue(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, TokenEntry]:
-    """A new token and its entry. Raises SettingsFault: the name is not allowed."""
+def issue(
+    name: str, role: Role, now: datetime, expires_at: datetime | None = None, team: str = DEFAULT_TEAM
+) -> tuple[str, TokenEntry]:
+    """A new token and its entry. Raises SettingsFault: the name or the team is not allowed."""
     token = PREFIX + secrets.token_urlsafe(32)
     try:
-        entry = TokenEntry(name=name, role=role, sha256=digest_of(token), created_at=now, expires_at=expires_at)
-    except ValidationError:
+        entry = TokenEntry(
+            name=name, role=role, team=team, sha256=digest_of(token), created_at=now, expires_at=expires_at
+        )
+    except ValidationError as error:
+        if error.errors()[0]["loc"] == ("team",):
+            remedy = "give at most 63 lower-case letters, digits or hyphens"
+            raise SettingsFault(f"team {team!r} is refused: {remedy}") from None
         raise SettingsFault(
             f"name {name!r} is refused: give at most 63 lower-case letters, digits, dots, hyphens or underscores, and "
             f"none of {', '.join(sorted(TAKEN))}"

@@ -12,7 +12,7 @@ from runtime_counting import add
 from stretto_bus import Bus, Client
 from stretto_bus.ordered_consumer import read
 from stretto_runtime import EmbeddedServer
-from stretto_runtime.access.keys import EXTERNAL, KEEPER
+from stretto_runtime.access.keys import EXTERNAL
 from stretto_runtime.access.permissions import EXTERNAL_STREAM
 
 
@@ -38,7 +38,8 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
     assert taken.returncode == 0, taken.stderr
     assert "STRETTO: 1 messages up to 1" in taken.stdout
     async with empty_server(tmp_path / "other") as (other, restored):
-        keeper = {"STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(other.login(KEEPER).credentials)}
+        assert other.keys is not None
+        keeper = {"STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(other.keys.keeper_folder)}
         assert command(other, "operator", "provision", **keeper).returncode == 0
         for value in range(3):
             await restored.publish(add("job-b", value))

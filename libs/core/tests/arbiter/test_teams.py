@@ -1,0 +1,217 @@
+"""Quotas of teams bind, idle quota is borrowed and comes back, and shares leave the bound of a round proven."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from arbiter_builders import busy_cluster, event_of, offer
+from closed_loop import plan, profile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from job_builders import candidate, candidates_computed, job_ended, plan_applied, plan_proposed
+from selection_problems import brute_force
+from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.selection import Selection, SelectionProblem
+from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.state import ArbiterSettings, JobState
+from stretto_core.arbiter.worth import shortage
+from stretto_core.machine import Tick
+from stretto_core.model.teams import TeamQuota, quota_of
+from stretto_core.model.types import JobOpened
+from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import GIB
+from stretto_messages.values import NOTHING, Resources, total
+
+from .test_invariants import CAPACITY
+
+QUOTAS = {
+    "ads": TeamQuota(cores=3.0, memory_gib=7.0, weight=2.0),
+    "feed": TeamQuota(cores=4.0, memory_gib=8.0),
+    "search": TeamQuota(cores=3.0, memory_gib=6.0, borrow=False),
+}
+
+
+class Cluster:
+    """An arbiter under quotas, told of jobs in teams; ``problems`` of its rounds, with the answers."""
+
+    def __init__(self, quotas: Mapping[str, TeamQuota], capacity: Resources = CAPACITY, **more: float) -> None:
+        self.problems: list[tuple[SelectionProblem, Selection]] = []
+        self.quotas, self.capacity = quotas, capacity
+        limits = ArbiterSettings(capacity, quotas=quotas, background_algorithm="", **more)  # type: ignore[arg-type]
+        self.machine = ArbiterMachine(None, limits, self._select)
+        self.now = 0.0
+
+    def _select(self, problem: SelectionProblem) -> Selection:
+        self.problems.append((problem, hull(problem)))
+        return self.problems[-1][1]
+
+    def tell(self, event: object) -> list[object]:
+        self.now += 1.0
+        return [action.fact for action in self.machine.handle(event, self.now)]  # type: ignore[arg-type]
+
+    def start(self, job: str, team: str, workers: int = 1, **spec: object) -> list[object]:
+        """Submit a job and propose a plan: a worker and a PS take a core each."""
+        self.tell(JobOpened(job, profile(10**7, **spec), team))  # type: ignore[arg-type]
+        return self.tell(plan_proposed(job, "warm-start", plan(workers), 0.1, ("r",)))
+
+    def applied(self, job: str) -> list[object]:
+        state = self.machine.state.jobs[job]
+        assert state.plan is not None
+        return self.tell(plan_applied(job, state.version, state.plan, 2.0))
+
+    def held(self, team: str) -> Resources:
+        return total(job.held for job in self.machine.state.jobs.values() if job.team == team)
+
+    def borrowed(self, team: str) -> Resources:
+        return shortage(self.held(team), quota_of(self.quotas, team).limit)
+
+    def owners(self) -> list[JobState]:
+        """Jobs that wait although their least fits the quota of their team."""
+        return [
+            job
+            for job in self.machine.state.jobs.values()
+            if job.plan is None and job.proposal is not None
+            if job.least(job.proposal).fits(quota_of(self.quotas, job.team).limit - self.held(job.team))
+            if job.least(job.proposal).fits(self.capacity)
+        ]
+
+
+def scripts(cluster: Cluster, seed: int, teams: tuple[str, ...]) -> Iterator[tuple[object, float]]:
+    """Likely events of eight jobs, in these teams by turns, and the seconds before each."""
+    rng = random.Random(seed)
+    names = [f"job-{number}" for number in range(8)]
+    for _ in range(150):
+        event = Tick() if rng.random() < 0.1 else event_of(cluster.machine, busy_cluster(rng, cluster.machine, names))
+        if isinstance(event, JobOpened):
+            event = replace(event, team=teams[names.index(event.job) % len(teams)])
+        yield event, rng.choice([0.0, 0.5, 2.0, 20.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.proof
+def test_a_team_exceeds_its_quota_only_while_nobody_waits_for_his_own(seed: int) -> None:
+    """Goal: quotas bind; nobody borrows what another team asks for; the cluster is never overdrawn.
+
+    Method: random events of jobs in three teams; after each, holdings against quotas, counted from the state.
+    """
+    cluster = Cluster(QUOTAS, apply_timeout_s=90.0)
+    for event, wait_s in scripts(cluster, seed, tuple(QUOTAS)):
+        cluster.now += wait_s
+        before = {team: cluster.borrowed(team) for team in QUOTAS}
+        cluster.tell(event)
+        assert cluster.machine.state.claimed().fits(CAPACITY)
+        assert cluster.borrowed("search") == NOTHING, "it may not borrow"
+        for team in QUOTAS:
+            if not cluster.borrowed(team).fits(before[team]):
+                assert not [job.job for job in cluster.owners() if job.team != team]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.proof
+def test_one_team_is_decided_as_without_teams(seed: int) -> None:
+    """Goal: with one team nothing changes. Method: the same events without quotas, and in one team with a weight."""
+    alone, team = Cluster({}), Cluster({"ads": TeamQuota(weight=3.0), "feed": TeamQuota(cores=1.0)})
+    for event, wait_s in scripts(alone, seed, ("ads",)):
+        alone.now = team.now = alone.now + wait_s
+        assert alone.tell(event) == team.tell(event)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.proof
+def test_a_round_keeps_quotas_and_its_bound_holds_under_them(seed: int) -> None:
+    """Goal: value, bound and gap of a round are those of the weighted and limited problem.
+
+    Method: every round's problem of random events is solved by trying all choices; none exceeds the stated bound. What
+    a round gives keeps every team's quota if another team had an option within its own.
+    """
+    cluster = Cluster(QUOTAS, settle_s=0.0, round_s=0.0)
+    for event, wait_s in scripts(cluster, seed, tuple(QUOTAS)):
+        cluster.now += wait_s
+        before = {team: cluster.borrowed(team) for team in QUOTAS}
+        decided = [fact for fact in cluster.tell(event) if isinstance(fact, PlanDecided) and fact.round is not None]
+        for problem, selection in cluster.problems:
+            best = brute_force(problem)
+            assert selection.value <= best * (1 + 1e-9)
+            assert best <= selection.bound * (1 + 1e-9)
+            assert all(fact.round is not None and fact.round.bound == selection.bound for fact in decided)
+        cluster.problems.clear()
+        growing = {cluster.machine.state.jobs[fact.job].team for fact in decided}
+        borrowing = {team for team in growing if not cluster.borrowed(team).fits(before[team])}
+        assert not borrowing or len(growing) == 1, "a team got its own and another one borrowed, in one round"
+
+
+def test_idle_quota_is_borrowed_and_comes_back_whatever_the_priority() -> None:
+    """Goal: an owner gets its quota back from a borrower of a higher priority, by a smaller plan, at the next decision.
+
+    Method: ads fills the cluster, feed submits a job within its quota; then the job of ads is told to be smaller.
+    """
+    quotas = {"ads": TeamQuota(cores=4.0), "feed": TeamQuota(cores=4.0)}
+    cluster = Cluster(quotas, Resources(8.0, 100 * GIB))
+    (lent,) = cluster.start("big", "ads", workers=7, weight=5.0)
+    assert isinstance(lent, PlanDecided)
+    assert lent.plan.resources.cpu_cores == 8.0
+    assert any("team ads borrows 4 cores and 0.00 GiB beyond its quota of 4 cores" in each for each in lent.reasons)
+    cluster.applied("big")
+    refused, taken = cluster.start("late", "feed", workers=2)
+    assert isinstance(refused, PlanRefused)
+    assert isinstance(taken, PlanDecided)
+    assert (taken.job, taken.kind) == ("big", "rebalance")
+    assert cluster.owners()
+    granted = cluster.applied("big")
+    assert [fact.job for fact in granted if isinstance(fact, PlanDecided)] == ["late"]
+    assert cluster.held("ads").cpu_cores >= 4.0, "nobody takes what is within a quota"
+
+
+def test_a_team_at_its_quota_waits_for_its_own_room_and_blocks_nobody() -> None:
+    """Goal: a job beyond a quota that may not borrow waits, says why, and lets other teams grow.
+
+    Method: two jobs of a team with a quota for one, then a candidate of another team's job, in an idle cluster.
+    """
+    quotas = {"search": TeamQuota(cores=2.0, borrow=False), "feed": TeamQuota(cores=6.0)}
+    cluster = Cluster(quotas, Resources(12.0, 100 * GIB), settle_s=0.0)
+    assert isinstance(cluster.start("one", "search")[0], PlanDecided)
+    (refused,) = cluster.start("two", "search")
+    assert isinstance(refused, PlanRefused)
+    reason = "team search holds 2 cores and 2.00 GiB, its quota is 2 cores and any memory; it may not borrow"
+    assert any(
+        each.startswith(reason.split(" and ")[0]) and each.endswith("it may not borrow") for each in refused.reasons
+    )
+    cluster.start("free", "feed")
+    cluster.applied("free")
+    cluster.now += 100.0
+    grown = offer(cluster.machine, "free", cluster.now, (4, 3000.0))
+    assert [(fact.job, fact.plan.workers) for fact in grown] == [("free", 4)]
+    started = [fact for fact in (*cluster.tell(job_ended("one", "gone")), *cluster.tell(Tick()))]
+    assert [fact.job for fact in started if isinstance(fact, PlanDecided)] == ["two"]
+
+
+def test_a_round_prefers_the_team_below_its_fair_share_and_says_so() -> None:
+    """Goal: of equal jobs the one of the team with the smaller weighted share grows. Method: room for one of two."""
+
+    def grown(quotas: Mapping[str, TeamQuota]) -> tuple[str, tuple[str, ...]]:
+        cluster = Cluster(quotas, Resources(11.0, 100 * GIB), settle_s=0.0, round_s=1000.0)
+        for job, team, workers in (("a", "ads", 3), ("b", "ads", 1), ("z", "feed", 1)):
+            cluster.start(job, team, workers)
+            cluster.applied(job)
+        for job in ("b", "z"):
+            cluster.now += 0.1
+            state = cluster.machine.state.jobs[job]
+            assert state.plan is not None
+            rows = (candidate(replace(state.plan, workers=4), 4000, 3999, 4001, 0.4, 5.0, 3000.0),)
+            cluster.tell(candidates_computed(job, state.version, state.plan, 1000.0, rows))
+        cluster.now += 1000.0
+        facts = [fact for fact in cluster.tell(Tick()) if isinstance(fact, PlanDecided)]
+        (fact,) = facts
+        return fact.job, fact.reasons
+
+    assert grown({})[0] == "b"
+    job, reasons = grown({"ads": TeamQuota(), "feed": TeamQuota()})
+    assert job == "z"
+    assert any("team feed holds 18% of the cluster, its fair share is 50%" in each for each in reasons), reasons
+    assert grown({"ads": TeamQuota(weight=100.0), "feed": TeamQuota()})[0] == "b"
