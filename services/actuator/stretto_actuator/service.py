@@ -143,7 +143,14 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             held[0].follow(machine.state)
             return
         reconciler = Reconciler(key, machine.state, self, self._backend, self.settings)
-        self._reconcilers[key] = reconciler, asyncio.create_task(reconciler.run(), name=f"reconcile {key}")
+        task = asyncio.create_task(reconciler.run(), name=f"reconcile {key}")
+        self._reconcilers[key] = reconciler, task
+        task.add_done_callback(lambda done: self._drop(key, done))
+
+    def _drop(self, key: str, task: asyncio.Task[None]) -> None:
+        """Let go of a reconciler that has nothing left to do: a finished job would keep it for ever."""
+        if self._reconcilers.get(key, (None, None))[1] is task:
+            del self._reconcilers[key]
 
     async def released(self, key: str) -> None:
         _, task = self._reconcilers.pop(key, (None, None))

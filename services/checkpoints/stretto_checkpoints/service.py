@@ -53,9 +53,16 @@ class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachin
         held = self._takers.get(key)
         if held is None or held[1].done():
             taker = Taker(key, machine.state, self, self.settings)
-            self._takers[key] = taker, asyncio.create_task(taker.run(), name=f"checkpoints {key}")
+            task = asyncio.create_task(taker.run(), name=f"checkpoints {key}")
+            self._takers[key] = taker, task
+            task.add_done_callback(lambda done: self._drop(key, done))
         else:
             held[0].follow(machine.state)
+
+    def _drop(self, key: str, task: asyncio.Task[None]) -> None:
+        """Let go of a taker that has nothing left to do: a finished job would keep it for ever."""
+        if self._takers.get(key, (None, None))[1] is task:
+            del self._takers[key]
 
     async def released(self, key: str) -> None:
         _, task = self._takers.pop(key, (None, None))

@@ -220,8 +220,11 @@ def test_late_word_of_an_older_layout_is_ignored() -> None:
 
 def test_cancelled_job_only_stops() -> None:
     cluster = started(plan(workers=2))
+    assert not cluster.machine.ended
     cluster.tell(job_cancelled())
+    assert not cluster.machine.ended, "its pods are to be stopped"
     cluster.run()
+    assert cluster.machine.ended
     assert cluster.pods == {}
     assert not cluster.told(JobFailed)
     assert not cluster.told(JobFinished)
