@@ -98,6 +98,10 @@ class Gateway:
     def audit(self, name: str) -> Json:
         return self._ask("GET", f"/jobs/{name}/audit")
 
+    def audit_log(self) -> bytes:
+        """Return the audit log, an entry a line."""
+        return self._answer("GET", "/audit-log").content
+
     def cancel(self, name: str, reason: str = "") -> Json:
         return self._ask("DELETE", f"/jobs/{name}", params={"reason": reason})
 
@@ -164,6 +168,9 @@ class Gateway:
         raise CliError(f"the gateway at {self.url} went away: {reason}; see `stretto status`")
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
+        return self._answer(method, path, **options).json()
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._sending():
             deadline = time.monotonic() + PATIENCE_S
             while (response := self._once(method, path, **options)).status_code == 429:
@@ -174,7 +181,7 @@ class Gateway:
                 time.sleep(pause_s)
         if response.status_code >= 400:
             raise self._problem(response)
-        return response.json()
+        return response
 
     def _once(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:

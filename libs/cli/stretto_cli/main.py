@@ -25,7 +25,7 @@ from .options import check_environment, complaints
 
 COMMANDS = (
     *("up", "down", "status", "backup", "restore"),
-    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit"),
+    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit", "audit-log"),
     *("watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),
 )
@@ -48,7 +48,7 @@ def load(name: str) -> Any:
     alone = typer.Typer(rich_markup_mode="rich")
     alone.callback()(stretto)  # Typer makes a group only of two commands, or of one with a callback
     if name in COMMANDS:
-        import_module(f".commands.{name}", __package__).register(alone)
+        import_module(f".commands.{name.replace('-', '_')}", __package__).register(alone)
     elif (point := plugged_in().get(name)) is not None:
         try:
             point.load().register(alone)

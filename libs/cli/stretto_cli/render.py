@@ -16,7 +16,7 @@ from .client import Event
 from .options import console
 
 Json = dict[str, Any]
-FREQUENT_EVENTS = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured", "change-audited"})
+FREQUENT_EVENTS = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
 """Events so frequent that people see them only on request."""
 WIDTH_WITH_TIMES = 100
 """From this many columns on, the list of jobs has room for the times of submission."""
@@ -141,7 +141,6 @@ def _last_line(detail: str) -> str:
 _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {d['spec']['dataset']['samples']:,} samples",
     "job-cancelled": lambda d: d["reason"],
-    "change-audited": lambda d: " ".join(filter(None, (d["actor"], d["action"], d["outcome"], d["problem"]))),
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {p['samples']:,} samples" for p in d["partitions"]), *["closed"] * d["closed"]]

@@ -53,6 +53,9 @@ STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildca
 """Subject transform of both streams: a subject that fits the pattern is stored with the job's partition in front."""
 
 DEAD_LETTERS = "DLQ"
+AUDIT = "AUDIT"
+AUDIT_SUBJECT = "audit.gateway"
+"""Stream of the audit log, and its one subject. Only the gateway reads it: its entries name people."""
 STATE = "KV_STATE"
 STATE_PREFIX = "$KV.STATE."
 """Bucket of members, owners and snapshots, and the prefix of its subjects."""
@@ -184,7 +187,6 @@ CHANNELS: tuple[Channel, ...] = (
     ),
     _event("gateway", "plan-requested", gateway.PlanRequested, cluster("arbiter")),
     _event("gateway", "data-arrived", gateway.DataArrived, "dispatcher"),
-    _event("gateway", "change-audited", gateway.ChangeAudited),
     _event("profiler", "profile-measured", profiler.ProfileMeasured, "fitter", "planner", "oom"),
     _event("profiler", "straggler-detected", profiler.StragglerDetected, "dispatcher"),
     _event("profiler", "straggler-cleared", profiler.StragglerCleared, "dispatcher"),

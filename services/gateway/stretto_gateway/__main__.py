@@ -106,8 +106,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
     stream = StreamBus(tracing)
     gateway = Gateway(stream, settings, time.time)
-    audit = AuditLog(stream, time.monotonic)
-    servers = [(Server(configured(create_app(gateway, access, audit), settings)), listener)]
+    audit = AuditLog(stream, time.monotonic, time.time)
+    servers = [(Server(configured(create_app(gateway, access, audit, stream.audit_lines), settings)), listener)]
     if settings.health_port:  # a second server in plain HTTP, for those who monitor the process
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))

@@ -1,22 +1,25 @@
-"""The audit log: every requested change becomes an event with its actor and its outcome."""
+"""The audit log: every requested change becomes an entry with its actor and its outcome, chained to the one before."""
 
 from __future__ import annotations
 
-import uuid
+import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
-from stretto_bus.faults import Fault
-from stretto_messages.base import JobId, Message
+from stretto_bus.faults import BusFault, Fault
+from stretto_messages.base import JobId
 from stretto_messages.gateway import NO_JOB, ChangeAudited
+from stretto_wire.audit_log import FIRST, AuditEntry, hash_of, line_of
 
 from .buckets import Buckets
 
 REFUSALS_PER_S, REFUSALS_BURST = 0.2, 20
-"""Refusals of one actor that become events; further ones are only counted, in the next event."""
+"""Refusals of one actor that become entries; further ones are only counted, in the next entry."""
+RACES_MAX = 20
+"""Times that another replica may append first before this one gives up."""
 log = structlog.get_logger("stretto.gateway")
 _JOB = TypeAdapter(JobId)
 
@@ -24,7 +27,13 @@ _JOB = TypeAdapter(JobId)
 class Bus(Protocol):
     """The part of the bus that the log needs."""
 
-    async def publish(self, message: Message, msg_id: str) -> int | None: ...
+    async def last_audited(self) -> tuple[int, bytes]:
+        """Return sequence and text of the last entry; 0 and nothing if there is none."""
+        ...
+
+    async def append_audited(self, line: bytes, last: int) -> int | None:
+        """Store an entry; returns its sequence. None: the last entry is another than ``last``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,13 @@ class Change:
 class AuditLog:
     """Stores each change before its answer is sent."""
 
-    def __init__(self, bus: Bus, clock: Callable[[], float]) -> None:
-        """``clock`` is monotonic."""
+    def __init__(self, bus: Bus, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        """``clock`` is monotonic; ``wall_clock`` says when an entry was made."""
         self._bus = bus
+        self._wall_clock = wall_clock
+        self._appending = asyncio.Lock()
+        self._last: tuple[int, str] | None = None
+        """Sequence and hash of the last entry that this replica knows."""
         self._clock = clock
         self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
         self._suppressed = 0
@@ -59,14 +72,29 @@ class AuditLog:
         suppressed, self._suppressed = self._suppressed, 0
         message = audited(change, suppressed)
         try:
-            await self._bus.publish(message, f"gateway:audit:{uuid.uuid4().hex}")
+            async with self._appending:
+                await self._append(message)
         except Fault as fault:
             self._suppressed += suppressed + refused
             log.error("a change could not be stored in the audit log", fault=str(fault), **asdict(message))
 
+    async def _append(self, message: ChangeAudited) -> None:
+        """Store the entry behind the last one. Raises Fault: not stored, or not known whether."""
+        for _ in range(RACES_MAX):
+            if self._last is None:
+                seq, line = await self._bus.last_audited()
+                self._last = seq, hash_of(line) if seq else FIRST
+            (last, previous), self._last = self._last, None  # unknown, unless this one is stored
+            line = line_of(AuditEntry(previous=previous, time_s=self._wall_clock(), change=message))
+            stored = await self._bus.append_audited(line, last)
+            if stored is not None:
+                self._last = stored, hash_of(line)
+                return
+        raise BusFault(f"other replicas appended first {RACES_MAX} times")
+
 
 def audited(change: Change, suppressed: int) -> ChangeAudited:
-    """Make the event. The job is what a client wrote in the address, so it may be any text."""
+    """Make the record. The job is what a client wrote in the address, so it may be any text."""
     try:
         job = _JOB.validate_python(change.job)
     except ValidationError:

@@ -16,7 +16,7 @@ from stretto_bus.writer import Fence
 from stretto_messages.base import Message
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, STATE, STATE_PREFIX
 
 from .problems import Problem
 from .spent_names import Shard
@@ -71,6 +71,24 @@ class StreamBus:
         if last is not None:
             return await self._reached.publish_after(last, message, msg_id, trace)
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
+
+    async def last_audited(self) -> tuple[int, bytes]:
+        """Return sequence and text of the last entry of the audit log; 0 and nothing if there is none."""
+        found = await read(self._bus, AUDIT, [AUDIT_SUBJECT], deliver_policy="last_per_subject")
+        return (found[-1].seq, found[-1].data) if found else (0, b"")
+
+    async def append_audited(self, line: bytes, last: int) -> int | None:
+        """Store an entry of the audit log; None: its last entry is another than ``last``. Raises BusFault."""
+        try:
+            return await self._bus.store(AUDIT_SUBJECT, line, Fence(AUDIT_SUBJECT, last).headers())
+        except Fenced:
+            return None
+
+    async def audit_lines(self) -> AsyncIterator[bytes]:
+        """Yield the entries of the audit log, in their order. Raises BusFault."""
+        async with aclosing(scan(self._bus, AUDIT, [AUDIT_SUBJECT])) as source:
+            async for stored in source:
+                yield stored.data
 
     async def call(self, request: Message, timeout_s: float) -> Message:
         """Ask the owner of a job. Raises CallTimeout, or Problem if it refused."""

@@ -11,7 +11,6 @@ import stretto_wire as wire
 from stretto_messages.actuator import JobFinished
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.gateway import ChangeAudited
 from stretto_messages.planner import HistoryRecorded
 
 from . import views
@@ -47,8 +46,6 @@ class Projection:
         if seq <= self.last_seq:
             return None
         self.last_seq = seq
-        if isinstance(message, ChangeAudited):  # the audit log is not part of a job
-            return None
         if isinstance(message, HistoryRecorded):
             self._record_history(message, time_s)
             return self.jobs.get(message.job)

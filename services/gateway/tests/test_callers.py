@@ -157,10 +157,10 @@ def client(running: Running, token: str | None) -> httpx.Client:
 
 
 def told_of(running: Running, **wanted: Any) -> list[dict[str, Any]]:
-    """The audit events with these fields."""
+    """The changes in the audit log with these fields."""
     with running.http() as http:
-        text = http.get("/events", params={"follow": False, "event": "change-audited"}).text
-    events = [json.loads(line[6:])["data"] for line in text.splitlines() if line.startswith("data: ")]
+        text = http.get("/audit-log").text
+    events = [json.loads(line)["change"] for line in text.splitlines()]
     return [event for event in events if all(event[name] == value for name, value in wanted.items())]
 
 

@@ -268,7 +268,7 @@ def test_a_change_is_told_whatever_a_believed_proxy_passes_on_as_an_address(tmp_
     with installed(tmp_path, {"STRETTO_GATEWAY_PROXIES": "*"}) as running, running.http() as http:
         document = spec()
         assert http.post("/jobs", json=document, headers={"X-Forwarded-For": "x" * 5000}).status_code == 201
-        text = http.get("/events", params={"follow": False, "event": "change-audited"}).text
+        text = http.get("/audit-log").text
     assert f'"job":"{document["name"]}"' in text.replace(" ", "")
 
 

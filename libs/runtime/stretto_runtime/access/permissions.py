@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_wire.inboxes import IMPORTED, inbox_of, inbox_of_pod
 from stretto_wire.registry import (
+    AUDIT,
+    AUDIT_SUBJECT,
     CHANNELS,
     DEAD_LETTERS,
     FORWARDER,
@@ -29,6 +31,8 @@ from stretto_wire.registry import (
 EXTERNAL_STREAM = "EVENTS"
 """in the account of each tool outside: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
 
+AUDITOR = "gateway"
+"""writes the audit log and is the only service to read it"""
 POD_ROLES = ("worker", "ps")
 POD_ANSWER_S = 3600.0
 """Time within which a pod may answer a request: a bound of the settings that say how long services wait."""
@@ -65,10 +69,18 @@ def rights_of(user: str) -> Rights:
         return _forwarder_rights()
     own = [f"evt.v1.{user}.>", f"journal.{user}.*", f"fence.{user}.*", "dlq.>", f"{STATE_PREFIX}*.{user}.>"]
     reads_telemetry = any(c.kind == "tel" and user in c.readers for c in CHANNELS)
-    streams = (STREAM, STATE, DEAD_LETTERS, *((TELEMETRY,) if reads_telemetry else ()))
+    streams = (
+        STREAM,
+        STATE,
+        DEAD_LETTERS,
+        *((TELEMETRY,) if reads_telemetry else ()),
+        *((AUDIT,) if user == AUDITOR else ()),
+    )
     reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in ("CREATE", "DELETE", "MSG.NEXT") for stream in streams]
     reading += [f"$JS.FC.{stream}.>" for stream in streams]
     reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in (STREAM, TELEMETRY)]
+    if user == AUDITOR:
+        own.append(AUDIT_SUBJECT)
     return Rights(
         publish=(*own, *_asked_by(user), *_inboxes_of_callers(user), *reading),
         subscribe=(f"rpc.v1.{user}.>", f"{inbox_of(user)}.>"),

@@ -14,6 +14,8 @@ from stretto_bus.login import Login
 from stretto_bus.writer import SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_wire.registry import (
+    AUDIT,
+    AUDIT_SUBJECT,
     DEAD_LETTERS,
     EVENTS_KEPT_S,
     PATTERN_OF_STREAM,
@@ -59,7 +61,10 @@ def streams(
     common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
     if sync_interval:
         common["metadata"] = {SYNC_METADATA: sync_interval}
-    return [common | each for each in (_facts(max_bytes), _telemetry(telemetry_max_bytes), _dead_letters(), _state())]
+    return [
+        common | each
+        for each in (_facts(max_bytes), _telemetry(telemetry_max_bytes), _dead_letters(), _audit(), _state())
+    ]
 
 
 def _facts(max_bytes: int) -> dict[str, Any]:
@@ -112,6 +117,20 @@ def _dead_letters() -> dict[str, Any]:
         "max_bytes": 1 << 30,
         "max_age": EVENTS_KEPT_S * SECOND_NS,
         "duplicate_window": DUPLICATE_WINDOW_S * SECOND_NS,
+    }
+
+
+def _audit() -> dict[str, Any]:
+    """The audit log. When it is full it refuses, and changes go to the gateway's own log."""
+    return {
+        "name": AUDIT,
+        "description": "the audit log, for the gateway only; each entry has the hash of the one before",
+        "subjects": [AUDIT_SUBJECT],
+        "discard": "new",
+        "max_bytes": 1 << 30,
+        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "deny_delete": True,
+        "deny_purge": True,
     }
 
 

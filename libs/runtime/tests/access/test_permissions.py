@@ -21,7 +21,7 @@ from stretto_wire.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
-STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "EVENTS")
+STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT", "EVENTS")
 OUTSIDE = ("external", KEEPER)
 PODS = {"worker": "worker-0", "ps": "ps-1"}
 EVERYBODY = (*SERVICES, *OUTSIDE, *PODS)
@@ -125,6 +125,8 @@ async def test_state_and_streams_are_nobodys_but_their_owners(who: str, server: 
         for service in SERVICES:
             for subject in (f"journal.{service}.0", f"fence.{service}.0", f"$KV.STATE.owner.{service}.0"):
                 assert await tried.may_publish(subject) == (who == service), subject
+        assert await tried.may_publish("audit.gateway") == (who == "gateway")
+        assert not await tried.may_subscribe("audit.>")
         for stream in STREAMS:
             for verb in MANAGING:
                 expected = (verb, stream) in ALLOWED_MANAGING.get(who, ())
@@ -142,7 +144,7 @@ async def test_state_and_streams_are_nobodys_but_their_owners(who: str, server: 
 def may_consume(who: str, verb: str, stream: str) -> bool:
     if who == "external":
         return stream == "EVENTS"
-    readers = {"EVENTS": (), "TELEMETRY": ("profiler", "gateway")}.get(stream, SERVICES)
+    readers = {"EVENTS": (), "AUDIT": ("gateway",), "TELEMETRY": ("profiler", "gateway")}.get(stream, SERVICES)
     return who in readers and verb in ("CONSUMER.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE")
 
 

@@ -1,0 +1,47 @@
+"""``stretto audit-log``: export who changed what, and prove that no entry was changed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from stretto_wire.audit_log import verify as verified
+from stretto_wire.errors import WireError
+
+from ..errors import CliError
+from ..options import DEFAULT_FOLDER, FolderOption, TokenOption, UrlOption, connect, example
+
+VerifyOption = Annotated[bool, typer.Option("--verify", help="Check the chain instead of printing the entries.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("audit-log", rich_help_panel="Jobs", epilog=example("stretto audit-log --verify"))(audit_log)
+
+
+def audit_log(
+    verify: VerifyOption = False,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Print the audit log as JSON lines, oldest first. Needs an admin's token.
+
+    Each line has the SHA-256 of the line before. With --verify the chain is checked, and exit status 0 means that no
+    entry between the first and the last was changed, added or removed. Keep the last hash elsewhere: entries that were
+    cut off at the end leave no trace in the chain itself.
+    """
+    with connect(folder, url, token) as gateway:
+        lines = gateway.audit_log().splitlines()
+    if not verify:
+        sys.stdout.write("".join(f"{line.decode()}\n" for line in lines))
+        return
+    try:
+        found = verified(lines)
+    except WireError as error:
+        raise CliError(f"the audit log is not whole: {error}") from None
+    begin = "from the installation's first" if found.first else "from the oldest that is kept"
+    sys.stdout.write(
+        f"{found.entries} entries, {begin} on, are whole; the last has the hash {found.last_hash or '-'}\n"
+    )
