@@ -44,10 +44,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, job_file: tuple[str, str]) -> dict[str, str]:
-    """Type every command of the block but the last; returns the output of each by its name."""
+    """Type every command of the block but the last; returns the output of each by its name.
+
+    The backup goes beside the state instead of the checkout.
+    """
     printed: dict[str, str] = {}
     for command in OWN_JOB[:-1]:
-        done = shell(command.replace(*job_file), STRETTO_STATE_FOLDER=str(folder))
+        typed = command.replace(*job_file).replace(" backups/", f" {folder.parent}/backups/")
+        done = shell(typed, STRETTO_STATE_FOLDER=str(folder))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         printed[command.split()[1]] = done.stdout
     return printed

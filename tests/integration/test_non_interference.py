@@ -52,7 +52,7 @@ CLUSTER = {"cpu_cores": 16.0, "memory_bytes": 64 * GIB}
 SERVICES: dict[type[Service[Any, Any, Any]], dict[str, Any]] = {
     Profiler: {"window_s": 0.5}, Fitter: {}, Planner: CLUSTER, Arbiter: CLUSTER, Dispatcher: {}, Oom: {},
 }  # fmt: skip
-STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ")
+STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT")
 SHARED = ("journal", "fence", "cursor", "mark", "owner", "member")
 """First tokens of subjects that belong to a partition or a replica, and change as time goes on."""
 BY_THE_CLOCK = f"STRETTO {partition_of(VICTIM)}.evt.v1.dispatcher.job-progressed.{VICTIM}"

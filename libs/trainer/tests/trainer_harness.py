@@ -37,6 +37,7 @@ from stretto_messages.pods import (
     PsReported,
     WorkerReported,
 )
+from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_messages.values import ParameterServer, Shard
 from stretto_wire import registry
 from stretto_wire.codec import decode, encode
@@ -223,7 +224,8 @@ class Cluster:
 
     async def _telemetry(self, message: Any) -> None:
         report = registry.parse(message.subject, message.data)
-        assert message.headers["ce-id"] == message.headers["Nats-Msg-Id"]
+        assert message.headers["ce-id"]
+        assert not [name for name in message.headers if name.startswith("Nats-")]
         self.reports.append(report)
 
     async def _rpc(self, message: Any) -> None:
@@ -250,6 +252,8 @@ class Cluster:
             )
         if isinstance(request, NextShard):
             return self._next(request)
+        if isinstance(request, GetReportInterval):
+            return GetReportIntervalReply(job=self.job, interval_s=1.0)
         if isinstance(request, ShardHeartbeat):
             held = self.leased.get(request.pod)
             same = held is not None and (held.id, held.attempt) == (request.shard, request.attempt)

@@ -92,7 +92,10 @@ class Bus(EventSource, Protocol):
 
 
 class Gateway:
-    """The read model, kept up to date, and the changes that users request."""
+    """The read model, kept up to date, and the changes that users request.
+
+    Larger than 250 lines: every change is judged by the read model, and waits until that shows it.
+    """
 
     def __init__(self, bus: Bus, settings: GatewaySettings, clock: Callable[[], float]) -> None:
         self.projection = Projection()

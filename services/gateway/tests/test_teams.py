@@ -93,7 +93,7 @@ def routes() -> list[tuple[str, str]]:
     """Return method and path of every route of the gateway."""
     access = Access("own", TokenFile(Path("none"), time.monotonic), None, Buckets(0, 1), time.monotonic)
     gateway = Gateway(cast(Any, None), GatewaySettings(), time.time)
-    edge = cast(Any, create_app(gateway, access, cast(Any, None)))
+    edge = cast(Any, create_app(gateway, access, cast(Any, None), cast(Any, None)))
 
     def flat(candidates: Iterable[Any]) -> Iterator[tuple[str, str]]:
         for each in candidates:

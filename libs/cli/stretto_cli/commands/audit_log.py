@@ -10,7 +10,17 @@ from stretto_wire.audit_log import verify as verified
 from stretto_wire.errors import WireError
 
 from ..errors import CliError
-from ..options import DEFAULT_FOLDER, FolderOption, TokenOption, UrlOption, connect, example
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    connect,
+    example,
+)
 
 VerifyOption = Annotated[bool, typer.Option("--verify", help="Check the chain instead of printing the entries.")]
 
@@ -25,8 +35,9 @@ def audit_log(
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print the audit log as JSON lines, oldest first. Needs an admin's token.
+    """Print the audit log, as JSON lines whatever --output says, oldest first. Needs an admin's token.
 
     Each line has the SHA-256 of the line before. With --verify the chain is checked, and exit status 0 means that no
     entry between the first and the last was changed, added or removed. Keep the last hash elsewhere: entries that were
@@ -42,6 +53,5 @@ def audit_log(
     except WireError as error:
         raise CliError(f"the audit log is not whole: {error}") from None
     begin = "from the installation's first" if found.first else "from the oldest that is kept"
-    sys.stdout.write(
-        f"{found.entries} entries, {begin} on, are whole; the last has the hash {found.last_hash or '-'}\n"
-    )
+    text = f"{found.entries} entries, {begin} on, are whole; the last has the hash {found.last_hash or '-'}"
+    answer(output, {"entries": found.entries, "first": found.first, "last_hash": found.last_hash}, lambda: text)

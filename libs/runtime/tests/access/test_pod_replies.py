@@ -30,7 +30,7 @@ from stretto_wire.registry import CHANNELS, SERVICES, Channel, partition_of
 JOB, ANOTHER_JOB = "job-a", "job-b"
 PODS = {"worker": "worker-0", "ps": "ps-1"}
 NO_JETSTREAM = 10039
-STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ")
+STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT")
 API = ("STREAM.PURGE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.CREATE", "STREAM.MSG.DELETE", "CONSUMER.CREATE")
 RESERVED = ("_R_.x", "_R_.abcdef.123456", "_GR_.a.b.c", "$JS.ACK.STRETTO.c.1.1.1.1.1")
 """Reply subjects with which the server takes no message at all."""

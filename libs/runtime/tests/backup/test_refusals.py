@@ -20,7 +20,7 @@ from stretto_runtime.backup import Manifest, restoring
 from stretto_runtime.backup.manifest import MANIFEST_FILE, in_order
 from stretto_runtime.owner.snapshots import Cursor
 from stretto_runtime.process.faults import BackupFault
-from stretto_wire.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
+from stretto_wire.registry import AUDIT, DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def backup(client: Client, tmp_path: Path) -> Path:
 
 def test_effects_are_saved_before_their_causes() -> None:
     """Goal: the order that the package's docstring proves; telemetry, whose ranges the log names, comes last."""
-    assert in_order(NAMES) == [STATE, DEAD_LETTERS, STREAM, TELEMETRY]
+    assert in_order(NAMES) == [STATE, DEAD_LETTERS, STREAM, TELEMETRY, AUDIT]
 
 
 def _changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
