@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, Node
 from runtime_books import books, feed, joined, settle
 from runtime_live import Replicas
 from stretto_bus import Client
@@ -19,6 +20,18 @@ def flip(file: Path, dice: random.Random) -> None:
     data = bytearray(file.read_bytes())
     data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
     file.write_bytes(data)
+
+
+async def serves(node: Node) -> bool:
+    """Wait until a server that was started takes connections; False if it has ended instead."""
+    async with asyncio.timeout(20):
+        while node.process is not None and node.process.poll() is None:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(node.host, node.port)
+                writer.close()
+                return True
+            await asyncio.sleep(0.1)
+    return False
 
 
 @pytest.mark.parametrize("damaged", ["*", "*.blk"])
@@ -35,7 +48,9 @@ async def test_a_server_wakes_with_a_flipped_bit_in_each_of_its_files(
         replicas.start(lease_s="1")
     await joined(client, 2)
     feeding = asyncio.create_task(feed(client, 6, seed=1))
-    await asyncio.sleep(2)
+    async with asyncio.timeout(20):
+        while len((await books(client)).inputs) < 50:
+            await asyncio.sleep(0.1)
     node = await cluster.leader(client)
     node.kill()
     files = sorted(path for path in node.store.rglob(damaged) if path.is_file() and path.stat().st_size)
@@ -43,9 +58,7 @@ async def test_a_server_wakes_with_a_flipped_bit_in_each_of_its_files(
     for file in files:
         flip(file, dice)
     node.start()
-    await asyncio.sleep(2)
-    assert node.process is not None
-    if node.process.poll() is not None:
+    if not await serves(node):
         shutil.rmtree(node.store)
         node.start()
     accepted = await feeding

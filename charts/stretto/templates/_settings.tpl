@@ -57,7 +57,7 @@ STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
 {{- end }}
 {{- end }}
 
-{{/* What a job may name: the lists, and the names that it would get anyway, which it may repeat */}}
+{{/* Lists of names that a job may use: those of the values, and those that it would get anyway */}}
 {{- define "stretto.settings.allowed" -}}
 {{- $allowed := .Values.allowed -}}
 {{- $trainer := .Values.trainer -}}

@@ -28,6 +28,8 @@ from stretto_wire.registry import USERS
 from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"
+FACTS_BYTES, TELEMETRY_BYTES = 8 << 30, 2 << 30
+"""Default bounds of the two streams."""
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
 QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
@@ -218,9 +220,9 @@ class StreamsSettings(Settings):
         pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$",
         description="time between syncs of a server's disk; empty: its own",
     )
-    max_bytes: int = Field(8 << 30, ge=1 << 20, description="bound of the event stream, on each server")
+    max_bytes: int = Field(FACTS_BYTES, ge=1 << 20, description="bound of the event stream, on each server")
     telemetry_max_bytes: int = Field(
-        2 << 30, ge=1 << 20, description="bound of the reports of pods, on each server; the oldest go first"
+        TELEMETRY_BYTES, ge=1 << 20, description="bound of the reports of pods, on each server; the oldest go first"
     )
     external_credentials: Path | None = Field(
         None,

@@ -12,6 +12,7 @@ import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
+from stretto_bus.tasks import end
 from stretto_bus.writer import Fence
 from stretto_messages.base import Message
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
@@ -161,12 +162,18 @@ class StreamBus:
                 await advanced()
         finally:
             if reporting is not None:
-                reporting.cancel()
+                await end(reporting)
             await consumer.close()
 
     async def _fold_reports(self, report: Callable[[Message, float], None]) -> None:
-        """Read telemetry at intervals, as its other readers do: a flood costs little then."""
-        consumer = await OrderedConsumer.open(self._bus, wire.TELEMETRY, ["*.tel.>"])
+        """Read telemetry at intervals, as its other readers do: a flood costs little then. Never ends by itself."""
+        consumer: OrderedConsumer | None = None
+        while consumer is None:
+            try:
+                consumer = await OrderedConsumer.open(self._bus, wire.TELEMETRY, ["*.tel.>"])
+            except BusFault as fault:
+                log.warning("telemetry cannot be read yet", fault=str(fault))
+                await asyncio.sleep(TURN_S)
         try:
             while True:
                 batch = await consumer.batch(RANGE_MAX)

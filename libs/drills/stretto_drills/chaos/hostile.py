@@ -19,15 +19,18 @@ from stretto_bus import Bus, BusFault
 from stretto_bus.connection import lines_of
 from stretto_bus.login import RenewableLogin
 from stretto_messages.base import example_of
+from stretto_runtime.access.permissions import channels_of_pods
 from stretto_wire.codec import document_of
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.registry import CHANNELS, SERVICES, Channel, partition_of
 
-POD_ROLES = ("worker", "ps")
 POD = "worker-0"
 BURST = 50
 PAUSE_S = 0.02
-API = ("STREAM.PURGE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.DELETE", "STREAM.SNAPSHOT")
+API = ("STREAM.PURGE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.CREATE", "STREAM.MSG.DELETE", "STREAM.SNAPSHOT")
+RESERVED = ("_R_.x", "_R_.abcdef.123456", "_GR_.a.b.c", "$JS.ACK.STRETTO.c.1.1.1.1.1")
+"""Reply subjects with which the server takes no message at all."""
+MALFORMED = ("a..b", ".a", "a.", "..", ">", "*", "_INBOX", "_INBOX.>", "fence.*.3", "\x00", "x" * 3000)
 STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT", "EVENTS")
 OVERSIZED_BYTES = 300_000
 
@@ -49,17 +52,12 @@ def job_beside(victim: str) -> str:
 
 def strikes(dice: random.Random, job: str, pod: str, victim: str) -> Iterator[Strike]:
     """Yield without end what ``pod`` of ``job`` sends against ``victim``."""
-    own, named, known = channels(), replies(job, victim), headers(victim)
+    own, named, known = channels_of_pods(), replies(job, victim), headers(victim)
     while True:
         channel = dice.choice(own)
         reply = dice.choice(("", dice.choice(named)))
         chosen = dict(dice.sample(known, dice.randrange(1, 5))) if dice.random() < 0.5 else {}
         yield Strike(subject_for(channel, job, pod), reply, lines_of(chosen), _body(dice, channel, job, pod, victim))
-
-
-def channels() -> list[Channel]:
-    """The channels that pods may publish to: telemetry, and the requests that pods make."""
-    return [c for c in CHANNELS if c.kind == "tel" or (c.kind == "rpc" and {*POD_ROLES} & {*c.readers})]
 
 
 def subject_for(channel: Channel, job: str, pod: str) -> str:
@@ -69,19 +67,24 @@ def subject_for(channel: Channel, job: str, pod: str) -> str:
 
 
 def replies(job: str, victim: str) -> list[str]:
-    """Reply subjects that name anything of the installation or of another job's pods, and malformed ones."""
+    """Reply subjects that name anything of the installation or of another job's pods, malformed and reserved ones."""
     number = partition_of(victim)
-    named = ["dlq.x", ">", "a..b", "*", "$SYS.REQ.SERVER.PING", f"_R_.x.{job}"]
+    named = [*RESERVED, *MALFORMED, "$SYS.REQ.SERVER.PING", "deliver.external.x", "dlq.x"]
     for service in SERVICES:
-        named += [f"{kind}.{service}.{number}" for kind in ("fence", "journal", f"{number}.fence")]
+        named += [f"{kind}.{service}.{number}" for kind in ("fence", "journal", "dlq", f"{number}.fence")]
         named += [f"$KV.STATE.{kind}.{service}.{number}" for kind in ("owner", "cursor", "mark")]
         named += [f"$KV.STATE.cursor.{service}.{number}.a", f"{inbox_of(service)}.x.to.1"]
         named += [f"$KV.STATE.snap.{service}.{number}.{victim}.{side}" for side in "ab"]
     for channel in CHANNELS:
-        named += [subject_for(channel, owner, pod) for owner in (job, victim) for pod in ("worker-0", "ps-0")]
+        for owner in (job, victim):
+            named += [subject_for(channel, owner, pod) for pod in ("worker-0", "ps-0")]
+            if channel.kind == "rpc":  # as the server's mapping makes it
+                named.append(f"{subject_for(channel, owner, '').removesuffix(owner)}{partition_of(owner)}.{owner}")
     for stream in STREAMS:
         named += [f"$JS.API.{verb}.{stream}" for verb in API]
-    named += [f"{inbox_of_pod(victim, pod)}.x.to.1" for pod in ("worker-0", "ps-0")]
+        named.append(f"$JS.API.CONSUMER.CREATE.{stream}.c.>")
+    named += [f"{inbox_of(name)}.x.to.1" for name in ("operator", "external", "forwarder")]
+    named += [f"{inbox_of_pod(owner, pod)}.x.to.1" for owner in (job, victim) for pod in ("worker-0", "ps-0")]
     return list(dict.fromkeys(named))
 
 

@@ -111,9 +111,14 @@ def pod_rights(job: str, pod: str) -> Rights:
     )
 
 
+def channels_of_pods() -> list[Channel]:
+    """The channels that pods may publish to: telemetry, and the requests that pods may make."""
+    return [c for c in CHANNELS if c.kind == "tel" or _is_of_pods(c, "rpc")]
+
+
 def pods_send() -> list[str]:
-    """The subjects that lead out of the account PODS: telemetry, and the requests that pods may make."""
-    return [c.pattern for c in CHANNELS if c.kind == "tel" or _is_of_pods(c, "rpc")]
+    """The subjects that lead out of the account PODS."""
+    return [channel.pattern for channel in channels_of_pods()]
 
 
 def pods_read() -> list[str]:

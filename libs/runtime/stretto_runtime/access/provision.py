@@ -33,7 +33,7 @@ from stretto_wire.registry import (
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING
 from stretto_runtime.process.faults import SettingsFault
-from stretto_runtime.settings import StreamsSettings
+from stretto_runtime.settings import FACTS_BYTES, TELEMETRY_BYTES, StreamsSettings
 
 NOT_FOUND = 10059
 SECOND_NS = 10**9
@@ -52,7 +52,10 @@ EXTERNAL_DELIVERY = "deliver.external"
 
 
 def streams(
-    replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "", telemetry_max_bytes: int = 2 << 30
+    replicas: int = 1,
+    max_bytes: int = FACTS_BYTES,
+    sync_interval: str = "",
+    telemetry_max_bytes: int = TELEMETRY_BYTES,
 ) -> list[dict[str, Any]]:
     """The configurations of every stream. A full stream of facts refuses: nothing is dropped silently.
 
@@ -181,9 +184,9 @@ def external_stream(tool: str, replicas: int, max_bytes: int) -> dict[str, Any]:
 async def provision(
     bus: Bus,
     replicas: int = 1,
-    max_bytes: int = 8 << 30,
+    max_bytes: int = FACTS_BYTES,
     sync_interval: str = "",
-    telemetry_max_bytes: int = 2 << 30,
+    telemetry_max_bytes: int = TELEMETRY_BYTES,
 ) -> None:
     """Create missing streams and update the others to this configuration; harmless to repeat.
 

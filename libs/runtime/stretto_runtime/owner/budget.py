@@ -19,12 +19,12 @@ class Budget:
 
     def take(self, job: str, size_bytes: int, now_s: float) -> bool:
         """Spend ``size_bytes``, or return False if the job has less left. ``now_s`` is a monotonic clock."""
-        left_bytes = self._owed(job, now_s) + size_bytes
-        if left_bytes > self.burst_bytes:
+        owed_after_bytes = self._owed(job, now_s) + size_bytes
+        if owed_after_bytes > self.burst_bytes:
             return False
         if len(self._spent) >= FORGET_FROM:
             self._spent = {name: entry for name, entry in self._spent.items() if self._owed(name, now_s) > 0}
-        self._spent[job] = (left_bytes, now_s)
+        self._spent[job] = (owed_after_bytes, now_s)
         return True
 
     def _owed(self, job: str, now_s: float) -> float:

@@ -83,7 +83,7 @@ class Reports:
 
     def __init__(self, bus: Bus, filters: Sequence[str], position: int | None = 0) -> None:
         self.position = position
-        self.exist = bool(filters)
+        self.has_inputs = bool(filters)
         """False for a service that reads no telemetry"""
         self.pause_s = TURN_S
         """time to wait before the next range"""

@@ -205,7 +205,7 @@ class Session:
         self._journal.add(TICK_ENTRY)
 
     def _plan_gathering(self) -> None:
-        if self._reports.exist and not self._stop.is_set():
+        if self._reports.has_inputs and not self._stop.is_set():
             self._plan("reports", self._reports.pause_s, self._gathering)
 
     def _gathering(self) -> None:

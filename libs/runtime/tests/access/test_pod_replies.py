@@ -21,49 +21,26 @@ from runtime_live import eventually
 from stretto_bus import Client
 from stretto_bus.bus import Msg
 from stretto_bus.connection import Connection
+from stretto_drills.chaos.hostile import MALFORMED, RESERVED, replies, subject_for
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import USER_KEY, Key, credentials, mint, user_claims
-from stretto_runtime.access.permissions import POD_LIMITS, POD_ROLES, Rights
+from stretto_runtime.access.permissions import POD_LIMITS, Rights, channels_of_pods
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, SERVICES, Channel, partition_of
+from stretto_wire.registry import partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 PODS = {"worker": "worker-0", "ps": "ps-1"}
 NO_JETSTREAM = 10039
 STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT")
-API = ("STREAM.PURGE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.CREATE", "STREAM.MSG.DELETE", "CONSUMER.CREATE")
-RESERVED = ("_R_.x", "_R_.abcdef.123456", "_GR_.a.b.c", "$JS.ACK.STRETTO.c.1.1.1.1.1")
-"""Reply subjects with which the server takes no message at all."""
-MALFORMED = ("a..b", ".a", "a.", "..", ">", "*", "_INBOX", "_INBOX.>", "fence.*.3", "\x00", "x" * 3000)
-
-
-def subject_of(channel: Channel, job: str, pod: str) -> str:
-    *before, _ = channel.pattern.split(".")
-    return ".".join([*(pod if token == "*" else token for token in before), job])
 
 
 def subjects_of(role: str) -> list[str]:
     """The subjects that a pod of ``JOB`` may publish to."""
-    told = [c for c in CHANNELS if c.kind == "tel" or (c.kind == "rpc" and {*POD_ROLES} & {*c.readers})]
-    return [subject_of(channel, JOB, PODS[role]) for channel in told]
+    return [subject_for(channel, JOB, PODS[role]) for channel in channels_of_pods()]
 
 
-def replies() -> list[str]:
-    named = ["", *RESERVED, *MALFORMED, "$SYS.REQ.SERVER.PING", "deliver.external.x", "dlq.x"]
-    for service in SERVICES:
-        named += [f"fence.{service}.3", f"journal.{service}.3", f"dlq.{service}.3", f"{inbox_of(service)}.x.to.1"]
-        named += [f"$KV.STATE.{kind}.{service}.3" for kind in ("owner", "cursor", "snap")]
-        named.append(f"3.fence.{service}.3")
-    for channel in CHANNELS:
-        for job in (JOB, ANOTHER_JOB):
-            named += [subject_of(channel, job, pod) for pod in ("worker-0", "ps-7")]
-            if channel.kind == "rpc":
-                named.append(f"{subject_of(channel, job, '').removesuffix(job)}{partition_of(job)}.{job}")
-    named += [f"$JS.API.{verb}.{stream}" for verb in API for stream in STREAMS]
-    named += [f"$JS.API.CONSUMER.CREATE.{stream}.c.>" for stream in STREAMS]
-    named += [f"{inbox_of(name)}.x.to.1" for name in ("operator", "external", "forwarder")]
-    named += [f"{inbox_of_pod(job, pod)}.x.to.1" for job, pod in ((JOB, "ps-7"), (ANOTHER_JOB, "ps-1"))]
-    return list(dict.fromkeys(named))
+def named_replies() -> list[str]:
+    return ["", *replies(JOB, ANOTHER_JOB)]
 
 
 @asynccontextmanager
@@ -86,7 +63,7 @@ async def hostile(server: EmbeddedServer, role: str, folder: Path) -> AsyncItera
 async def answering(server: EmbeddedServer) -> AsyncIterator[list[str]]:
     """Services that answer every request at whatever reply subject it has; yields the reply subjects."""
     clients, asked = list[Client](), list[str]()
-    for service in sorted({c.service for c in CHANNELS if c.kind == "rpc" and {*POD_ROLES} & {*c.readers}}):
+    for service in sorted({channel.service for channel in channels_of_pods() if channel.kind == "rpc"}):
         client = await Client.connect(server.url, server.login(service))
         clients.append(client)
 
@@ -119,7 +96,7 @@ async def configured(client: Client) -> list[Any]:
 async def test_no_reply_subject_of_a_pod_leads_to_anything_of_the_installation(
     role: str, server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    subjects, named = subjects_of(role), replies()
+    subjects, named = subjects_of(role), named_replies()
     for subject in ("evt.v1.gateway.job-cancelled.job-b", "fence.arbiter.3", "journal.dispatcher.3", "dlq.x"):
         await client.bus.store(subject, b"{}")
     before, configuration = await stored(client), await configured(client)
@@ -163,7 +140,7 @@ async def test_the_account_of_pods_has_no_jetstream_and_no_other_way_out_whateve
     events = await connection.subscribe("evt.>")
     await client.bus.subscribe(">", lambda msg: seen.append(msg.subject))
     await client.bus.flush()
-    for subject in replies():
+    for subject in named_replies():
         if subject and subject not in (*RESERVED, *MALFORMED) and not subject.startswith(("tel.", "rpc.", "evt.")):
             await connection.publish(subject, b"{}")
     await connection.flush()
