@@ -1,0 +1,26 @@
+"""The parameters of a training job, outside TensorFlow: rows, optimizers and exactly-once records."""
+
+from .errors import InputRefused, StoreFull
+from .layout import Layout, Table
+from .records import Code, Own, Progress
+from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Snapshot, Stats, Store, WorkerSeen
+
+__all__ = [
+    "Applied",
+    "Code",
+    "InputRefused",
+    "Layout",
+    "Own",
+    "Progress",
+    "Pulled",
+    "Push",
+    "PushAnswer",
+    "RawBucket",
+    "RawSlices",
+    "Snapshot",
+    "Stats",
+    "Store",
+    "StoreFull",
+    "Table",
+    "WorkerSeen",
+]

@@ -1,0 +1,122 @@
+"""Memory of parts that grow: one reservation of addresses, touched only as far as it is used.
+
+A part grows where it is, so nothing is copied and addresses stay. Where the system refuses the reservation (a limit of
+address space, or strict accounting of memory), each part has memory of its own, and growing copies it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import StoreFull
+
+PAGE_BYTES = mmap.PAGESIZE
+_HUGE_BYTES = 2**21
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python does not name
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: one call touches all pages
+_STEP_BYTES_MAX = 2**16
+_STEP_SHARE = 8
+"""A part is touched an eighth of its size ahead, 64 KiB at most: a call to the system for some hundred rows."""
+_COPY_SHARE = 4
+
+Bytes = NDArray[np.uint8]
+
+
+class Arena:
+    """Memory of `parts` parts, each with up to `part_bytes_max` bytes. Fresh bytes are zero.
+
+    `huge_pages`: ask for pages of 2 MiB. They are faster, and each part takes 2 MiB at its first byte.
+    """
+
+    def __init__(self, parts: int, part_bytes_max: int, huge_pages: bool = False) -> None:
+        self._grain_bytes = _HUGE_BYTES if huge_pages else PAGE_BYTES
+        self.part_bytes_max = self._rounded(part_bytes_max)
+        self._touched = [0] * parts
+        self._whole: Bytes | None = None
+        self._parts: list[Bytes] = []
+        try:
+            memory = mmap.mmap(-1, parts * self.part_bytes_max, flags=_PRIVATE | _NO_RESERVE)
+        except OSError:
+            self._parts = [np.zeros(0, np.uint8)] * parts
+            return
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
+        self._mapping = memory
+        self._whole = np.frombuffer(memory, np.uint8)
+
+    @property
+    def is_reserved(self) -> bool:
+        """True where addresses stay as parts grow."""
+        return self._whole is not None
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of memory that all parts take."""
+        return sum(self._touched)
+
+    def size_bytes(self, part: int) -> int:
+        """Return the bytes of a part that may be used."""
+        return self._touched[part]
+
+    def ensure(self, part: int, size_bytes: int) -> bool:
+        """Make the first `size_bytes` of a part usable; True: its address changed. Raises StoreFull."""
+        touched = self._touched[part]
+        if size_bytes <= touched:
+            return False
+        if size_bytes > self.part_bytes_max:
+            raise StoreFull(
+                f"a part of {size_bytes} bytes exceeds part_bytes_max = {self.part_bytes_max}: give the store more "
+                "memory_bytes_max, or spread its columns over more servers"
+            )
+        ahead = size_bytes // (_STEP_SHARE if self._whole is not None else _COPY_SHARE)
+        wanted = self._rounded(size_bytes + min(ahead, _STEP_BYTES_MAX if self._whole is not None else ahead))
+        wanted = min(wanted, self.part_bytes_max)
+        if self._whole is not None:
+            with contextlib.suppress(OSError):  # an older system touches each page at its first use
+                self._mapping.madvise(_POPULATE_WRITE, part * self.part_bytes_max + touched, wanted - touched)
+        else:
+            self._move(part, wanted)
+        self._touched[part] = wanted
+        return self._whole is None
+
+    def _move(self, part: int, size_bytes: int) -> None:
+        try:
+            new = np.zeros(size_bytes, np.uint8)
+        except MemoryError as error:
+            raise StoreFull(f"the system refused {size_bytes} bytes: raise the limit of the process") from error
+        old = self._parts[part]
+        new[: len(old)] = old
+        self._parts[part] = new
+
+    def give_back(self, part: int, keep_bytes: int = 0) -> bool:
+        """Return memory of a part beyond `keep_bytes`, which reads as zero from then on; True: its address changed."""
+        keep, touched = min(self._rounded(keep_bytes), self._touched[part]), self._touched[part]
+        self._touched[part] = keep
+        if keep == touched:
+            return False
+        if self._whole is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED, part * self.part_bytes_max + keep, touched - keep)
+        else:
+            self._parts[part] = self._parts[part][:keep].copy()
+        return self._whole is None
+
+    def bytes_of(self, part: int) -> Bytes:
+        """Return the usable bytes of a part: live memory, valid until the part grows or is given back."""
+        if self._whole is None:
+            return self._parts[part]
+        begin = part * self.part_bytes_max
+        return self._whole[begin : begin + self._touched[part]]
+
+    def address(self, part: int) -> int:
+        """Return the address of a part's first byte."""
+        if self._whole is None:
+            return int(self._parts[part].ctypes.data)
+        return int(self._whole.ctypes.data) + part * self.part_bytes_max
+
+    def _rounded(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._grain_bytes) * self._grain_bytes

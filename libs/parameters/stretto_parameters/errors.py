@@ -1,0 +1,11 @@
+"""The errors of the parameter store. Every message names the field, its value and the remedy."""
+
+from __future__ import annotations
+
+
+class InputRefused(ValueError):
+    """An argument that does not fit the layout or the state of the store. Nothing was changed."""
+
+
+class StoreFull(MemoryError):
+    """No room for further rows. Nothing was changed."""

@@ -1,0 +1,235 @@
+/* The kernels of the parameter store: what is too slow in NumPy, and nothing else. C99, no Python.
+ *
+ * Callers check every size first (store.py, parts.py); a kernel allocates nothing and keeps nothing. Each has a NumPy
+ * reference (reference.py, optimizers.py) with the same bits: build with -ffp-contract=off.
+ * A place is part << 32 | row; ABSENT where a key has no row. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+#define ABSENT UINT64_MAX
+#define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
+#define EACH for (int64_t d = 0; d < n; d++)
+enum { AHEAD = 12, LINE_WORDS = 16 };
+
+struct entry { uint64_t key; uint32_t epoch, spare; };
+struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask; };
+struct format { int64_t width, words, half, slots; uint64_t seed; const float *first; float factor, low; };
+
+/* The digest of this file (compiling.py), so that a library of another version is told apart. */
+uint64_t source_digest(void) { return SOURCE_DIGEST; }
+
+static uint32_t *row_of(const struct part *parts, const struct format *f, uint64_t place) {
+    return parts[place >> 32].rows + (place & UINT32_MAX) * (uint64_t)f->words;
+}
+
+/* The slot of the index that names the key's row, or the empty one where it would be named. */
+static uint64_t slot_of(const struct part *p, uint64_t key) {
+    uint64_t slot = key & p->mask;
+    while (p->index[slot] && p->entries[p->index[slot] - 1].key != key) slot = (slot + 1) & p->mask;
+    return slot;
+}
+
+static float initial(const struct format *f, uint64_t key, int64_t d) {
+    uint64_t z = key + ((uint64_t)d + 1 + f->seed) * MULTIPLIER;
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (float)(int32_t)(z >> 40) * f->factor - f->low;
+}
+
+static float widened(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static uint16_t narrowed(float value) { /* to nearest, ties to even; NaN stays NaN */
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_t *keys, uint64_t *places) {
+    int64_t absent = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + 2 * AHEAD < n) {
+            const struct part *p = parts + (keys[i + 2 * AHEAD] >> shift);
+            PREFETCH(p->index + (keys[i + 2 * AHEAD] & p->mask));
+        }
+        if (i + AHEAD < n) {
+            const struct part *p = parts + (keys[i + AHEAD] >> shift);
+            uint32_t row = p->index[keys[i + AHEAD] & p->mask];
+            if (row) PREFETCH(p->entries + (row - 1));
+        }
+        const struct part *p = parts + (keys[i] >> shift);
+        uint32_t row = p->index[slot_of(p, keys[i])];
+        places[i] = row ? keys[i] >> shift << 32 | (row - 1) : ABSENT;
+        absent += !row;
+    }
+    return absent;
+}
+
+/* Appends a row with its initial values for every key without one; returns how many keys found no room. */
+int64_t insert(struct part *parts, const struct format *f, int64_t shift, int64_t n, const uint64_t *keys,
+               uint64_t *places, uint32_t epoch) {
+    int64_t without = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (places[i] != ABSENT) continue;
+        struct part *p = parts + (keys[i] >> shift);
+        if (p->size >= p->capacity) { without++; continue; }
+        uint64_t row = p->size++;
+        places[i] = keys[i] >> shift << 32 | row;
+        p->entries[row] = (struct entry){keys[i], epoch, 0};
+        p->index[slot_of(p, keys[i])] = (uint32_t)(row + 1);
+        uint32_t *words = row_of(parts, f, places[i]);
+        for (int64_t d = 0; d < f->width; d++) {
+            float value = initial(f, keys[i], d);
+            if (f->half) ((uint16_t *)words)[d] = narrowed(value);
+            else memcpy(words + d, &value, 4);
+        }
+        if (f->half && f->width % 2) ((uint16_t *)words)[f->width] = 0;
+        memcpy(words + f->words - f->slots, f->first, 4 * (size_t)f->slots);
+    }
+    return without;
+}
+
+void rebuild(struct part *p) {
+    memset(p->index, 0, 4 * (p->mask + 1));
+    for (uint64_t row = 0; row < p->size; row++) {
+        if (row + AHEAD < p->size) PREFETCH(p->index + (p->entries[row + AHEAD].key & p->mask));
+        uint64_t slot = p->entries[row].key & p->mask; /* keys differ: an empty slot is all that is sought */
+        while (p->index[slot]) slot = (slot + 1) & p->mask;
+        p->index[slot] = (uint32_t)(row + 1);
+    }
+}
+
+void gather(const struct part *parts, const struct format *f, int64_t n, const uint64_t *keys, const uint64_t *places,
+            float *out) {
+    for (int64_t i = 0; i < n; i++, out += f->width) {
+        if (i + AHEAD < n && places[i + AHEAD] != ABSENT) {
+            const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
+            for (int64_t d = 0; d < f->words - f->slots; d += LINE_WORDS) PREFETCH(ahead + d);
+        }
+        const uint32_t *words = places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
+        if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
+        else for (int64_t d = 0; d < f->width; d++) {
+            if (words) out[d] = widened(((const uint16_t *)words)[d]);
+            else out[d] = f->half ? widened(narrowed(initial(f, keys[i], d))) : initial(f, keys[i], d);
+        }
+    }
+}
+
+/* Optimizers: weights w, slots s, gradient g of n elements; h in the order of Optimizer.hyperparameters. */
+static void sgd(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h) {
+    if (h[0] == 0) EACH w[d] = w[d] - rate * g[d];
+    else EACH {
+        s[d] = h[0] * s[d] - rate * g[d];
+        w[d] = h[1] != 0 ? w[d] + (h[0] * s[d] - rate * g[d]) : w[d] + s[d];
+    }
+}
+
+static void adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
+                    const float *h) {
+    EACH s[d] = s[d] + g[d] * g[d];
+    EACH w[d] = w[d] - rate * g[d] / sqrtf(s[d] + h[0]);
+}
+
+static void rowwise_adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
+                            const float *h) {
+    double sum = 0;
+    EACH sum += (double)g[d] * (double)g[d];
+    s[0] = s[0] + (float)(sum / (double)n);
+    float root = sqrtf(s[0] + h[0]);
+    EACH w[d] = w[d] - rate * g[d] / root;
+}
+
+static void adam(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h,
+                 const float *factors, int64_t last) {
+    float *m = s, *v = s + n, *t = s + 2 * n;
+    if (!(t[0] >= 0)) t[0] = 0; /* a damaged row: no index out of a NaN */
+    t[0] = t[0] + 1;
+    float step = rate * factors[t[0] < (float)last ? (int64_t)t[0] : last], shrink = rate * h[5];
+    EACH {
+        m[d] = h[0] * m[d] + h[1] * g[d];
+        v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);
+        w[d] = (w[d] - shrink * w[d]) - step * m[d] / (sqrtf(v[d]) + h[4]);
+    }
+}
+
+static void rmsprop(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
+                    const float *h) {
+    EACH {
+        s[d] = h[0] * s[d] + h[1] * (g[d] * g[d]);
+        float step = rate * g[d] / sqrtf(s[d] + h[2]);
+        if (h[3] != 0) s[n + d] = step = h[3] * s[n + d] + step;
+        w[d] = w[d] - step;
+    }
+}
+
+static void ftrl(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
+                 const float *h) {
+    float *linear = s + n, l2 = h[1] + h[2] / (2 * rate);
+    EACH {
+        float root = sqrtf(s[d] + g[d] * g[d]);
+        linear[d] = linear[d] + ((g[d] + h[3] * w[d]) - (root - sqrtf(s[d])) / rate * w[d]);
+        s[d] = s[d] + g[d] * g[d];
+        float kept = linear[d] > h[0] ? h[0] : linear[d] < -h[0] ? -h[0] : linear[d];
+        w[d] = (kept - linear[d]) / (root / rate + 2 * l2);
+    }
+}
+
+/* One step of an optimizer on each row, whose part gives the rate. `wide` holds the weights of one row. */
+void update(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *places,
+            const float *g, const float *rates, const float *h, const float *factors, int64_t last, uint32_t epoch,
+            float *wide) {
+    int64_t n = f->width;
+    for (int64_t i = 0; i < count; i++, g += n) {
+        if (i + AHEAD < count) {
+            const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
+            for (int64_t d = 0; d < f->words && d < 8 * LINE_WORDS; d += LINE_WORDS) PREFETCH(ahead + d);
+        }
+        const struct part *p = parts + (places[i] >> 32);
+        uint32_t *words = row_of(parts, f, places[i]);
+        float *w = f->half ? wide : (float *)words, *s = (float *)(words + f->words - f->slots);
+        float rate = rates[places[i] >> 32];
+        if (f->half) EACH wide[d] = widened(((uint16_t *)words)[d]);
+        if (kind == 0) sgd(w, s, g, n, rate, h);
+        else if (kind == 1) adagrad(w, s, g, n, rate, h);
+        else if (kind == 2) rowwise_adagrad(w, s, g, n, rate, h);
+        else if (kind == 3) adam(w, s, g, n, rate, h, factors, last);
+        else if (kind == 4) rmsprop(w, s, g, n, rate, h);
+        else ftrl(w, s, g, n, rate, h);
+        if (f->half) EACH ((uint16_t *)words)[d] = narrowed(wide[d]);
+        p->entries[places[i] & UINT32_MAX].epoch = epoch;
+    }
+}
+
+/* Copies bytes and returns their multilinear checksum (checksums.py): h = h m + sum of w x over pieces. */
+uint64_t copy(void *to, const void *from, int64_t bytes, const uint64_t *weights, int64_t piece_bytes) {
+    uint64_t hash = 0;
+    for (int64_t begin = 0; begin < bytes; begin += piece_bytes) {
+        const char *piece = (const char *)from + begin;
+        int64_t length = bytes - begin < piece_bytes ? bytes - begin : piece_bytes, i = 0;
+        uint64_t sum = 0, word = 0;
+        for (; i < length / 8; i++) {
+            memcpy(&word, piece + 8 * i, 8);
+            memcpy((char *)to + begin + 8 * i, &word, 8);
+            sum += weights[i] * word;
+        }
+        if (length % 8) {
+            word = 0;
+            memcpy(&word, piece + 8 * i, (size_t)(length % 8));
+            memcpy((char *)to + begin + 8 * i, piece + 8 * i, (size_t)(length % 8));
+            sum += weights[i] * word;
+        }
+        hash = hash * MULTIPLIER + sum;
+    }
+    return hash * MULTIPLIER + (uint64_t)bytes;
+}

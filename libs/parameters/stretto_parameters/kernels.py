@@ -1,0 +1,130 @@
+"""The kernels: those of the built library, else the NumPy reference.
+
+A kernel gets memory that its caller has checked and holds: `Parts`, and arrays of one length. It checks nothing but the
+room of a part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import checksums, compiling
+from .optimizers import Optimizer
+from .parts import F32, U64, Parts
+from .reference import Reference
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+
+
+class Kernels(Protocol):
+    """The kernels that the store asks for; `Reference` says how each behaves."""
+
+    name: str
+
+    def locate(self, parts: Parts, keys: U64, places: U64) -> int: ...
+    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None: ...
+    def rebuild(self, parts: Parts, part: int) -> None: ...
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None: ...
+    def update(
+        self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int
+    ) -> None: ...
+    def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int: ...
+
+
+class LibraryRefused(RuntimeError):
+    """A library of kernels that is not built from the source beside it."""
+
+
+class _Format(ctypes.Structure):
+    """struct format of kernels.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots")),
+        ("seed", ctypes.c_uint64),
+        ("first", ctypes.c_void_p),
+        ("factor", ctypes.c_float),
+        ("low", ctypes.c_float),
+    )
+
+
+class Library:
+    """The kernels of a library that was built from kernels.c. Calls let other threads of Python run."""
+
+    name = "c"
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError (no such library) or LibraryRefused."""
+        library = ctypes.CDLL(str(path))
+        library.source_digest.restype = ctypes.c_uint64
+        if library.source_digest() != compiling.source_digest():
+            raise LibraryRefused(f"{path} is built from another kernels.c: run `make setup`, or delete it")
+        self._locate = _function(library.locate, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER)
+        self._insert = _function(
+            library.insert, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
+        )
+        self._rebuild = _function(library.rebuild, None, _POINTER)
+        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)
+        self._update = _function(
+            library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 5, _INT, ctypes.c_uint32, _POINTER
+        )
+        self._copy = _function(library.copy, ctypes.c_uint64, _POINTER, _POINTER, _INT, _POINTER, _INT)
+        self._reference = Reference()
+
+    def locate(self, parts: Parts, keys: U64, places: U64) -> int:
+        return self._locate(parts.heads_address, parts.shift, len(keys), _at(keys), _at(places))
+
+    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None:
+        form = _format(parts)
+        without = self._insert(
+            parts.heads_address, ctypes.addressof(form), parts.shift, len(keys), _at(keys), _at(places), epoch
+        )
+        assert without == 0, f"{without} keys found no room: grow the parts before"
+
+    def rebuild(self, parts: Parts, part: int) -> None:
+        self._rebuild(parts.heads_address + part * parts.heads.strides[0])
+
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
+        form = _format(parts)
+        self._gather(parts.heads_address, ctypes.addressof(form), len(keys), _at(keys), _at(places), _at(out))
+
+    def update(self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int) -> None:
+        if optimizer.KERNEL is None:
+            self._reference.update(parts, places, gradients, rates, optimizer, epoch)
+            return
+        form = _format(parts)
+        h, factors = optimizer.hyperparameters(), optimizer.factors()
+        wide = np.empty(parts.form.width if parts.form.half else 0, np.float32)
+        self._update(
+            *(parts.heads_address, ctypes.addressof(form), optimizer.KERNEL, len(places), _at(places)),
+            *(_at(gradients), _at(rates), _at(h), _at(factors), len(factors) - 1, epoch, _at(wide)),
+        )
+
+    def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
+        return self._copy(_at(to), _at(source), len(source), _at(checksums.WEIGHTS), checksums.PIECE_BYTES)
+
+
+def load() -> Kernels:
+    """Return the kernels of the library beside this file, else the reference. Raises LibraryRefused."""
+    return Library(compiling.LIBRARY) if compiling.LIBRARY.is_file() else Reference()
+
+
+def _function(function: Any, result: type | None, *arguments: type) -> Any:
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+def _at(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _format(parts: Parts) -> _Format:
+    form = parts.form
+    return _Format(
+        *(form.width, form.words, form.half, len(form.slots), form.seed, _at(form.slots)),
+        *(2.0**-23 * form.initial_scale, form.initial_scale),
+    )

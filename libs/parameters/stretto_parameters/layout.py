@@ -1,0 +1,142 @@
+"""The shape of a job's parameters: tables of embedding rows, and one dense vector.
+
+It is cut into *columns*: `buckets` embedding buckets, each with a part of every table, then `slices` dense slices. A
+column is the unit of ownership, of moves, of checkpoints and of progress records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import optimizers
+from .errors import InputRefused
+from .optimizers import Adagrad, Optimizer
+
+_BUCKETS_MAX = 4096
+_WIDTH_MAX = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An embedding table: rows of `dimension` weights, uniform in +-initial_scale before their first update.
+
+    `weights`: as they are stored; bfloat16 is rounded to nearest, ties to even, after each update (slots are float32).
+    """
+
+    dimension: int
+    optimizer: Optimizer = field(default_factory=Adagrad)
+    seed: int = 0
+    initial_scale: float = 0.05
+    weights: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dimension <= _WIDTH_MAX:
+            raise InputRefused(f"dimension = {self.dimension} of a table must be between 1 and {_WIDTH_MAX}")
+        if not np.isfinite(self.initial_scale) or self.initial_scale < 0:
+            raise InputRefused(f"initial_scale = {self.initial_scale} of a table must not be negative")
+        if self.weights not in ("float32", "bfloat16"):
+            raise InputRefused(f"weights = {self.weights!r} of a table: use 'float32' or 'bfloat16'")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The same value in every worker and parameter server of a job.
+
+    `optimizer` is that of the dense vector. `state_size` is the length of what is not trained (BatchNorm moments); it
+    travels with the first slice.
+    """
+
+    tables: tuple[Table, ...]
+    dense_size: int
+    buckets: int
+    slices: int
+    state_size: int = 0
+    optimizer: Optimizer = field(default_factory=Adagrad)
+
+    def __post_init__(self) -> None:
+        if self.dense_size < 0 or self.state_size < 0:
+            raise InputRefused(f"dense_size = {self.dense_size}, state_size = {self.state_size}: neither is negative")
+        if not 2 <= self.buckets <= _BUCKETS_MAX or self.buckets & (self.buckets - 1):
+            raise InputRefused(f"buckets = {self.buckets} must be a power of two between 2 and {_BUCKETS_MAX}")
+        if not 1 <= self.slices <= _BUCKETS_MAX:
+            raise InputRefused(
+                f"slices = {self.slices} must be between 1 and {_BUCKETS_MAX}: the first one accounts every push"
+            )
+
+    @property
+    def columns(self) -> int:
+        return self.buckets + self.slices
+
+    @property
+    def slice_length(self) -> int:
+        """Floats of a dense slice; the last one is padded with zeros."""
+        return max(1, -(-self.dense_size // self.slices))
+
+    @property
+    def shift(self) -> int:
+        """Bits that a stored key is shifted by to give its bucket: the top ones are the bucket."""
+        return 64 - (self.buckets.bit_length() - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        names = ("dense_size", "buckets", "slices", "state_size")
+        tables = [
+            {
+                **{name: getattr(each, name) for name in ("dimension", "seed", "initial_scale", "weights")},
+                "optimizer": optimizers.to_dict(each.optimizer),
+            }
+            for each in self.tables
+        ]
+        plain = {name: getattr(self, name) for name in names}
+        return {**plain, "tables": tables, "optimizer": optimizers.to_dict(self.optimizer)}
+
+    @staticmethod
+    def from_dict(given: dict[str, Any]) -> Layout:
+        """Invert `to_dict`. Raises InputRefused."""
+        try:
+            tables: list[Table] = []
+            for each in given["tables"]:
+                fields: dict[str, Any] = {**each, "optimizer": optimizers.from_dict(each["optimizer"])}
+                tables.append(Table(**fields))
+            whole: dict[str, Any] = {**given, "tables": tuple(tables)}
+            whole["optimizer"] = optimizers.from_dict(given["optimizer"])
+            return Layout(**whole)
+        except (TypeError, KeyError) as error:
+            raise InputRefused(f"layout {given!r} is not one of this version: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The words (4 bytes) of a row: weights, then slots. `slots`: their first values."""
+
+    width: int
+    half: bool
+    slots: NDArray[np.float32]
+    seed: int = 0
+    initial_scale: float = 0.0
+
+    @staticmethod
+    def of_table(table: Table) -> RowFormat:
+        slots = table.optimizer.first_slots(table.dimension)
+        seed = table.seed & 0xFFFFFFFF
+        return RowFormat(table.dimension, table.weights == "bfloat16", slots, seed, table.initial_scale)
+
+    @staticmethod
+    def of_slices(layout: Layout) -> RowFormat:
+        return RowFormat(layout.slice_length, False, layout.optimizer.dense.first_slots(layout.slice_length))
+
+    @property
+    def weight_words(self) -> int:
+        return (self.width + 1) // 2 if self.half else self.width
+
+    @property
+    def words(self) -> int:
+        return self.weight_words + len(self.slots)
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self.words

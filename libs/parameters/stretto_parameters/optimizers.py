@@ -1,0 +1,336 @@
+"""The updates of rows and dense slices: plug-ins, each with its slots, its kernel and the NumPy reference of that.
+
+Formulas are those of Keras, slot by slot, with one difference: a row is updated only by a batch that has its key, and
+Adam counts the steps of each row and dense slice by themselves ("lazy").
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import schedules
+from .errors import InputRefused
+from .schedules import Constant, Cosine, Exponential, Schedule, Warmup
+
+F32 = NDArray[np.float32]
+
+HYPERPARAMETERS = 6
+_FACTORS_MAX = 2**22
+"""Longest table of Adam's corrections, 16 MiB: beta up to about 0.999995."""
+_NO_FACTORS = np.ones(1, np.float32)
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """The base of every optimizer. A row is [weights | slots]; a dense slice is one long row."""
+
+    learning_rate: float | Constant | Exponential | Cosine | Warmup = 0.001
+
+    KERNEL: ClassVar[int | None] = None
+    """The number of the kernel in kernels.c; None: the reference serves always."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.learning_rate, float | int):
+            Constant(self.learning_rate)
+        for name, value in self.shares().items():
+            if not 0 <= value < 1:
+                raise InputRefused(f"{name} = {value} of {type(self).__name__} must be at least 0 and less than 1")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+                raise InputRefused(f"{each.name} = {value} of {type(self).__name__} must not be negative or infinite")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate as a function of the samples trained."""
+        rate = self.learning_rate
+        return Constant(rate) if isinstance(rate, float | int) else rate
+
+    @property
+    def dense(self) -> Optimizer:
+        """The optimizer of dense slices."""
+        return self
+
+    @property
+    def has_constant_rate(self) -> bool:
+        """True where the rate never changes."""
+        return isinstance(self.schedule, Constant)
+
+    def shares(self) -> dict[str, float]:
+        """Return the fields that must be at least 0 and less than 1."""
+        return {}
+
+    def hyperparameters(self) -> F32:
+        """Return what the kernel calls h: [HYPERPARAMETERS]."""
+        return np.array((*self._values(), *[0.0] * HYPERPARAMETERS)[:HYPERPARAMETERS], np.float32)
+
+    def factors(self) -> F32:
+        """Return a table by the number of a row's step, whose last entry holds for all further ones."""
+        return _NO_FACTORS
+
+    @abstractmethod
+    def first_slots(self, width: int) -> F32:
+        """Return the slots of a row of `width` weights before its first update."""
+
+    @abstractmethod
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        """Update weights [n, width] and slots [n, …] in place by gradients [n, width] and rates [n, 1], bit by bit
+        as the kernel does."""
+
+    def _values(self) -> tuple[float, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent; momentum (Polyak 1964) and Nesterov's as in Keras."""
+
+    learning_rate: float | Constant | Exponential | Cosine | Warmup = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    KERNEL = 0
+
+    def shares(self) -> dict[str, float]:
+        return {"momentum": self.momentum}
+
+    def first_slots(self, width: int) -> F32:
+        return np.zeros(width if self.momentum else 0, np.float32)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        if not self.momentum:
+            w[:] = w - rates * g
+            return
+        s[:] = h[0] * s - rates * g
+        w[:] = w + (h[0] * s - rates * g) if self.nesterov else w + s
+
+    def _values(self) -> tuple[float, ...]:
+        return self.momentum, float(self.nesterov)
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011): a += g^2; w -= rate g / sqrt(a + epsilon)."""
+
+    initial_accumulator: float = 0.1
+    epsilon: float = 1e-7
+
+    KERNEL = 1
+
+    def first_slots(self, width: int) -> F32:
+        return np.full(width, self.initial_accumulator, np.float32)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        s[:] = s + g * g
+        w[:] = w - rates * g / np.sqrt(s + h[0])
+
+    def _values(self) -> tuple[float, ...]:
+        return (self.epsilon,)
+
+
+@dataclass(frozen=True)
+class RowWiseAdagrad(Adagrad):
+    """Adagrad with one accumulator a row: a += mean(g^2) (as FBGEMM). Dense slices have Adagrad."""
+
+    KERNEL = 2
+
+    @property
+    def dense(self) -> Optimizer:
+        return Adagrad(self.learning_rate, self.initial_accumulator, self.epsilon)
+
+    def first_slots(self, width: int) -> F32:
+        return np.full(1, self.initial_accumulator, np.float32)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        total = np.zeros(len(g), np.float64)
+        for column in g.T.astype(np.float64):  # one after the other: a sum by halves has other bits
+            total += column * column
+        s[:, 0] = s[:, 0] + (total / g.shape[1]).astype(np.float32)
+        w[:] = w - rates * g / np.sqrt(s + h[0])
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma & Ba 2015) as in Keras; slots m, v and the row's number of steps."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    KERNEL = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.factors()
+
+    def shares(self) -> dict[str, float]:
+        return {"beta_1": self.beta_1, "beta_2": self.beta_2}
+
+    def first_slots(self, width: int) -> F32:
+        return np.zeros(2 * width + 1, np.float32)
+
+    def factors(self) -> F32:
+        """Return sqrt(1 - beta_2^t) / (1 - beta_1^t) by t, until it is 1 in float32."""
+        return _corrections(self.beta_1, self.beta_2)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        n = w.shape[1]
+        m, v, t = s[:, :n], s[:, n : 2 * n], s[:, 2 * n]
+        factors = self.factors()
+        t[~(t >= 0)] = 0
+        t += np.float32(1)
+        at = np.minimum(t, np.float32(len(factors) - 1)).astype(np.int64)
+        steps = rates * factors[at][:, None]
+        m[:] = h[0] * m + h[1] * g
+        v[:] = h[2] * v + h[3] * (g * g)
+        w[:] = (w - (rates * h[5]) * w) - steps * m / (np.sqrt(v) + h[4])
+
+    def _values(self) -> tuple[float, ...]:
+        return self.beta_1, 1 - self.beta_1, self.beta_2, 1 - self.beta_2, self.epsilon, self._decay()
+
+    def _decay(self) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019): w -= rate weight_decay w before each step."""
+
+    weight_decay: float = 0.004
+
+    def _decay(self) -> float:
+        return self.weight_decay
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman & Hinton 2012) as in Keras, with its momentum; not centred."""
+
+    rho: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-7
+
+    KERNEL = 4
+
+    def shares(self) -> dict[str, float]:
+        return {"rho": self.rho, "momentum": self.momentum}
+
+    def first_slots(self, width: int) -> F32:
+        return np.zeros(2 * width if self.momentum else width, np.float32)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        n = w.shape[1]
+        s[:, :n] = h[0] * s[:, :n] + h[1] * (g * g)
+        change = rates * g / np.sqrt(s[:, :n] + h[2])
+        if self.momentum:
+            s[:, n:] = change = h[3] * s[:, n:] + change
+        w[:] = w - change
+
+    def _values(self) -> tuple[float, ...]:
+        return self.rho, 1 - self.rho, self.epsilon, self.momentum
+
+
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL-proximal (McMahan et al. 2013) as in Keras with learning_rate_power -0.5; slots n and z."""
+
+    initial_accumulator: float = 0.1
+    l1: float = 0.0
+    l2: float = 0.0
+    l2_shrinkage: float = 0.0
+    beta: float = 0.0
+
+    KERNEL = 5
+
+    def first_slots(self, width: int) -> F32:
+        return np.repeat(np.array([self.initial_accumulator, 0.0], np.float32), width)
+
+    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+        n = w.shape[1]
+        sums, linear = s[:, :n], s[:, n:]
+        l2 = h[1] + h[2] / (np.float32(2) * rates)
+        root = np.sqrt(sums + g * g)
+        linear[:] = linear + ((g + h[3] * w) - (root - np.sqrt(sums)) / rates * w)
+        sums[:] = sums + g * g
+        kept = np.where(linear > h[0], h[0], np.where(linear < -h[0], -h[0], linear))
+        w[:] = (kept - linear) / (root / rates + np.float32(2) * l2)
+
+    def _values(self) -> tuple[float, ...]:
+        return self.l1, self.l2, self.beta, 2 * self.l2_shrinkage
+
+
+@cache
+def _corrections(beta_1: float, beta_2: float) -> F32:
+    """Return Adam's corrections of bias by the number of the step."""
+    slowest = max(beta_1, beta_2)
+    steps = 2 if slowest < 1e-6 else math.ceil(math.log(2.0**-26) / math.log(slowest)) + 2
+    if steps > _FACTORS_MAX:
+        raise InputRefused(f"beta = {slowest} of Adam is too near to 1: give at most 0.999995")
+    t = np.arange(steps, dtype=np.float64)
+    t[0] = 1.0  # never read: a row has made a step when it is looked up
+    return (np.sqrt(1 - beta_2**t) / (1 - beta_1**t)).astype(np.float32)
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "rowwise-adagrad": RowWiseAdagrad,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop": RMSprop,
+    "ftrl": Ftrl,
+}
+"""Optimizers by the names that a job uses."""
+
+
+def to_dict(optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer of OPTIMIZERS as JSON-able values."""
+    return {**asdict(optimizer), "kind": _name(optimizer, OPTIMIZERS), "learning_rate": _plain(optimizer.learning_rate)}
+
+
+def from_dict(given: dict[str, Any]) -> Optimizer:
+    """Invert `to_dict`. Raises InputRefused."""
+    options = dict(given)
+    kind = options.pop("kind", None)
+    if kind not in OPTIMIZERS:
+        raise InputRefused(f"optimizer kind = {kind!r} is not known: use one of {', '.join(OPTIMIZERS)}")
+    try:
+        if "learning_rate" in options:
+            options["learning_rate"] = _scheduled(options["learning_rate"])
+        return OPTIMIZERS[kind](**options)
+    except TypeError as error:
+        names = ", ".join(each.name for each in fields(OPTIMIZERS[kind]))
+        raise InputRefused(f"optimizer {given!r}: {error}; {kind} has {names}") from error
+
+
+def _plain(rate: Any) -> Any:
+    if isinstance(rate, float | int):
+        return float(rate)
+    plain = {**asdict(rate), "kind": _name(rate, schedules.KINDS)}
+    return {**plain, "then": _plain(rate.then)} if isinstance(rate, Warmup) else plain
+
+
+def _scheduled(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    options: dict[str, Any] = dict(given)
+    kind = options.pop("kind", None)
+    if kind not in schedules.KINDS:
+        raise InputRefused(f"schedule kind = {kind!r} is not known: use one of {', '.join(schedules.KINDS)}")
+    if "then" in options:
+        options["then"] = _scheduled(options["then"])
+    return schedules.KINDS[kind](**options)
+
+
+def _name(value: object, kinds: dict[str, Any]) -> str:
+    for name, kind in kinds.items():
+        if type(value) is kind:
+            return name
+    raise InputRefused(f"{value!r} is none of {', '.join(kinds)}: only these have a name in a job")

@@ -1,0 +1,153 @@
+"""Rows in parts: for each column of a table, rows that lie dense in order of arrival, their entries, and an index.
+
+An entry is (stored key, epoch of the last change, room for the marks of eviction and tiers). The index is open
+addressing over row numbers (row + 1; 0: empty), probed linearly from the low bits of the stored key. Rows never move
+when a part grows; only its index is built anew. A row's place is found by its key each time: nobody keeps one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arena import Arena, Bytes
+from .errors import StoreFull
+from .layout import RowFormat
+
+F32 = NDArray[np.float32]
+U32 = NDArray[np.uint32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+ENTRY = np.dtype([("key", np.uint64), ("epoch", np.uint32), ("spare", np.uint32)])
+FIRST_SLOTS = 1024
+_LOAD_MIN, _LOAD_MAX = 0.60, 0.75
+"""A part's index doubles at a load between these, by the part's number: parts grow alike, and all at once would make a
+push wait for all."""
+ROWS_MAX = 2**32 - 2
+ABSENT = np.uint64(2**64 - 1)
+"""The place of a key that has no row. A place is part << 32 | row."""
+
+# the fields of `struct part` in kernels.c
+_ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK = range(6)
+
+
+class Parts:
+    """The rows of one table, in `count` parts. `heads` [count, 6] is what a kernel reads: struct part."""
+
+    def __init__(
+        self, form: RowFormat, count: int, part_bytes_max: int, *, shift: int = 0, huge_pages: bool = False
+    ) -> None:
+        """`shift`: bits by which a key is shifted to give its part."""
+        self.form = form
+        self.shift = shift
+        self.heads = np.zeros((count, 6), np.int64)
+        self.heads_address = int(self.heads.ctypes.data)
+        self._rows = Arena(count, part_bytes_max, huge_pages)
+        self._entries = Arena(count, part_bytes_max, huge_pages)
+        self._index = Arena(count, part_bytes_max, huge_pages)
+        for part in range(count):
+            self._index.ensure(part, 4 * FIRST_SLOTS)
+            self.heads[part, MASK] = FIRST_SLOTS - 1
+            self._point(part)
+
+    @property
+    def sizes(self) -> I64:
+        """Rows of each part: [parts]."""
+        return self.heads[:, SIZE].copy()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of memory that rows, entries and indices take."""
+        return self._rows.used_bytes + self._entries.used_bytes + self._index.used_bytes
+
+    @property
+    def is_reserved(self) -> bool:
+        """True where rows stay at their address as parts grow."""
+        return self._rows.is_reserved
+
+    def size(self, part: int) -> int:
+        return int(self.heads[part, SIZE])
+
+    def keys(self, part: int) -> U64:
+        """Return the stored keys of a part in the order of its rows: live memory."""
+        return self.entries(part)["key"]
+
+    def entries(self, part: int) -> NDArray[np.void]:
+        """Return the entries of a part: live memory."""
+        return self._entries.bytes_of(part)[: self.size(part) * ENTRY.itemsize].view(ENTRY)
+
+    def rows(self, part: int) -> F32:
+        """Return the words of a part's rows, [rows, words]: live memory."""
+        words = self.form.words
+        return self._rows.bytes_of(part)[: self.size(part) * 4 * words].view(np.float32).reshape(-1, words)
+
+    def index(self, part: int) -> U32:
+        """Return the index of a part: live memory."""
+        return self._index.bytes_of(part)[: 4 * (int(self.heads[part, MASK]) + 1)].view(np.uint32)
+
+    def raw_rows(self, part: int) -> Bytes:
+        """Return the bytes of a part's rows: live memory."""
+        return self._rows.bytes_of(part)[: self.size(part) * self.form.row_bytes]
+
+    def lacking(self, wanted: I64) -> I64:
+        """Return the parts that have to grow before they hold `wanted` rows: [parts] -> their numbers."""
+        return np.flatnonzero((wanted > self.heads[:, CAPACITY]) | (wanted > self._limits()))
+
+    def grow(self, part: int, rows: int) -> bool:
+        """Make room for `rows` rows; True: the index was enlarged and has to be rebuilt. Raises StoreFull.
+
+        The index comes first: if memory ends there, the part still has the old one, whole.
+        """
+        if rows > ROWS_MAX:
+            raise StoreFull(
+                f"part {part} would have {rows} rows, more than {ROWS_MAX}: spread the job over more buckets"
+            )
+        mask = int(self.heads[part, MASK])
+        slots = mask + 1
+        while rows > slots * self._load(part):
+            slots *= 2
+        try:
+            self._rows.ensure(part, rows * self.form.row_bytes)
+            self._entries.ensure(part, rows * ENTRY.itemsize)
+            self._index.ensure(part, 4 * slots)
+        finally:
+            self._point(part)
+        self.heads[part, MASK] = slots - 1
+        return slots > mask + 1
+
+    def append_blank(self, part: int, keys: U64, epoch: int) -> slice:
+        """Give keys that are not there rows of zeros, once there is room; return their rows. The index is not told."""
+        begin = self.size(part)
+        self.heads[part, SIZE] = begin + len(keys)
+        added = slice(begin, begin + len(keys))
+        entries = self.entries(part)
+        entries["key"][added] = keys
+        entries["epoch"][added] = epoch
+        entries["spare"][added] = 0
+        self.rows(part)[added] = 0
+        return added
+
+    def clear(self, part: int) -> None:
+        """Drop the rows of a part, and give its memory back."""
+        self.heads[part, SIZE] = 0
+        self.heads[part, MASK] = FIRST_SLOTS - 1
+        for arena in (self._rows, self._entries, self._index):
+            arena.give_back(part)
+        self._index.ensure(part, 4 * FIRST_SLOTS)
+        self._point(part)
+
+    def _point(self, part: int) -> None:
+        """Write addresses and capacity of a part into its head."""
+        head = self.heads[part]
+        head[_ENTRIES], head[_ROWS] = self._entries.address(part), self._rows.address(part)
+        head[_INDEX] = self._index.address(part)
+        rows = self._rows.size_bytes(part) // self.form.row_bytes if self.form.words else ROWS_MAX
+        head[CAPACITY] = min(rows, self._entries.size_bytes(part) // ENTRY.itemsize)
+
+    def _load(self, part: int) -> float:
+        return _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * part / len(self.heads)
+
+    def _limits(self) -> NDArray[np.float64]:
+        loads = _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * np.arange(len(self.heads)) / len(self.heads)
+        return (self.heads[:, MASK] + 1) * loads

@@ -1,0 +1,159 @@
+"""The kernels in NumPy: they say what kernels.c computes, bit by bit, and serve where nothing can be built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import checksums
+from .layout import RowFormat
+from .optimizers import Optimizer
+from .parts import ABSENT, U32, U64, Parts
+
+F32 = NDArray[np.float32]
+U16 = NDArray[np.uint16]
+Indices = NDArray[np.intp]
+
+_HIGH = np.uint64(32)
+_LOW = np.uint64(2**32 - 1)
+
+
+class Reference:
+    """Every kernel, in NumPy. Callers have checked sizes: keys are unique, and `grow` has made room."""
+
+    name = "numpy"
+
+    def locate(self, parts: Parts, keys: U64, places: U64) -> int:
+        """Write the place of each key, or ABSENT; return how many are absent."""
+        places[:] = ABSENT
+        for part, chosen in _by_part(keys >> np.uint64(parts.shift)):
+            index, entries = parts.index(part), parts.keys(part)
+            wanted = keys[chosen]
+            mask = np.uint64(len(index) - 1)
+            slots = wanted & mask
+            left = np.arange(len(chosen))
+            while len(left):
+                rows = index[slots[left]].astype(np.int64)
+                left, rows = left[rows > 0], rows[rows > 0]
+                same = entries[rows - 1] == wanted[left]
+                places[chosen[left[same]]] = (np.uint64(part) << _HIGH) | (rows[same] - 1).astype(np.uint64)
+                left = left[~same]
+                slots[left] = (slots[left] + np.uint64(1)) & mask
+        return int((places == ABSENT).sum())
+
+    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None:
+        """Append a row with its initial values for each key that is ABSENT, and write its place."""
+        absent = np.flatnonzero(places == ABSENT)
+        form = parts.form
+        for part, of_absent in _by_part(keys[absent] >> np.uint64(parts.shift)):
+            chosen = absent[of_absent]
+            rows = parts.append_blank(part, keys[chosen], epoch)
+            places[chosen] = (np.uint64(part) << _HIGH) | np.arange(rows.start, rows.stop, dtype=np.uint64)
+            added = parts.rows(part)[rows]
+            write_weights(form, added, initial_weights(form, keys[chosen]))
+            added[:, form.weight_words :] = form.slots
+            _enter(parts.index(part), keys[chosen], rows.start)
+
+    def rebuild(self, parts: Parts, part: int) -> None:
+        """Build the index of a part anew."""
+        index = parts.index(part)
+        index[:] = 0
+        _enter(index, parts.keys(part), 0)
+
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
+        """Write the weights of each key: those of its row, else the initial ones."""
+        form = parts.form
+        absent = np.flatnonzero(places == ABSENT)
+        initial = initial_weights(form, keys[absent])
+        out[absent] = widened(narrowed(initial)) if form.half else initial
+        present = np.flatnonzero(places != ABSENT)
+        for part, of_present in _by_part(places[present] >> _HIGH):
+            chosen = present[of_present]
+            out[chosen] = read_weights(form, parts.rows(part)[_rows(places[chosen])])
+
+    def update(self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int) -> None:
+        """Make one step of the optimizer on each row. `rates` [parts]: the learning rate of each part."""
+        form, h = parts.form, optimizer.hyperparameters()
+        for part, chosen in _by_part(places >> _HIGH):
+            at = _rows(places[chosen])
+            rows = parts.rows(part)[at]
+            weights = read_weights(form, rows)
+            slots = rows[:, form.weight_words :]
+            optimizer.step(weights, slots, gradients[chosen], np.full((len(at), 1), rates[part], np.float32), h)
+            write_weights(form, rows, weights)
+            parts.rows(part)[at] = rows
+            parts.entries(part)["epoch"][at] = epoch
+
+    def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
+        """Copy bytes; return their checksum."""
+        to[:] = source
+        return checksums.of_block(source)
+
+
+def initial_weights(form: RowFormat, keys: U64) -> F32:
+    """Return the weights of keys before their first update, [n, width]: a function of key and seed only."""
+    steps = np.arange(1, form.width + 1, dtype=np.uint64) + np.uint64(form.seed)
+    z = checksums.split_mix(keys[:, None] + (steps * np.uint64(checksums.MULTIPLIER))[None, :]) >> np.uint64(40)
+    return z.astype(np.float32) * np.float32(2.0**-23 * form.initial_scale) - np.float32(form.initial_scale)
+
+
+def read_weights(form: RowFormat, rows: F32) -> F32:
+    """Return the weights of rows, [n, words] -> [n, width]: a copy."""
+    if not form.half:
+        return rows[:, : form.width].copy()
+    halves = np.ascontiguousarray(rows[:, : form.weight_words]).view(np.uint16)
+    return widened(halves[:, : form.width])
+
+
+def write_weights(form: RowFormat, rows: F32, weights: F32) -> None:
+    """Write weights [n, width] into rows [n, words]."""
+    if not form.half:
+        rows[:, : form.width] = weights
+        return
+    halves = np.zeros((len(rows), 2 * form.weight_words), np.uint16)
+    halves[:, : form.width] = narrowed(weights)
+    rows.view(np.uint32)[:, : form.weight_words] = halves.view(np.uint32)
+
+
+def widened(halves: U16) -> F32:
+    """Return bfloat16 as float32."""
+    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrowed(values: F32) -> U16:
+    """Return float32 rounded to bfloat16, to nearest, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.where(is_nan, quiet, rounded >> np.uint32(16)).astype(np.uint16)
+
+
+def _rows(places: U64) -> NDArray[np.int64]:
+    return (places & _LOW).astype(np.int64)
+
+
+def _by_part(parts: U64) -> Iterator[tuple[int, Indices]]:
+    """Yield each part with the positions that are in it, in their order."""
+    order = np.argsort(parts, kind="stable")
+    numbers, begins = np.unique(parts[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(order, begins[1:]), strict=False)
+
+
+def _enter(index: U32, keys: U64, first_row: int) -> None:
+    """Enter the rows first_row, … of keys that are not in the index.
+
+    All probe at once; of several at one empty slot the first takes it. Rows may stand in other slots than those that
+    kernels.c chooses, in the same set of slots, and every key is found.
+    """
+    mask = np.uint64(len(index) - 1)
+    slots = keys & mask
+    left = np.arange(len(keys))
+    while len(left):
+        empty = left[index[slots[left]] == 0]
+        taken, winners = np.unique(slots[empty], return_index=True)
+        index[taken] = (empty[winners] + (first_row + 1)).astype(np.uint32)
+        left = np.setdiff1d(left, empty[winners], assume_unique=True)
+        slots[left] = (slots[left] + np.uint64(1)) & mask

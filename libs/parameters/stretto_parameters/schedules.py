@@ -1,0 +1,109 @@
+"""Learning rates as pure functions of the samples trained, so that a rate moves and restarts with its column."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputRefused
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+
+class Schedule(Protocol):
+    """A learning rate that may change with the number of samples trained."""
+
+    def rate(self, samples: int) -> float:
+        """Return the rate of the next update, after `samples` samples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same rate always."""
+
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        _positive(learning_rate=self.learning_rate)
+
+    def rate(self, samples: int) -> float:
+        """Return the rate."""
+        return self.learning_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """rate = learning_rate * decay^(samples / every_samples); `staircase` rounds the exponent down."""
+
+    learning_rate: float
+    decay: float
+    every_samples: int
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(learning_rate=self.learning_rate, decay=self.decay, every_samples=self.every_samples)
+
+    def rate(self, samples: int) -> float:
+        """Return the rate after `samples`."""
+        times = samples // self.every_samples if self.staircase else samples / self.every_samples
+        return self.learning_rate * self.decay**times
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """Half a cosine from learning_rate down to `floor` times it, at `over_samples` (Loshchilov & Hutter 2017)."""
+
+    learning_rate: float
+    over_samples: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(learning_rate=self.learning_rate, over_samples=self.over_samples)
+        if not 0 <= self.floor <= 1:
+            raise InputRefused(f"floor = {self.floor} must be between 0 and 1, a share of the learning rate")
+
+    def rate(self, samples: int) -> float:
+        """Return the rate after `samples`."""
+        wave = 0.5 * (1 + math.cos(math.pi * min(samples / self.over_samples, 1.0)))
+        return self.learning_rate * ((1 - self.floor) * wave + self.floor)
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """A linear rise from `first` times the rate to the rate of `then`, which begins to count at `over_samples`."""
+
+    then: Constant | Exponential | Cosine
+    over_samples: int
+    first: float = 0.1
+
+    def __post_init__(self) -> None:
+        _positive(over_samples=self.over_samples, first=self.first)
+
+    def rate(self, samples: int) -> float:
+        """Return the rate after `samples`."""
+        if samples >= self.over_samples:
+            return self.then.rate(samples - self.over_samples)
+        return self.then.rate(0) * (self.first + (1 - self.first) * samples / self.over_samples)
+
+
+KINDS: dict[str, type[Any]] = {"constant": Constant, "exponential": Exponential, "cosine": Cosine, "warmup": Warmup}
+"""Schedules by the names that a job uses."""
+
+
+def rates(schedule: Schedule, samples: I64) -> F32:
+    """Return the rate of each column from the samples that it has: float32, of the shape of `samples`."""
+    counts: list[int] = samples.tolist()
+    known = {count: schedule.rate(count) for count in set(counts)}  # columns mostly have the same count
+    return np.array([known[count] for count in counts], np.float32)
+
+
+def _positive(**fields: float) -> None:
+    for name, value in fields.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputRefused(f"{name} = {value} of a learning-rate schedule must be a positive number")

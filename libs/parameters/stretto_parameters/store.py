@@ -1,0 +1,593 @@
+"""The parameter store: the columns of one server. Arrays in, arrays out; no socket, no clock, no thread of its own.
+
+One caller at a time: the loop of a server, or whoever holds its lock. Results are copies. Arguments are checked before
+anything changes, and an update begins when nothing can fail any more: a push is applied whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import checksums, kernels, schedules
+from .errors import InputRefused
+from .kernels import Kernels
+from .layout import Layout, RowFormat
+from .optimizers import Optimizer
+from .parts import ABSENT, SIZE, Parts
+from .records import Bools, Code, Own, Progress, Records, check_word, judge
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+
+_ADDRESSES_MAX = 2**45
+"""Addresses that all reservations may take, of the 2^47 of a process."""
+_PART_BYTES_MAX = 2**40
+_ARENAS_A_PART = 3
+_OFFSET_MAX = 2**48
+_ANY = -1
+"""A length of an array that is not prescribed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One batch: samples start..stop of a shard, for the claimed columns.
+
+    claim [columns]. keys: per table, stored keys strictly ascending as unsigned, of claimed buckets only; row_gradients
+    [keys, dimension] per table. slice_gradients [claimed slices, slice_length]. state_delta [state_size] is added to
+    the state if the first slice is applied.
+    """
+
+    shard: int
+    attempt: int
+    start: int
+    stop: int
+    worker: int
+    claim: Bools
+    keys: Sequence[U64]
+    row_gradients: Sequence[F32]
+    slice_gradients: F32
+    state_delta: F32
+
+
+@dataclass(frozen=True, slots=True)
+class PushAnswer:
+    """The answer to a push. applied: columns that it changed; own [columns]."""
+
+    code: Code
+    applied: int
+    own: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The weights of keys, [keys, dimension] per table; of dense slices [n, slice_length]; the state; own [columns]."""
+
+    rows: tuple[F32, ...]
+    slices: F32
+    state: F32
+    own: I64
+
+
+@dataclass(frozen=True, slots=True)
+class RawBucket:
+    """A table's rows of one bucket: stored keys [n], whole rows [n, words] as they are stored."""
+
+    keys: U64
+    rows: F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class RawSlices:
+    """Dense slices `ids` [n]: whole rows [n, words], the marks of seeded ones, and the state (it goes with slice 0)."""
+
+    ids: I64
+    rows: F32
+    seeded: I64
+    state: F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.state.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Columns with their progress at one instant. buckets: bucket -> its rows, by table."""
+
+    columns: tuple[int, ...]
+    buckets: dict[int, tuple[RawBucket, ...]]
+    slices: RawSlices
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Counters of the samples that a server applied, 0 for columns that it does not own: [columns].
+
+    per_shard: samples that the first dense slice applied, by shard with a live record; empty where that slice is not
+    owned.
+    """
+
+    samples: I64
+    fingerprints: I64
+    per_shard: dict[int, int]
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start: pushes applied and rejected, pulls, rows made, samples that some column had already."""
+
+    updates: int = 0
+    rejected: int = 0
+    repeated_samples: int = 0
+    pulls: int = 0
+    rows_made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """Pushes accepted from one worker, and the time of the last one as the caller gave it."""
+
+    pushes: int
+    last_us: int
+
+
+class Store:
+    """The columns of one parameter server.
+
+    Larger than 250 lines: one state, and each operation of the protocol once.
+    """
+
+    def __init__(
+        self, layout: Layout, memory_bytes_max: int, *, library: Kernels | None = None, huge_pages: bool = False
+    ) -> None:
+        """`memory_bytes_max`: the most memory that the server may ever get; it is not reserved, only addresses are.
+
+        Raises LibraryRefused if the built kernels are not those of this version.
+        """
+        if memory_bytes_max < 2**20:
+            raise InputRefused(f"memory_bytes_max = {memory_bytes_max} is less than 1 MiB: give the pod's limit")
+        self.layout = layout
+        self.kernels: Kernels = kernels.load() if library is None else library
+        parts = layout.buckets * len(layout.tables) * _ARENAS_A_PART
+        part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
+        self._tables = [
+            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, shift=layout.shift, huge_pages=huge_pages)
+            for table in layout.tables
+        ]
+        dense = RowFormat.of_slices(layout)
+        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12), huge_pages=huge_pages)
+        self._own: I64 = np.zeros(layout.columns, np.int64)
+        self._seeded: I64 = np.zeros(layout.slices, np.int64)
+        self._state: F32 = np.zeros(layout.state_size, np.float32)
+        self.records = Records(layout.columns, layout.buckets)
+        self._workers: dict[int, WorkerSeen] = {}
+        self.stats = Stats()
+        self.epoch = 1
+        for column in range(layout.buckets, layout.columns):
+            self._clear_slice(column - layout.buckets)
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def own(self) -> I64:
+        """Return the state of each column: [columns] of Own."""
+        return self._own.copy()
+
+    def columns(self) -> list[int]:
+        """Return the columns that are MINE or FROZEN here."""
+        return np.flatnonzero(self._own != Own.NOT_MINE).tolist()
+
+    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
+        """Compare and set; return how many columns changed: those whose state was `expect`, or all if it is None.
+
+        whole: change all of them or none.
+        """
+        mask = self._mask(columns)
+        fits = mask if expect is None else mask & (self._own == expect)
+        if whole and fits.sum() != mask.sum():
+            return 0
+        self._own[fits] = to
+        return int(fits.sum())
+
+    def clear(self, columns: Iterable[int]) -> None:
+        """Empty columns in place: rows, slices and progress go, memory is given back. Ownership stays as it is."""
+        mask = self._mask(columns)
+        for column in np.flatnonzero(mask).tolist():
+            if column >= self.layout.buckets:
+                self._clear_slice(column - self.layout.buckets)
+            else:
+                for table in self._tables:
+                    table.clear(column)
+        if mask[self.layout.buckets]:
+            self._state[:] = 0
+        self.records.drop(mask)
+
+    def reset(self) -> None:
+        """Drop everything, as before the first push: columns, ownership, records, attempts, marks, counters."""
+        self.clear(range(self.layout.columns))
+        self._own[:] = Own.NOT_MINE
+        self.records.reset()
+        self._workers.clear()
+        self.stats = Stats()
+
+    def _clear_slice(self, number: int) -> None:
+        self._dense.clear(number)
+        self._dense.grow(number, 1)
+        self._dense.append_blank(number, np.array([number], np.uint64), self.epoch)
+        self._dense.rows(number)[0, self._dense.form.weight_words :] = self._dense.form.slots
+        self._seeded[number] = 0
+
+    # --- values -------------------------------------------------------------------------------------------
+
+    def seed(self, slices: F32, state: F32) -> tuple[I64, I64]:
+        """Give initial values [slices, slice_length] to slices that are MINE and have none; return (seeded, own)."""
+        layout = self.layout
+        values = _array("slices", slices, np.float32, (layout.slices, layout.slice_length))
+        extra = _array("state", state, np.float32, (layout.state_size,))
+        fresh = (self._own[layout.buckets :] == Own.MINE) & (self._seeded == 0)
+        for number in np.flatnonzero(fresh).tolist():
+            self._dense.rows(number)[0, : layout.slice_length] = values[number]
+            self._dense.entries(number)["epoch"] = self.epoch
+        self._seeded[fresh] = 1
+        if fresh[0]:
+            self._state[:] = extra
+        return self._seeded.copy(), self.own()
+
+    def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
+        """Return the weights of keys (per table, in any order) and of slices. A key without a row has its initial
+        weights; nothing is made."""
+        wanted = self._keys(keys)
+        ids = self._slice_ids(slices)
+        self.stats.pulls += 1
+        return Pulled(
+            tuple(self._weights(table, chosen) for table, chosen in zip(self._tables, wanted, strict=True)),
+            np.array([self._dense.rows(i)[0, : self.layout.slice_length] for i in ids], np.float32).reshape(
+                len(ids), self.layout.slice_length
+            ),
+            self._state.copy(),
+            self.own(),
+        )
+
+    def _weights(self, table: Parts, keys: U64) -> F32:
+        places = np.empty(len(keys), np.uint64)
+        self.kernels.locate(table, keys, places)
+        out = np.empty((len(keys), table.form.width), np.float32)
+        self.kernels.gather(table, keys, places, out)
+        return out
+
+    # --- push ---------------------------------------------------------------------------------------------
+
+    def push(self, push: Push, now_us: int = 0) -> PushAnswer:
+        """Apply one batch exactly once: each claimed column whose record is at `start` moves to `stop`, those further
+        are skipped. Raises InputRefused or StoreFull with nothing applied."""
+        checked = self._checked(push)
+        records = self.records
+        offsets = records.offsets(push.shard)
+        stale = records.is_stale(push.shard, push.attempt)
+        code = judge(checked.claim, self._own, offsets, push.start, push.stop, stale)
+        if code is not Code.APPLIED:
+            self.stats.rejected += 1
+            return PushAnswer(code, 0, self.own())
+        if not checked.claim.any():
+            return PushAnswer(code, 0, self.own())
+        applied = checked.claim & (offsets == push.start)
+        located = [self._located(number, checked, applied) for number in range(len(self._tables))]
+        for table, optimizer, part in zip(self._tables, self._optimizers(), located, strict=True):  # nothing can fail
+            if len(part.keys):
+                self.kernels.insert(table, part.keys, part.places, self.epoch)
+                rates = schedules.rates(optimizer.schedule, records.samples[: self.layout.buckets])
+                self.kernels.update(table, part.places, part.gradients, rates, optimizer, self.epoch)
+        self._update_slices(checked, applied)
+        records.account(push.shard, push.attempt, push.start, push.stop, applied)
+        self.stats.updates += 1
+        self.stats.repeated_samples += (push.stop - push.start) * bool((checked.claim & ~applied).any())
+        self.stats.rows_made += sum(part.absent for part in located)
+        seen = self._workers.get(push.worker)
+        self._workers[push.worker] = WorkerSeen(1 + (seen.pushes if seen else 0), now_us)
+        return PushAnswer(code, int(applied.sum()), self.own())
+
+    def _optimizers(self) -> list[Optimizer]:
+        return [table.optimizer for table in self.layout.tables]
+
+    def _located(self, number: int, push: Push, applied: Bools) -> _Located:
+        """Return the keys of applied buckets with their places, once there is room for those without a row."""
+        table, keys, gradients = self._tables[number], push.keys[number], push.row_gradients[number]
+        if not applied[: self.layout.buckets].all():
+            chosen = applied[(keys >> np.uint64(self.layout.shift)).astype(np.int64)]
+            keys, gradients = keys[chosen], gradients[chosen]
+        places = np.empty(len(keys), np.uint64)
+        absent = self.kernels.locate(table, keys, places)
+        if absent:
+            self._make_room(table, keys[places == ABSENT])
+        return _Located(keys, gradients, places, absent)
+
+    def _make_room(self, table: Parts, absent: U64) -> None:
+        more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
+        wanted = table.heads[:, SIZE] + more
+        for part in table.lacking(wanted).tolist():
+            if table.grow(part, int(wanted[part])):
+                self.kernels.rebuild(table, part)
+
+    def _update_slices(self, push: Push, applied: Bools) -> None:
+        layout = self.layout
+        claimed = np.flatnonzero(push.claim[layout.buckets :])
+        kept = applied[layout.buckets :][claimed]
+        if kept.any():
+            gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
+            optimizer = layout.optimizer.dense
+            rates = schedules.rates(optimizer.schedule, self.records.samples[layout.buckets :])
+            places = claimed[kept].astype(np.uint64) << np.uint64(32)
+            self.kernels.update(self._dense, places, gradients, rates, optimizer, self.epoch)
+        if applied[layout.buckets]:
+            self._state += push.state_delta
+
+    # --- progress -----------------------------------------------------------------------------------------
+
+    def progress(self, shard: int, attempt: int) -> tuple[bool, I64, I64]:
+        """Return (finished, own [columns], record [columns + 2]) of a shard as it was, and refuse lower attempts."""
+        check_word("shard", shard)
+        check_word("attempt", attempt)
+        record = self.records.of(shard).copy()
+        self.records.raise_attempt(shard, attempt)
+        return shard in self.records.finished, self.own(), record
+
+    def finish(self, shards: Iterable[int]) -> None:
+        """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
+        chosen = list(shards)
+        for shard in chosen:
+            check_word("shard", shard)
+        self.records.finish(chosen)
+
+    def merge_columns(self, columns: Iterable[int], progress: Progress) -> None:
+        """Take over the progress of columns from another server."""
+        self.records.merge(self._mask(columns), progress)
+
+    # --- raw copies ---------------------------------------------------------------------------------------
+
+    def next_epoch(self) -> int:
+        """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
+        self.epoch += 1
+        return self.epoch - 1
+
+    def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
+        """Copy the rows of a bucket, by table: all of them, or those that changed after an epoch."""
+        self._check_bucket(bucket)
+        found: list[RawBucket] = []
+        for table in self._tables:
+            entries, rows = table.entries(bucket), table.rows(bucket)
+            changed = np.flatnonzero(entries["epoch"] > since_epoch) if since_epoch else slice(None)
+            found.append(RawBucket(entries["key"][changed].copy(), rows[changed].copy()))
+        return tuple(found)
+
+    def copy_bucket(self, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, int]:
+        """Copy all rows of a table's bucket into memory of the caller, whose sizes are exact; return the checksums
+        of both blocks (checksums.of_block)."""
+        self._check_bucket(bucket)
+        if not 0 <= table < len(self._tables):
+            raise InputRefused(f"table = {table} must be between 0 and {len(self._tables) - 1}")
+        source = self._tables[table]
+        count = source.size(bucket)
+        to_keys = _array("keys", keys, np.uint8, (8 * count,), write=True)
+        to_rows = _array("rows", rows, np.uint8, (count * source.form.row_bytes,), write=True)
+        stored = np.ascontiguousarray(source.keys(bucket)).view(np.uint8)
+        return self.kernels.copy(to_keys, stored), self.kernels.copy(to_rows, source.raw_rows(bucket))
+
+    def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
+        """Write rows into a bucket: instead of those there, or (`replace` false) over them, as a difference.
+
+        Raises InputRefused or StoreFull; with the former nothing is changed.
+        """
+        self._check_bucket(bucket)
+        if len(raw) != len(self._tables):
+            raise InputRefused(f"bucket {bucket}: {len(raw)} tables of rows, the layout has {len(self._tables)}")
+        checked = [self._raw(bucket, table, each) for table, each in zip(self._tables, raw, strict=True)]
+        for table, each in zip(self._tables, checked, strict=True):
+            if replace:
+                table.clear(bucket)
+            places = np.empty(len(each.keys), np.uint64)
+            if self.kernels.locate(table, each.keys, places):
+                self._make_room(table, each.keys[places == ABSENT])
+                self.kernels.insert(table, each.keys, places, self.epoch)
+            rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
+            table.rows(bucket)[rows] = each.rows
+            table.entries(bucket)["epoch"][rows] = self.epoch
+
+    def _raw(self, bucket: int, table: Parts, raw: RawBucket) -> RawBucket:
+        keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
+        rows = _array(f"rows of bucket {bucket}", raw.rows, np.float32, (len(keys), table.form.words))
+        if ((keys >> np.uint64(self.layout.shift)) != bucket).any():
+            raise InputRefused(f"keys of bucket {bucket}: some are of another bucket; give each to its own")
+        if len(np.unique(keys)) != len(keys):
+            raise InputRefused(f"keys of bucket {bucket}: some are there twice; give each once")
+        return RawBucket(keys, rows)
+
+    def export_slices(self, ids: I64) -> RawSlices:
+        """Copy dense slices with their slots."""
+        chosen = self._slice_ids(ids)
+        rows = np.array([self._dense.rows(i)[0] for i in chosen], np.float32)
+        return RawSlices(
+            np.array(chosen, np.int64),
+            rows.reshape(len(chosen), self._dense.form.words),
+            self._seeded[chosen],
+            self._state.copy(),
+        )
+
+    def import_slices(self, raw: RawSlices) -> None:
+        """Write dense slices with their slots; the state goes with slice 0. Raises InputRefused."""
+        chosen = self._slice_ids(raw.ids)
+        rows = _array("rows of slices", raw.rows, np.float32, (len(chosen), self._dense.form.words))
+        seeded = _array("seeded", raw.seeded, np.int64, (len(chosen),))
+        state = _array("state", raw.state, np.float32, (self.layout.state_size,))
+        for number, row in zip(chosen, rows, strict=True):
+            self._dense.rows(number)[0] = row
+            self._dense.entries(number)["epoch"] = self.epoch
+        self._seeded[chosen] = seeded
+        if 0 in chosen:
+            self._state[:] = state
+
+    def snapshot(self, columns: Iterable[int], known_finished: int = 0) -> Snapshot:
+        """Copy columns with their progress, between two pushes. known_finished: marks that the caller has."""
+        chosen = np.flatnonzero(self._mask(columns))
+        buckets = chosen[chosen < self.layout.buckets].tolist()
+        return Snapshot(
+            tuple(chosen.tolist()),
+            {bucket: self.export_bucket(bucket) for bucket in buckets},
+            self.export_slices(chosen[chosen >= self.layout.buckets] - self.layout.buckets),
+            self.records.progress(known_finished),
+        )
+
+    def restore(self, given: Snapshot) -> None:
+        """Write the columns of a snapshot with their progress. The caller then makes them MINE. Raises InputRefused."""
+        held = {*given.buckets, *(given.slices.ids + self.layout.buckets).tolist()}
+        if held != {*given.columns}:
+            raise InputRefused(
+                f"columns {sorted(held ^ {*given.columns})[:8]} are named or held, not both: it is damaged"
+            )
+        for bucket, raw in given.buckets.items():
+            self.import_bucket(bucket, raw)
+        self.import_slices(given.slices)
+        self.merge_columns(given.columns, given.progress)
+
+    # --- measures -----------------------------------------------------------------------------------------
+
+    def raw_sizes(self) -> I64:
+        """Return the rows in each bucket over all tables, owned or not: [buckets]."""
+        return sum((table.sizes for table in self._tables), np.zeros(self.layout.buckets, np.int64))
+
+    def sizes(self) -> I64:
+        """Return the rows in each bucket owned here, 0 for the others: [buckets]."""
+        return np.where(self._own[: self.layout.buckets] != Own.NOT_MINE, self.raw_sizes(), 0)
+
+    def categories(self) -> int:
+        return int(self.sizes().sum())
+
+    def memory_bytes(self) -> int:
+        """Return the bytes that rows, indices and dense slices take: pages that were touched."""
+        return sum(table.used_bytes for table in self._tables) + self._dense.used_bytes
+
+    def progress_bytes(self) -> int:
+        """Return about the bytes of records and marks."""
+        return self.records.used_bytes
+
+    def applied(self) -> Applied:
+        """Return the counters of the columns owned here."""
+        mine = self._own != Own.NOT_MINE
+        at = self.records.progress()
+        per_shard: dict[int, int] = {}
+        if mine[self.layout.buckets]:  # else its new owner counts
+            per_shard = dict(zip(at.shards.tolist(), at.records[:, -1].tolist(), strict=True))
+        return Applied(np.where(mine, at.samples, 0), np.where(mine, at.fingerprints, 0), per_shard)
+
+    def workers(self) -> dict[int, WorkerSeen]:
+        """Return what is known of each worker that pushed."""
+        return dict(self._workers)
+
+    def checksum(self) -> int:
+        """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
+        mine = np.flatnonzero(self._own != Own.NOT_MINE)
+        total = 0
+        for bucket in mine[mine < self.layout.buckets].tolist():
+            for number, table in enumerate(self._tables):
+                total += (number + 1) * checksums.of_rows(table.keys(bucket), table.rows(bucket))
+        ids = mine[mine >= self.layout.buckets] - self.layout.buckets
+        total += checksums.of_rows(ids.astype(np.uint64), self.export_slices(ids).rows)
+        if 0 in ids:
+            total += checksums.of_rows(np.array([2**64 - 1], np.uint64), self._state[None])
+        return total % 2**64
+
+    # --- checks -------------------------------------------------------------------------------------------
+
+    def _mask(self, columns: Iterable[int]) -> Bools:
+        chosen = np.fromiter(columns, np.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.layout.columns):
+            raise InputRefused(f"columns {chosen.tolist()[:8]} must be between 0 and {self.layout.columns - 1}")
+        mask = np.zeros(self.layout.columns, np.bool_)
+        mask[chosen] = True
+        return mask
+
+    def _check_bucket(self, bucket: int) -> None:
+        if not 0 <= bucket < self.layout.buckets:
+            raise InputRefused(f"bucket = {bucket} must be between 0 and {self.layout.buckets - 1}")
+
+    def _slice_ids(self, given: I64) -> list[int]:
+        ids = _array("slices", given, np.int64, (_ANY,))
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.layout.slices):
+            raise InputRefused(f"slices {ids.tolist()[:8]} must be between 0 and {self.layout.slices - 1}")
+        if len(np.unique(ids)) != len(ids):
+            raise InputRefused(f"slices {ids.tolist()[:8]}: give each once")
+        return ids.tolist()
+
+    def _keys(self, given: Sequence[U64]) -> list[U64]:
+        if len(given) != len(self._tables):
+            raise InputRefused(f"keys of {len(given)} tables were given, the layout has {len(self._tables)}")
+        return [_array(f"keys of table {i}", each, np.uint64, (_ANY,)) for i, each in enumerate(given)]
+
+    def _checked(self, push: Push) -> Push:
+        """Return the push with aligned arrays. Raises InputRefused for one that no server could apply."""
+        layout = self.layout
+        if not 0 <= push.start < push.stop < _OFFSET_MAX:
+            raise InputRefused(f"push of samples {push.start}..{push.stop}: wanted 0 <= start < stop < {_OFFSET_MAX}")
+        for name in ("shard", "attempt", "worker"):
+            check_word(name, getattr(push, name))
+        claim = _array("claim", push.claim, np.bool_, (layout.columns,))
+        keys = self._keys(push.keys)
+        if len(push.row_gradients) != len(keys):
+            raise InputRefused(f"row_gradients of {len(push.row_gradients)} tables, keys of {len(keys)}: give both")
+        for number, stored in enumerate(keys):
+            if (stored[1:] <= stored[:-1]).any():
+                raise InputRefused(
+                    f"keys of table {number} must be strictly ascending as unsigned: sort them, each once"
+                )
+            if not _all_claimed(claim[: layout.buckets], stored >> np.uint64(layout.shift)):
+                raise InputRefused(f"keys of table {number}: some are in buckets that are not claimed; leave them out")
+        gradients = [
+            _array(f"row_gradients of table {i}", each, np.float32, (len(stored), table.dimension))
+            for i, (each, stored, table) in enumerate(zip(push.row_gradients, keys, layout.tables, strict=True))
+        ]
+        claimed = int(claim[layout.buckets :].sum())
+        slices = _array("slice_gradients", push.slice_gradients, np.float32, (claimed, layout.slice_length))
+        delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
+        header = (push.shard, push.attempt, push.start, push.stop, push.worker)
+        return Push(*header, claim, keys, gradients, slices, delta)
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """The part of a push that one table applies. absent: keys without a row yet."""
+
+    keys: U64
+    gradients: F32
+    places: U64
+    absent: int
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) == len(wanted) and all(each in (found, _ANY) for found, each in zip(shape, wanted, strict=True))
+
+
+def _all_claimed(buckets: Bools, of_keys: U64) -> bool:
+    return bool(buckets.all() or buckets[of_keys.astype(np.int64)].all())
+
+
+def _array(name: str, given: Any, dtype: type[np.generic], shape: tuple[int, ...], *, write: bool = False) -> Any:
+    """Return an array that a kernel may read: of this type and shape, aligned and contiguous; copied if it is neither.
+
+    write: a kernel writes into it, so a copy would not do. Raises InputRefused.
+    """
+    if not isinstance(given, np.ndarray) or given.dtype != dtype or not _fits(given.shape, shape):
+        found = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+        raise InputRefused(f"{name}: {found} were given, wanted {np.dtype(dtype)} {shape}")
+    if write and not (given.flags.c_contiguous and given.flags.writeable):
+        raise InputRefused(f"{name}: the memory to write into must be contiguous and writable")
+    return np.require(given, requirements=["C", "A"])

@@ -1,0 +1,254 @@
+"""The kernels in C against their NumPy reference, bit by bit; and the same under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_parameters import Table, checksums, compiling
+from stretto_parameters.kernels import Kernels, Library, LibraryRefused
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.optimizers import OPTIMIZERS, SGD, AdamW, Ftrl, Optimizer, RMSprop
+from stretto_parameters.parts import ABSENT, Parts
+from stretto_parameters.reference import Reference, read_weights
+
+BUCKETS = 4
+SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+OPTIONS: dict[str, Optimizer] = {
+    **{name: kind() for name, kind in OPTIMIZERS.items()},
+    "sgd-momentum": SGD(momentum=0.9),
+    "sgd-nesterov": SGD(momentum=0.9, nesterov=True),
+    "adamw-fast": AdamW(0.1, beta_1=0.5, beta_2=0.6),
+    "rmsprop-momentum": RMSprop(momentum=0.8),
+    "ftrl-all": Ftrl(0.1, l1=0.01, l2=0.02, l2_shrinkage=0.03, beta=0.04),
+}
+ODD_VALUES = np.array([0.0, -0.0, -5.0, 1e-38, 3e38, np.inf, -np.inf, np.nan], np.float32)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    if not compiling.LIBRARY.is_file():
+        pytest.skip("the kernels are not built here: no C compiler at `make setup`")
+    return Library(compiling.LIBRARY)
+
+
+class Run:
+    """The same table under one implementation of the kernels."""
+
+    def __init__(self, kernels: Kernels, table: Table) -> None:
+        self.kernels = kernels
+        self.parts = Parts(RowFormat.of_table(table), BUCKETS, 2**26, shift=62)
+
+    def pushed(
+        self, keys: np.ndarray, gradients: np.ndarray, rates: np.ndarray, table: Table, epoch: int
+    ) -> np.ndarray:
+        """Make rows for keys and update them; return their places."""
+        places = np.empty(len(keys), np.uint64)
+        self.kernels.locate(self.parts, keys, places)
+        more = np.bincount((keys[places == ABSENT] >> np.uint64(62)).astype(np.int64), minlength=BUCKETS)
+        wanted = self.parts.sizes + more
+        for part in self.parts.lacking(wanted).tolist():
+            if self.parts.grow(part, int(wanted[part])):
+                self.kernels.rebuild(self.parts, part)
+        self.kernels.insert(self.parts, keys, places, epoch)
+        self.kernels.update(self.parts, places, gradients, rates, table.optimizer, epoch)
+        return places
+
+    def weights(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
+        places = np.empty(len(keys), np.uint64)
+        absent = self.kernels.locate(self.parts, keys, places)
+        out = np.empty((len(keys), self.parts.form.width), np.float32)
+        self.kernels.gather(self.parts, keys, places, out)
+        return out, absent
+
+
+def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> None:
+    """Push random keys (new and old, batches of very different sizes) to both; every byte must agree after each."""
+    random = np.random.default_rng(seed)
+    ours, reference = Run(library, table), Run(Reference(), table)
+    pool = random.integers(0, 2**64, 6000, dtype=np.uint64)
+    pool[:4] = [0, 1, 2**64 - 1, 2**63]
+    pool[4:300] = (pool[4:300] & ~np.uint64(1023)) | np.uint64(1020)  # one run of the index, around its end
+    for epoch, size in enumerate((0, 1, 300, 2500, 40), start=1):
+        keys = np.unique(random.choice(pool, size))
+        gradients = random.normal(0, 1, (len(keys), table.dimension)).astype(np.float32)
+        if odd and size:
+            some = random.random(gradients.shape) < 0.2
+            gradients[some] = random.choice(ODD_VALUES, int(some.sum()))
+        rates = random.uniform(0.001, 0.5, BUCKETS).astype(np.float32)
+        with np.errstate(all="ignore"):
+            found = [run.pushed(keys, gradients, rates, table, epoch) for run in (ours, reference)]
+        assert np.array_equal(*found)
+        for part in range(BUCKETS):
+            assert ours.parts.entries(part).tobytes() == reference.parts.entries(part).tobytes()
+            assert same_rows(ours.parts, reference.parts, part), (epoch, part)
+        everything = np.append(pool[:600], random.integers(0, 2**64, 50, dtype=np.uint64))
+        (mine, absent), (theirs, theirs_absent) = ours.weights(everything), reference.weights(everything)
+        assert same_words(mine, theirs)
+        assert absent == theirs_absent
+        if odd:
+            damage(random, ours.parts, reference.parts)
+    check_index(ours)
+    check_index(reference)
+
+
+def damage(random: np.random.Generator, *both: Parts) -> None:
+    """Write odd values into some slots, as a damaged image would: a number of steps may be anything."""
+    form = both[0].form
+    for part in range(BUCKETS):
+        slots = both[0].rows(part)[:, form.weight_words :]
+        some = random.random(slots.shape) < 0.1
+        values = random.choice(ODD_VALUES, int(some.sum()))
+        for each in both:
+            each.rows(part)[:, form.weight_words :][some] = values
+
+
+def same_rows(left: Parts, right: Parts, part: int) -> bool:
+    """Compare weights and slots for themselves: in a word of two bfloat16, either may be NaN."""
+    form, rows = left.form, (left.rows(part), right.rows(part))
+    return same_words(*(read_weights(form, each) for each in rows)) and same_words(
+        *(each[:, form.weight_words :] for each in rows)
+    )
+
+
+def same_words(left: np.ndarray, right: np.ndarray) -> bool:
+    """Return whether every word agrees; all NaN count as one value, since a processor chooses their bits."""
+    words = np.ascontiguousarray(left).view(np.uint32), np.ascontiguousarray(right).view(np.uint32)
+    return bool(((words[0] == words[1]) | (np.isnan(left) & np.isnan(right))).all())
+
+
+def check_index(run: Run) -> None:
+    """Every row is named once in the index, and found."""
+    for part in range(BUCKETS):
+        index, size = run.parts.index(part), run.parts.size(part)
+        assert np.array_equal(np.sort(index[index > 0]), np.arange(1, size + 1))
+        places = np.empty(size, np.uint64)
+        assert run.kernels.locate(run.parts, run.parts.keys(part).copy(), places) == 0
+        assert np.array_equal(places, (np.uint64(part) << np.uint64(32)) | np.arange(size, dtype=np.uint64))
+
+
+def compare_copies(library: Kernels, data: bytes, offset: int) -> None:
+    source = np.frombuffer(bytes(offset) + data, np.uint8)[offset:]
+    copies = [np.zeros(len(data), np.uint8) for _ in range(2)]
+    assert library.copy(copies[0], source) == Reference().copy(copies[1], source)
+    assert copies[0].tobytes() == copies[1].tobytes() == data
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kernel_has_the_bits_of_its_reference(library: Library, name: str, weights: str) -> None:
+    """Odd dimensions leave half a word unused with bfloat16."""
+    for seed, dimension in enumerate((1, 5, 16)):
+        compare(library, Table(dimension, OPTIONS[name], seed=seed, weights=weights), seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_odd_gradients_and_damaged_slots_give_the_same_bits_too(library: Library, name: str, weights: str) -> None:
+    compare(library, Table(3, OPTIONS[name], weights=weights), 11, odd=True)  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=40), st.integers(0, 7))
+def test_a_copy_has_the_checksum_of_its_bytes(library: Library, data: bytes, offset: int) -> None:
+    """Any alignment and any length; then lengths around that of a piece."""
+    compare_copies(library, data, offset)
+
+
+@pytest.mark.parametrize("more", [-9, -1, 0, 1, 8])
+def test_a_copy_of_several_pieces_has_the_checksum_of_its_bytes(library: Library, more: int) -> None:
+    data = np.random.default_rng(1).bytes(2 * checksums.PIECE_BYTES + more)
+    compare_copies(library, data, 3)
+    changed = bytearray(data)
+    changed[checksums.PIECE_BYTES] ^= 1
+    assert checksums.of_block(np.frombuffer(data, np.uint8)) != checksums.of_block(np.frombuffer(changed, np.uint8))
+
+
+def test_a_part_without_room_takes_no_row(library: Library) -> None:
+    """The last line of defence: a caller that forgot to grow is told, and nothing is written past the end."""
+    run = Run(library, Table(2))
+    keys = np.array([1, 2], np.uint64)
+    places = np.full(2, ABSENT)
+    with pytest.raises(AssertionError, match="2 keys found no room"):
+        library.insert(run.parts, keys, places, 1)
+    assert run.parts.size(0) == 0
+
+
+def test_a_library_of_another_source_is_refused(tmp_path: Path) -> None:
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler on this machine")
+    compiling.compile_kernels(tmp_path / "kernels.so")
+    Library(tmp_path / "kernels.so")
+    with patch.object(compiling, "SOURCE", tmp_path / "changed.c"):
+        (tmp_path / "changed.c").write_text("/* later */")
+        with pytest.raises(LibraryRefused, match="run `make setup`"):
+            Library(tmp_path / "kernels.so")
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The library of gcc's address sanitizer, which Python has to load first."""
+    monkeypatch.setenv("CC", "gcc")
+    command = ["gcc", "-print-file-name=libasan.so"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout if shutil.which("gcc") else ""
+    if not Path(found.strip()).is_absolute():
+        pytest.skip("no gcc with its sanitizers on this machine")
+    return found.strip()
+
+
+@pytest.mark.slow
+def test_the_sanitizers_find_nothing(tmp_path: Path, runtime: str) -> None:
+    """Address and undefined-behaviour sanitizers; parts lie on the heap, so that a step past their end is seen."""
+    library = tmp_path / "kernels.so"
+    compiling.compile_kernels(library, SANITIZERS)
+    done = sanitized(library, runtime)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == "compared\n"
+
+
+@pytest.mark.slow
+def test_the_sanitizers_would_find_a_row_that_is_too_short(tmp_path: Path, runtime: str) -> None:
+    """The test above could fail: a library whose parts claim one row more than they have is stopped."""
+    text = compiling.SOURCE.read_text()
+    changed = text.replace("uint64_t row = p->size++;", "uint64_t row = p->capacity; p->size++;")
+    assert changed != text
+    (tmp_path / "kernels.c").write_text(changed)
+    compiling.compile_kernels(tmp_path / "kernels.so", SANITIZERS, tmp_path / "kernels.c")
+    done = sanitized(tmp_path / "kernels.so", runtime)
+    assert done.returncode != 0
+    assert "AddressSanitizer" in done.stderr
+
+
+def sanitized(library: Path, runtime: str) -> subprocess.CompletedProcess[str]:
+    """Run `main` of this file in a process with the sanitizers' runtime."""
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python frees nothing at its end
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    command = [sys.executable, __file__, str(library)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def main(library: Path) -> None:
+    """Compare on the heap instead of in reserved memory."""
+    kernels = Library(library)
+    with patch("stretto_parameters.arena.mmap.mmap", side_effect=OSError("refused")):
+        for seed, optimizer in enumerate(OPTIONS.values()):
+            for weights in ("float32", "bfloat16"):
+                compare(kernels, Table(5, optimizer, weights=weights), seed, odd=seed % 2 == 0)  # type: ignore[arg-type]
+    for length in (0, 1, 7, 8, 9, checksums.PIECE_BYTES + 5):
+        compare_copies(kernels, np.random.default_rng(length).bytes(length), 3)
+    sys.stdout.write("compared\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,75 @@
+"""The judgement of a push, marks of finished shards, fingerprints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_core.dispatcher import fingerprint_of
+from stretto_parameters import Code, InputRefused, Own, Progress
+from stretto_parameters.records import Marks, Records, fingerprint, judge
+
+MINE, FROZEN, GONE = Own.MINE, Own.FROZEN, Own.NOT_MINE
+
+
+@pytest.mark.parametrize(
+    ("own", "offsets", "stale", "code"),
+    [
+        ((MINE, MINE, GONE), (10, 10, 0), False, Code.APPLIED),  # the last column is not claimed
+        ((MINE, MINE, GONE), (10, 20, 0), False, Code.APPLIED),
+        ((MINE, MINE, GONE), (20, 30, 0), False, Code.APPLIED),
+        ((MINE, FROZEN, GONE), (10, 10, 0), False, Code.NOT_OWNED),
+        ((GONE, MINE, GONE), (0, 15, 0), True, Code.NOT_OWNED),
+        ((MINE, MINE, GONE), (0, 15, 0), True, Code.STALE),
+        ((MINE, MINE, GONE), (0, 15, 0), False, Code.GAP),
+        ((MINE, MINE, GONE), (10, 15, 0), False, Code.MISALIGNED),
+    ],
+)
+def test_the_first_condition_that_fits_is_the_answer(
+    own: tuple[Own, ...], offsets: tuple[int, ...], stale: bool, code: Code
+) -> None:
+    claim = np.array([True, True, False])
+    assert judge(claim, np.array(own), np.array(offsets), 10, 20, stale) is code
+
+
+@given(st.integers(0, 2**62), st.lists(st.integers(1, 1000), min_size=1, max_size=8))
+def test_fingerprints_of_batches_add_up_to_that_of_the_ledger(shard: int, lengths: list[int]) -> None:
+    total, at = 0, 0
+    for length in lengths:
+        total += fingerprint(shard, at, at + length)
+        at += length
+    assert total % 2**64 == fingerprint_of(shard, at) % 2**64
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3000)), st.integers(0, 3000))
+def test_marks_are_a_set(shards: list[int], asked: int) -> None:
+    marks = Marks()
+    for shard in shards:
+        marks.add(shard)
+    assert len(marks) == len(set(shards))
+    assert marks.array().tolist() == sorted(set(shards))
+    assert (asked in marks) == (asked in set(shards))
+
+
+def test_a_hundred_thousand_finished_shards_cost_little() -> None:
+    records = Records(76, 64)
+    records.finish(range(100_000))
+    assert len(records.finished) == 100_000
+    assert records.used_bytes < 100_000
+
+
+def test_progress_of_another_layout_is_refused() -> None:
+    none = np.zeros(0, np.int64)
+    given = Progress(none, np.zeros((0, 10), np.int64), none, np.zeros(3, np.int64), np.zeros(3, np.int64))
+    with pytest.raises(InputRefused, match=r"records of progress have shape \(0, 10\), wanted \(0, 5\)"):
+        Records(3, 2).merge(np.ones(3, np.bool_), given)
+
+
+def test_progress_of_a_server_without_live_shards_is_merged() -> None:
+    records = Records(3, 2)
+    records.finish([5])
+    other = Records(3, 2)
+    other.merge(np.ones(3, np.bool_), records.progress())
+    assert other.progress().records.shape == (0, 5)
+    assert 5 in other.finished

@@ -1,0 +1,546 @@
+"""The store against a model of dicts, the protocol between two stores, and input that is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from stretto_parameters import Code, InputRefused, Layout, Own, Push, RawBucket, Store, StoreFull, Table, kernels
+from stretto_parameters.kernels import Kernels
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.optimizers import SGD, Adagrad, Adam
+from stretto_parameters.records import fingerprint
+from stretto_parameters.reference import Reference, initial_weights, read_weights, write_weights
+from stretto_parameters.schedules import Exponential
+
+TABLES = (
+    Table(3, Adagrad(Exponential(0.1, 0.5, 40)), seed=1),
+    Table(2, Adam(0.05), seed=2, weights="bfloat16"),
+)
+LAYOUT = Layout(TABLES, 5, buckets=4, slices=2, state_size=2, optimizer=Adam(0.01))
+MEMORY_BYTES = 2**30
+KEYS = np.array(
+    [bucket << 62 | low for bucket in range(4) for low in (0, 1, 2, 1023, 1024, 2**62 - 1)], np.uint64
+)  # collisions in the index, the ends of every bucket
+ALL = np.ones(LAYOUT.columns, np.bool_)
+FORMS = [RowFormat.of_table(table) for table in TABLES]
+
+
+def a_store(*, mine: bool = True, library: Kernels | None = None, layout: Layout = LAYOUT) -> Store:
+    store = Store(layout, MEMORY_BYTES, library=library)
+    if mine:
+        store.set_own(range(layout.columns), Own.MINE)
+    return store
+
+
+def a_push(
+    shard: int = 1,
+    start: int = 0,
+    stop: int = 8,
+    *,
+    attempt: int = 0,
+    claim: np.ndarray = ALL,
+    keys: np.ndarray = KEYS,
+    seed: int = 0,
+    layout: Layout = LAYOUT,
+) -> Push:
+    """A push of the claimed ones of `keys` to every table, with random gradients of `seed`."""
+    random = np.random.default_rng(seed)
+    kept = keys[claim[: layout.buckets][(keys >> np.uint64(layout.shift)).astype(int)]]
+    gradients = [random.normal(0, 1, (len(keys), table.dimension)).astype(np.float32) for table in layout.tables]
+    chosen = np.isin(keys, kept)
+    slices = random.normal(0, 1, (layout.slices, layout.slice_length)).astype(np.float32)
+    delta = random.normal(0, 1, layout.state_size).astype(np.float32)
+    return Push(
+        *(shard, attempt, start, stop, 3, claim, [kept] * len(layout.tables), [each[chosen] for each in gradients]),
+        *(slices[claim[layout.buckets :]], delta),
+    )
+
+
+class Model:
+    """The parameters as they must be: rows by (table, key), slices, state, and offsets by shard."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], np.ndarray] = {}
+        dense = LAYOUT.optimizer.first_slots(LAYOUT.slice_length)
+        self.slices = [np.concatenate([np.zeros(LAYOUT.slice_length, np.float32), dense]) for _ in range(2)]
+        self.state = np.zeros(2, np.float32)
+        self.offsets: dict[int, list[int]] = {}
+        self.samples = [0] * LAYOUT.columns
+        self.prints = [0] * LAYOUT.columns
+
+    def of(self, shard: int) -> list[int]:
+        return self.offsets.setdefault(shard, [0] * LAYOUT.columns)
+
+    def apply(self, push: Push) -> int:
+        """Apply the columns at `start`; return how many."""
+        offsets = self.of(push.shard)
+        due = [c for c in range(LAYOUT.columns) if push.claim[c] and offsets[c] == push.start]
+        for number, (table, keys) in enumerate(zip(TABLES, push.keys, strict=True)):
+            for key, gradient in zip(keys.tolist(), push.row_gradients[number], strict=True):
+                bucket = key >> 62
+                if bucket in due:
+                    row = self.rows.setdefault((number, key), first_row(number, key))
+                    rate = np.float32(table.optimizer.schedule.rate(self.samples[bucket]))
+                    step(table, FORMS[number], row, gradient, rate)
+        claimed = [c - 4 for c in (4, 5) if push.claim[c]]
+        for number, gradient in zip(claimed, push.slice_gradients, strict=True):
+            if number + 4 in due:
+                rate = np.float32(LAYOUT.optimizer.schedule.rate(self.samples[4 + number]))
+                step(LAYOUT, RowFormat.of_slices(LAYOUT), self.slices[number], gradient, rate)
+        if 4 in due:
+            self.state = self.state + push.state_delta
+        for column in due:
+            offsets[column] = push.stop
+            self.samples[column] += push.stop - push.start
+            self.prints[column] += fingerprint(push.shard, push.start, push.stop)
+        return len(due)
+
+
+def first_row(table: int, key: int) -> np.ndarray:
+    form = FORMS[table]
+    row = np.zeros((1, form.words), np.float32)
+    write_weights(form, row, initial_weights(form, np.array([key], np.uint64)))
+    row[0, form.weight_words :] = form.slots
+    return row[0]
+
+
+def step(of: Table | Layout, form: RowFormat, row: np.ndarray, gradient: np.ndarray, rate: np.float32) -> None:
+    """One update of a single row by the formula of the optimizer."""
+    weights, slots = read_weights(form, row[None]), row[None, form.weight_words :].copy()
+    of.optimizer.step(weights, slots, gradient[None], np.array([[rate]]), of.optimizer.hyperparameters())
+    write_weights(form, row[None], weights)
+    row[form.weight_words :] = slots[0]
+
+
+class TwoServers(RuleBasedStateMachine):
+    """Pushes, repeated and in any order, to two stores between which columns move, are lost and come back."""
+
+    library: Kernels | None = None
+
+    @initialize()
+    def start(self) -> None:
+        self.stores = [a_store(mine=False, library=self.library) for _ in range(2)]
+        self.owner = [0] * LAYOUT.columns
+        self.stores[0].set_own(range(LAYOUT.columns), Own.MINE)
+        self.model = Model()
+        self.attempts: list[dict[int, int]] = [{}, {}]
+        self.finished: set[int] = set()
+        self.count = 0
+        for store in self.stores:
+            store.seed(np.zeros((2, LAYOUT.slice_length), np.float32), np.zeros(2, np.float32))
+
+    @rule(
+        shard=st.integers(0, 2),
+        attempt=st.integers(0, 2),
+        at=st.integers(0, 3),
+        length=st.sampled_from([4, 4, 4, 8]),
+        to=st.integers(0, 1),
+        chosen=st.integers(0, 2**24 - 1),
+        left_out=st.none() | st.integers(0, 5),
+        foreign=st.sampled_from([False, False, False, True]),
+    )
+    def push(
+        self, shard: int, attempt: int, at: int, length: int, to: int, chosen: int, left_out: int | None, foreign: bool
+    ) -> None:
+        """A batch from some offset: it may be due, known, from the future, misaligned, late, or sent to the wrong
+        server."""
+        claim = np.array([owner == to or foreign for owner in self.owner])
+        if left_out is not None:
+            claim[left_out] = False
+        keys = KEYS[[bool(chosen >> i & 1) for i in range(len(KEYS))]]
+        start = 4 * at
+        push = a_push(shard, start, start + length, attempt=attempt, claim=claim, keys=keys, seed=7 * shard + at)
+        expected = self.expected(push, to)
+        answer = self.stores[to].push(push)
+        assert answer.code is expected
+        self.count += 1
+        if expected is Code.APPLIED and claim.any():
+            assert answer.applied == self.model.apply(push)
+            self.attempts[to][shard] = max(attempt, self.attempts[to].get(shard, 0))
+        else:
+            assert answer.applied == 0
+
+    def expected(self, push: Push, to: int) -> Code:
+        claimed = [c for c in range(LAYOUT.columns) if push.claim[c]]
+        offsets = [self.model.of(push.shard)[c] for c in claimed]
+        if any(self.owner[c] != to for c in claimed):
+            return Code.NOT_OWNED
+        if push.shard in self.finished or push.attempt < self.attempts[to].get(push.shard, 0):
+            return Code.STALE
+        if any(offset < push.start for offset in offsets):
+            return Code.GAP
+        if any(push.start < offset < push.stop for offset in offsets):
+            return Code.MISALIGNED
+        return Code.APPLIED
+
+    @rule(shard=st.integers(0, 2), attempt=st.integers(0, 3))
+    def progress(self, shard: int, attempt: int) -> None:
+        for to, store in enumerate(self.stores):
+            finished, own, record = store.progress(shard, attempt)
+            assert finished == (shard in self.finished)
+            if not finished:
+                for column in np.flatnonzero(own != Own.NOT_MINE).tolist():
+                    assert record[column] == self.model.of(shard)[column]
+                self.attempts[to][shard] = max(attempt, self.attempts[to].get(shard, 0))
+
+    @rule(columns=st.sets(st.integers(0, 5), min_size=1))
+    def move(self, columns: set[int]) -> None:
+        """The order of a move: FROZEN there, copy, MINE here, NOT_MINE there, emptied there."""
+        for source in (0, 1):
+            moved = [c for c in sorted(columns) if self.owner[c] == source]
+            there, here = self.stores[source], self.stores[1 - source]
+            assert there.set_own(moved, Own.FROZEN, Own.MINE, whole=True) == len(moved)
+            if moved:
+                refused = there.push(a_push(9, claim=np.isin(range(LAYOUT.columns), moved)))
+                assert refused.code is Code.NOT_OWNED
+            here.restore(there.snapshot(moved))
+            assert here.set_own(moved, Own.MINE, Own.NOT_MINE) == len(moved)
+            there.set_own(moved, Own.NOT_MINE, Own.FROZEN)
+            there.clear(moved)
+            for shard in range(3):
+                if shard not in self.finished:  # the fence comes along
+                    both = max(each.get(shard, 0) for each in self.attempts)
+                    theirs = int(there.progress(shard, 0)[2][LAYOUT.columns])
+                    ours = int(here.progress(shard, 0)[2][LAYOUT.columns])
+                    assert max(theirs, ours) == both
+                    self.attempts[1 - source][shard] = ours
+            for column in moved:
+                self.owner[column] = 1 - source
+            columns = columns - set(moved)
+
+    @rule(to=st.integers(0, 1))
+    def replace(self, to: int) -> None:
+        """A server is taken down to an image, with all that it has, and a fresh one gets it."""
+        old = self.stores[to]
+        columns = old.columns()
+        new = a_store(mine=False, library=self.library)
+        new.restore(old.snapshot(columns))
+        new.set_own(columns, Own.MINE)
+        assert new.checksum() == old.checksum()
+        self.stores[to] = new
+
+    @rule(to=st.integers(0, 1))
+    def empty_in_place(self, to: int) -> None:
+        """A surviving server is emptied without a restart, and filled from its image."""
+        store = self.stores[to]
+        columns = store.columns()
+        image, before = store.snapshot(columns), store.checksum()
+        store.clear(columns)
+        assert store.categories() == 0
+        store.restore(image)
+        assert store.checksum() == before
+
+    @rule(shard=st.integers(0, 2))
+    def finish(self, shard: int) -> None:
+        for store in self.stores:
+            store.finish([shard])
+        self.finished.add(shard)
+
+    @invariant()
+    def every_row_and_slice_is_that_of_the_model(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        found: dict[tuple[int, int], bytes] = {}
+        for store in self.stores:
+            own = store.own()
+            for bucket in np.flatnonzero(own[:4] == Own.MINE).tolist():
+                for number, raw in enumerate(store.export_bucket(bucket)):
+                    for key, row in zip(raw.keys.tolist(), raw.rows, strict=True):
+                        assert key >> 62 == bucket
+                        assert (number, key) not in found
+                        found[number, key] = row.tobytes()
+            for number in np.flatnonzero(own[4:] == Own.MINE):
+                raw_slices = store.export_slices(np.array([number]))
+                assert raw_slices.rows[0].tobytes() == self.model.slices[number].tobytes()
+                if number == 0:
+                    assert raw_slices.state.tobytes() == self.model.state.tobytes()
+        assert found == {key: row.tobytes() for key, row in self.model.rows.items()}
+
+    @invariant()
+    def every_sample_is_counted_once(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        applied = [store.applied() for store in self.stores]
+        assert sum(each.samples for each in applied).tolist() == self.model.samples
+        prints = sum(each.fingerprints for each in applied)
+        assert [int(each) % 2**64 for each in prints] == [each % 2**64 for each in self.model.prints]
+
+
+class TwoServersInNumPy(TwoServers):
+    library = Reference()
+
+
+TestTwoServers = TwoServers.TestCase
+TestTwoServers.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTwoServersInNumPy = TwoServersInNumPy.TestCase
+TestTwoServersInNumPy.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+
+
+def state_bytes(store: Store) -> list[bytes]:
+    """Everything that a store holds, in the order in which it holds it."""
+    found = store.snapshot(range(store.layout.columns))
+    arrays: list[np.ndarray] = [
+        each for raws in found.buckets.values() for raw in raws for each in (raw.keys, raw.rows)
+    ]
+    at = found.progress
+    arrays += [found.slices.rows, found.slices.state, at.shards, at.records, at.finished, at.samples, at.fingerprints]
+    return [each.tobytes() for each in arrays]
+
+
+def test_the_same_pushes_give_the_same_bytes() -> None:
+    """Twice in C and once in NumPy: neither time nor addresses nor the implementation shows in the state."""
+    random = np.random.default_rng(3)
+    batches = [np.unique(random.integers(0, 2**64, 700, dtype=np.uint64)) for _ in range(12)]
+    pushes = [a_push(shard, keys=keys, seed=shard) for shard, keys in enumerate(batches)]
+    states = []
+    for library in (None, None, Reference()):
+        store = a_store(library=library)
+        for push in pushes:
+            store.push(push)
+        states.append(state_bytes(store))
+    assert states[0] == states[1] == states[2]
+
+
+def test_a_pull_of_an_absent_key_shows_its_initial_weights_and_makes_no_row() -> None:
+    store = a_store()
+    before = store.pull([KEYS, KEYS], np.arange(2)).rows
+    assert store.categories() == 0
+    assert before[0].tobytes() == initial_weights(FORMS[0], KEYS).tobytes()
+    zero = a_push()
+    zero = Push(
+        *(1, 0, 0, 8, 0, ALL, zero.keys, [np.zeros_like(each) for each in zero.row_gradients]),
+        *(zero.slice_gradients, zero.state_delta),
+    )
+    store.push(zero)
+    assert store.categories() == 2 * len(KEYS)
+    assert [each.tobytes() for each in store.pull([KEYS, KEYS], np.arange(2)).rows] == [
+        each.tobytes() for each in before
+    ]
+
+
+def test_keys_are_pulled_in_the_order_that_they_are_asked_for() -> None:
+    store = a_store()
+    store.push(a_push())
+    ascending = store.pull([KEYS, KEYS], np.array([1])).rows[0]
+    assert np.array_equal(store.pull([KEYS[::-1], KEYS], np.array([1])).rows[0], ascending[::-1])
+    assert store.pull([KEYS, KEYS], np.array([1, 0])).slices.shape == (2, LAYOUT.slice_length)
+
+
+def test_memory_is_told_and_given_back() -> None:
+    layout = Layout((Table(16, SGD(0.1)),), 4, buckets=4, slices=1)
+    store = a_store(layout=layout)
+    empty = store.memory_bytes()
+    keys = np.unique(np.random.default_rng(1).integers(0, 2**64, 100_000, dtype=np.uint64))
+    store.push(a_push(keys=keys, claim=np.ones(5, np.bool_), layout=layout))
+    held = store.memory_bytes() - empty
+    # a row of 64 bytes, an entry of 16, an index of 5.3 to 10.7; the pages that are touched ahead
+    assert (64 + 16 + 5.3) * len(keys) < held < (64 + 16 + 10.7) * len(keys) + 8 * 2**17
+    store.clear(range(4))
+    assert store.memory_bytes() == empty
+    assert store.categories() == 0
+
+
+def test_a_full_store_refuses_the_whole_push() -> None:
+    """The second table overflows: the first one must not have been updated."""
+    layout = Layout((Table(2), Table(4000)), 4, buckets=4, slices=1)
+    store = Store(layout, 2**20)
+    store.set_own(range(5), Own.MINE)
+    claim = np.ones(5, np.bool_)
+    few = np.arange(10, dtype=np.uint64)
+    store.push(a_push(keys=few, claim=claim, layout=layout))
+    before = state_bytes(store)
+    with pytest.raises(StoreFull, match="memory_bytes_max"):
+        store.push(a_push(2, keys=np.arange(100, dtype=np.uint64), claim=claim, layout=layout))
+    assert state_bytes(store) == before
+    assert store.push(a_push(2, keys=few, claim=claim, layout=layout)).applied == 5
+
+
+def test_differences_since_an_epoch_bring_an_image_up_to_date() -> None:
+    store = a_store()
+    store.push(a_push(1, keys=KEYS[:12]))
+    base = store.snapshot(range(LAYOUT.columns))
+    epoch = store.next_epoch()
+    store.push(a_push(2, keys=KEYS[10:14], seed=1))
+    differences = {bucket: store.export_bucket(bucket, epoch) for bucket in range(4)}
+    assert sorted(int(key) for raws in differences.values() for key in raws[0].keys) == KEYS[10:14].tolist()
+    copy = a_store()
+    copy.restore(base)
+    for bucket, raws in differences.items():
+        copy.import_bucket(bucket, raws, replace=False)
+    copy.import_slices(store.export_slices(np.arange(2)))
+    assert copy.checksum() == store.checksum()
+
+
+def test_a_bucket_is_copied_into_the_memory_of_the_caller() -> None:
+    store = a_store()
+    store.push(a_push())
+    [raw, _] = store.export_bucket(1)
+    keys, rows = np.zeros(raw.keys.nbytes, np.uint8), np.zeros(raw.rows.nbytes, np.uint8)
+    assert store.copy_bucket(1, 0, keys, rows) == (
+        Reference().copy(keys.copy(), raw.keys.view(np.uint8)),
+        Reference().copy(rows.copy(), raw.rows.reshape(-1).view(np.uint8)),
+    )
+    assert (keys.tobytes(), rows.tobytes()) == (raw.keys.tobytes(), raw.rows.tobytes())
+    with pytest.raises(InputRefused, match=r"rows: uint8 \(143,\) were given, wanted uint8 \(144,\)"):
+        store.copy_bucket(1, 0, keys, rows[:-1])
+
+
+def test_a_survivor_goes_back_to_an_image_in_place() -> None:
+    """Column by column: samples that came after the image are due again, in the cleared columns only."""
+    store = a_store()
+    store.push(a_push(1))
+    image, before = store.snapshot(range(LAYOUT.columns)), store.checksum()
+    store.push(a_push(2, seed=1))
+    columns = [0, 3, 4]
+    store.clear(columns)
+    assert store.progress(2, 0)[2][: LAYOUT.columns].tolist() == [0, 8, 8, 0, 0, 8]
+    assert store.applied().samples.tolist() == [0, 16, 16, 0, 0, 16]
+    assert store.applied().per_shard == {1: 0, 2: 0}
+    store.clear(range(LAYOUT.columns))
+    store.restore(image)
+    assert store.checksum() == before
+    assert store.push(a_push(2, seed=1)).applied == LAYOUT.columns
+
+
+def test_a_store_that_is_reset_is_as_new() -> None:
+    store = a_store()
+    store.push(a_push(1, attempt=5))
+    store.finish([2])
+    store.reset()
+    assert store.columns() == []
+    assert store.progress(2, 0)[0] is False
+    assert state_bytes(store) == state_bytes(a_store(mine=False))
+    store.set_own(range(LAYOUT.columns), Own.MINE)
+    assert store.push(a_push(1)).applied == LAYOUT.columns
+
+
+def test_own_is_compared_and_set() -> None:
+    store = a_store(mine=False)
+    assert store.set_own([0, 5], Own.MINE) == 2
+    assert store.set_own([0, 1], Own.FROZEN, Own.MINE, whole=True) == 0
+    assert store.set_own([0, 1], Own.FROZEN, Own.MINE) == 1
+    assert store.own().tolist() == [Own.FROZEN, 0, 0, 0, 0, Own.MINE]
+    assert store.columns() == [0, 5]
+
+
+def test_the_first_seed_wins_slice_by_slice() -> None:
+    store = a_store(mine=False)
+    store.set_own([4], Own.MINE)
+    ones = np.ones((2, LAYOUT.slice_length), np.float32)
+    assert store.seed(ones, np.ones(2, np.float32))[0].tolist() == [1, 0]
+    store.set_own([5], Own.MINE)
+    assert store.seed(3 * ones, np.zeros(2, np.float32))[0].tolist() == [1, 1]
+    found = store.pull([KEYS, KEYS], np.arange(2))
+    assert found.slices[:, 0].tolist() == [1.0, 3.0]
+    assert found.state.tolist() == [1.0, 1.0]
+
+
+def test_statistics_count_pushes_workers_and_repeats() -> None:
+    store = a_store()
+    store.push(a_push(), now_us=5)
+    store.push(a_push(), now_us=9)
+    store.push(a_push(start=16, stop=20))
+    assert (store.stats.updates, store.stats.rejected, store.stats.repeated_samples) == (2, 1, 8)
+    assert store.stats.rows_made == store.categories() == 2 * len(KEYS)
+    assert [(seen.pushes, seen.last_us) for seen in store.workers().values()] == [(2, 9)]
+    assert store.applied().per_shard == {1: 8}
+
+
+def changed(**fields: Any) -> Push:
+    push = a_push()
+    return Push(**{**{name: getattr(push, name) for name in Push.__slots__}, **fields})
+
+
+F32, U64 = np.float32, np.uint64
+BAD_PUSHES: list[tuple[dict[str, Any], str]] = [
+    ({"start": 8}, "samples 8..8: wanted 0 <= start < stop"),
+    ({"start": -1}, "samples -1..8"),
+    ({"stop": 2**50}, "samples 0..1125899906842624"),
+    ({"shard": 2**63}, "shard = 9223372036854775808 must be a 64-bit integer"),
+    ({"worker": -(2**64)}, "worker = -18446744073709551616 must be"),
+    ({"claim": np.ones(5, np.bool_)}, r"claim: bool \(5,\) were given, wanted bool \(6,\)"),
+    ({"claim": np.ones(6, np.int64)}, r"claim: int64 \(6,\) were given, wanted bool \(6,\)"),
+    ({"claim": np.array([False] + [True] * 5)}, "keys of table 0: some are in buckets that are not claimed"),
+    ({"keys": [KEYS]}, "keys of 1 tables were given, the layout has 2"),
+    ({"keys": [KEYS[::-1], KEYS]}, "keys of table 0 must be strictly ascending as unsigned"),
+    ({"keys": [KEYS, np.sort(KEYS.view(np.int64)).view(U64)]}, "keys of table 1 must be strictly ascending"),
+    ({"keys": [np.array([5, 5], U64), KEYS]}, "keys of table 0 must be strictly ascending"),
+    ({"keys": [KEYS.view(np.int64), KEYS]}, r"keys of table 0: int64 \(24,\) were given, wanted uint64"),
+    ({"keys": [KEYS[:-1], KEYS]}, r"row_gradients of table 0: float32 \(24, 3\) were given, wanted float32 \(23, 3\)"),
+    ({"keys": [b"", KEYS]}, "keys of table 0: bytes were given"),
+    ({"row_gradients": [np.zeros((24, 3), F32)]}, "row_gradients of 1 tables, keys of 2"),
+    ({"row_gradients": [np.zeros((24, 3)), np.zeros((24, 2), F32)]}, r"row_gradients of table 0: float64 \(24, 3\)"),
+    ({"row_gradients": [np.zeros((24, 3), ">f4"), np.zeros((24, 2), F32)]}, r"row_gradients of table 0: >f4 \(24, 3\)"),
+    (
+        {"slice_gradients": np.zeros((1, 3), F32)},
+        r"slice_gradients: float32 \(1, 3\) were given, wanted float32 \(2, 3\)",
+    ),
+    ({"state_delta": np.zeros(3, F32)}, r"state_delta: float32 \(3,\) were given, wanted float32 \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_PUSHES, ids=[message[:40] for _, message in BAD_PUSHES])
+def test_a_malformed_push_is_refused_and_changes_nothing(fields: dict[str, Any], message: str) -> None:
+    store = a_store()
+    store.push(a_push(7))
+    before = state_bytes(store)
+    with pytest.raises(InputRefused, match=message):
+        store.push(changed(**fields))
+    assert state_bytes(store) == before
+
+
+def test_arrays_that_a_frame_holds_at_odd_addresses_are_taken() -> None:
+    """A frame's parts begin anywhere, and a slice of a matrix is not contiguous."""
+    push = a_push()
+    odd = np.frombuffer(b"x" + push.keys[0].tobytes(), np.uint8)[1:].view(U64)
+    assert not odd.flags.aligned
+    wide = np.zeros((24, 6), F32)
+    wide[:, ::2] = push.row_gradients[0]
+    ours, plain = a_store(), a_store()
+    ours.push(changed(keys=[odd, push.keys[1]], row_gradients=[wide[:, ::2], push.row_gradients[1]]))
+    plain.push(push)
+    assert state_bytes(ours) == state_bytes(plain)
+
+
+RAW = RawBucket(KEYS[:2], np.zeros((2, 6), F32))
+RAW_2 = RawBucket(KEYS[:0], np.zeros((0, 6), F32))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.set_own([6], Own.MINE), "columns .6. must be between 0 and 5"),
+        (lambda s: s.clear([-1]), "columns .-1. must be between 0 and 5"),
+        (lambda s: s.export_bucket(4), "bucket = 4 must be between 0 and 3"),
+        (lambda s: s.copy_bucket(0, 2, RAW.keys, RAW.keys), "table = 2 must be between 0 and 1"),
+        (lambda s: s.import_bucket(0, [RAW]), "bucket 0: 1 tables of rows, the layout has 2"),
+        (lambda s: s.import_bucket(1, [RAW, RAW_2]), "keys of bucket 1: some are of another bucket"),
+        (lambda s: s.import_bucket(0, [RawBucket(KEYS[[0, 0]], RAW.rows), RAW_2]), "bucket 0: some are there twice"),
+        (lambda s: s.import_bucket(0, [RawBucket(KEYS[:2], RAW.rows[:1]), RAW_2]), r"wanted float32 \(2, 6\)"),
+        (lambda s: s.export_slices(np.array([2])), "slices .2. must be between 0 and 1"),
+        (lambda s: s.export_slices(np.array([1, 1])), "slices .1, 1.: give each once"),
+        (lambda s: s.pull([KEYS, KEYS], np.array([-1])), "slices .-1. must be between"),
+        (lambda s: s.pull([KEYS, KEYS.astype(F32)], np.array([0])), r"keys of table 1: float32"),
+        (lambda s: s.seed(np.zeros((2, 2), F32), np.zeros(2, F32)), r"slices: float32 \(2, 2\) were given"),
+        (lambda s: s.finish([2**70]), "shard = 1180591620717411303424 must be"),
+        (lambda s: s.progress(1, 2**70), "attempt = 1180591620717411303424 must be"),
+        (lambda _: Store(LAYOUT, 100), "memory_bytes_max = 100 is less than 1 MiB"),
+    ],
+)
+def test_malformed_calls_are_refused_by_name(call: Any, message: str) -> None:
+    store = a_store()
+    store.push(a_push(7))
+    before = state_bytes(store)
+    with pytest.raises(InputRefused, match=message):
+        call(store)
+    assert state_bytes(store) == before
+
+
+def test_the_built_kernels_are_used_where_there_are_any() -> None:
+    built = kernels.compiling.LIBRARY.is_file()
+    assert a_store().kernels.name == ("c" if built else "numpy")
