@@ -3,32 +3,34 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
+KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
+INSTALL  := $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
-IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
+IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
     --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 # some thousand processes start in the tests: with this variable set, each would compile Stretto anew
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long bench lint proto sbom audit images e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long bench lint proto pins sbom audit images e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(VENV)/.ready  ## create .venv with everything pinned (about two minutes the first time)
 
-$(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
+$(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
 	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the pinned packages (2.7 GB on disk, TensorFlow 1.3 GB of it) …"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt \
-	    --no-build-isolation $(EDITABLE)
+	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) --require-hashes -r /dev/stdin
+	@$(INSTALL) --require-hashes -r constraints.txt
+	@$(INSTALL) $(EDITABLE)
 	@touch $@
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
@@ -57,13 +59,16 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 proto: setup  ## generate proto/ from libs/wire
 	@$(BIN)/python -m stretto_wire.documents proto
 
+pins: setup  ## write the digests of what constraints.txt pins, there and for each image
+	@$(BIN)/python -m tests.supply_chain pins
+
 sbom: setup  ## a bill of materials (CycloneDX) of every image, and the licences, in sbom/
 	@$(BIN)/python -m tests.supply_chain sbom sbom
 
 audit: setup  ## look up known vulnerabilities of everything pinned; exit 3: no database answered (STRETTO_AUDIT=1: make test does it)
 	@$(BIN)/python -m tests.supply_chain audit
 
-images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine)
+images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine; BASE=… another base)
 	@for service in $(SERVICES); do \
 	    $(IMAGE) --build-arg SERVICE=$$service --target service -t stretto/$$service:$(VERSION) . || exit 1; \
 	done

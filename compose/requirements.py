@@ -1,9 +1,11 @@
 """The requirements of an image, from the pyproject.toml of its distribution and of those of Stretto below it.
 
-``python compose/requirements.py own planner`` prints the folders of our distributions, ``shared planner`` the
-third-party packages that the runtime of every service needs too, and ``rest planner`` the others. An image has every
-extra of its distribution, since a setting chooses the backend, except ``embedded``: the processes that the command
-starts have images of their own.
+``python compose/requirements.py own planner`` prints the folders of our distributions, ``shared planner`` the pins of
+the third-party packages that the runtime of every service needs too, ``sources planner`` those of packages that have to
+be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``compiler planner``
+the C compiler, if one of them has sources in C. Pins are in ``compose/pins`` and ``compose/compiler.txt``, by version
+and digest (``make pins``). An image has every extra of its distribution, since a setting chooses the backend, except
+``embedded``: the processes that the command starts have images of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "stretto-"
+PINS = Path("compose/pins")
+COMPILER = Path("compose/compiler.txt")
+SHARED = "runtime"
+SOURCES = "# built from source\n"
+BUILD_TOOLS = ("setuptools==", "wheel==")
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
 ELSEWHERE = "embedded"
@@ -63,12 +70,28 @@ def required(project: dict[str, Any], extra: str) -> Iterator[str]:
             yield from group
 
 
+def pins(image: str) -> tuple[set[str], set[str]]:
+    """Return (pins of packages that are wheels, pins of those that are sources) of an image."""
+    wheels, _, sources = (PINS / f"{image}.txt").read_text().partition(SOURCES)
+    lines = ({line for line in part.splitlines() if not line.startswith("#")} for part in (wheels, sources))
+    return next(lines), next(lines)
+
+
 def main(which: str, service: str) -> None:
-    known = projects(Path())
-    folders, others = closure(known, service)
-    _, shared = closure(known, "runtime")
-    answers = {"own": {f"./{folder}" for folder in folders}, "shared": others & shared, "rest": others - shared}
-    sys.stdout.write("".join(f"{each}\n" for each in sorted(answers[which])))
+    if which == "own":
+        folders, _ = closure(projects(Path()), service)
+        answer = {f"./{folder}" for folder in folders}
+    elif which == "compiler":
+        folders, _ = closure(projects(Path()), service)
+        needed = any(next(folder.glob("stretto*/*.c"), None) for folder in folders)
+        answer = {line for line in COMPILER.read_text().splitlines() if needed and not line.startswith("#")}
+    elif which == "tools":
+        answer = {line for line in Path("constraints.txt").read_text().splitlines() if line.startswith(BUILD_TOOLS)}
+    else:
+        wheels, sources = pins(service)
+        shared, _ = pins(SHARED)
+        answer = {"shared": wheels & shared, "rest": wheels - shared, "sources": sources}[which]
+    sys.stdout.write("".join(f"{each}\n" for each in sorted(answer)))
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ from tests.bench.rows import Row, row
 
 MODULES = (
     *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover"),
-    *("backup", "finished"),
+    *("backup", "finished", "pods"),
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
-    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
+    *("store", "trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
     "containers",
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.containers.archive import archive
-from tests.containers.bases import run
+from tests.containers.bases import STAND_INS, run
 from tests.containers.engine import Engine, EngineUnavailable
 
 FILE = Path(__file__).parents[2] / "compose" / "compose.yaml"
@@ -62,7 +62,7 @@ class Project:
         self.engine = engine
         self.name = name
         self._command = [*command(engine, install=False), "--file", str(FILE), "--project-name", name]
-        self._environment = {**engine.environment, **settings}
+        self._environment = {**engine.environment, "REDIS_IMAGE": STAND_INS["redis"], **settings}
 
     def __call__(self, *arguments: str, limit_s: float = 120.0) -> str:
         """Run a Compose command and return its output. Raises EngineUnavailable with the end of its error."""

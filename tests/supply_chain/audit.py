@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.supply_chain.pins import read
+
 PATIENCE_S = 600
 AWAY = re.compile(r"Connection|Timeout|Proxy|SSL|ServiceError|HTTPError|HTTP error", re.IGNORECASE)
 """in the last words of a pip-audit whose service is away; every other end is a defect"""
@@ -29,7 +31,7 @@ def audit(constraints: Path, osv_url: str | None = None, timeout_s: int = 15) ->
 
     Raises RuntimeError when pip-audit fails for another reason than a service that is away.
     """
-    pins = [line for line in constraints.read_text().splitlines() if line and not line.startswith("#")]
+    pins = [f"{pin.name}=={pin.version}" for pin in read(constraints).values()]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pins) + "\n")
         file.flush()

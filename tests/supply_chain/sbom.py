@@ -25,6 +25,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 TRAINER, TOOLS = "trainer", "cli"
 VERSION = SchemaVersion.V1_6
+PYTHONS: tuple[dict[str, str], ...] = ({}, {"python_full_version": "3.11.0"})
+"""This Python, and the oldest that Stretto runs on: packages replace what later ones brought."""
 CLASSIFIER = "License :: OSI Approved :: "
 
 
@@ -59,7 +61,7 @@ def packages_of(image: str) -> dict[str, Package]:
     seen = set(left)
     while left:
         name, extras = left.pop()
-        needed = {_asked(each) for each in _needs(_installed(name), extras)}
+        needed = {_asked(each) for each in needs_of(_installed(name), extras)}
         before = found[name].needs if name in found else ()
         needs = tuple(sorted({*before, *(each for each, _ in needed)}))
         found[name] = Package(name, _installed(name).version, licence_of(_installed(name)), needs)
@@ -140,9 +142,10 @@ def _installed(name: str) -> Distribution:
         raise
 
 
-def _needs(found: Distribution, extras: frozenset[str]) -> list[Requirement]:
+def needs_of(found: Distribution, extras: frozenset[str] = frozenset()) -> list[Requirement]:
+    """Return what a distribution requires on any Python 3.11."""
     wanted = [Requirement(each) for each in found.requires or []]
-    environments = [{"extra": extra} for extra in ("", *extras)]
+    environments = [{"extra": extra, **python} for extra in ("", *extras) for python in PYTHONS]
     return [each for each in wanted if each.marker is None or any(each.marker.evaluate(e) for e in environments)]
 
 

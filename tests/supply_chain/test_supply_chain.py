@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import canonicalize_name
 
-from tests.supply_chain import sbom
+from tests.supply_chain import pins, sbom
 from tests.supply_chain.audit import audit
 
-PINS = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", (sbom.ROOT / "constraints.txt").read_text(), re.MULTILINE))
-PINNED = {canonicalize_name(name): version for name, version in PINS.items()}
+PINNED = {name: pin.version for name, pin in pins.read().items()}
 UNSAID = {"namex"}
 """states no licence in its metadata; its source says Apache 2.0"""
 COPYLEFT = re.compile(r"\b(?:A?GPL|Affero|SSPL|GNU General)", re.IGNORECASE)
@@ -38,6 +42,40 @@ def test_an_image_is_made_of_what_is_pinned_and_its_bill_says_so(image: str) -> 
     assert {"nats-py", "pydantic", "stretto-wire"} <= listed.keys()
     refs = {entry["ref"] for entry in document["dependencies"]}
     assert len(refs) == len(packages)
+
+
+def test_everything_is_pinned_by_digest_and_the_pins_of_images_are_those_of_constraints() -> None:
+    known = pins.read()
+    assert [name for name, pin in known.items() if not pin.sha256] == []
+    assert [name for name, pin in pins.read(pins.COMPILER).items() if pin.sha256 and not pin.source] == ["ziglang"]
+    assert {path.name for path in pins.OF_IMAGES.iterdir()} == {
+        f"{image}.txt" for image in (*sbom.images(), pins.SHARED)
+    }
+    assert [str(path) for path, text in pins.files(known).items() if path.read_text() != text] == []
+
+
+def test_the_digests_that_are_installed_are_all_that_is_needed() -> None:
+    """The set-up installs exactly the pins, without a resolver: none may be missing or of another version."""
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    needed = {canonicalize_name(each.name) for found in distributions() for each in sbom.needs_of(found)}
+    assert sorted(name for name in needed - PINNED.keys() - {"pip"} if not name.startswith("stretto")) == []
+
+
+def test_a_file_with_another_digest_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "sound-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as wheel:
+        wheel.writestr("sound-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: sound\nVersion: 1.0\n")
+        wheel.writestr("sound-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("sound-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", f"--find-links={tmp_path}"]
+    for sha256, code in ((digest, 0), ("0" * 64, 1)):
+        path = tmp_path / "pins.txt"
+        path.write_text(pins.text_of({"sound": pins.Pin("sound", "1.0", sha256)}))
+        done = subprocess.run([*command, "-r", str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 @pytest.mark.parametrize("image", sbom.images())
@@ -87,20 +125,20 @@ def service() -> Iterator[Vulnerabilities]:
     server.server_close()
 
 
-def pins(folder: Path, *lines: str) -> Path:
+def pinned(folder: Path, *lines: str) -> Path:
     path = folder / "constraints.txt"
     path.write_text("".join(f"{line}\n" for line in ("# a comment", *lines)))
     return path
 
 
 def test_a_known_vulnerability_is_told_with_what_mends_it(service: Vulnerabilities, tmp_path: Path) -> None:
-    found = audit(pins(tmp_path, "leaky==1.0", "sound==1.0"), service.url)
+    found = audit(pinned(tmp_path, "leaky==1.0", "sound==1.0"), service.url)
     assert (found.packages, found.findings) == (2, ("leaky 1.0: OSV-1, mended in 2.0",))
-    assert audit(pins(tmp_path, "sound==1.0"), service.url).findings == ()
+    assert audit(pinned(tmp_path, "sound==1.0"), service.url).findings == ()
 
 
 def test_a_service_that_does_not_answer_is_no_clean_bill(tmp_path: Path) -> None:
-    found = audit(pins(tmp_path, "sound==1.0"), "http://127.0.0.1:1/v1/query", timeout_s=2)
+    found = audit(pinned(tmp_path, "sound==1.0"), "http://127.0.0.1:1/v1/query", timeout_s=2)
     assert "cannot be asked" in found.unasked
     assert "Connection refused" in found.unasked
 
@@ -109,7 +147,7 @@ def test_a_service_that_does_not_answer_is_no_clean_bill(tmp_path: Path) -> None
 def test_nothing_that_is_pinned_is_known_to_be_vulnerable() -> None:
     if not os.environ.get("STRETTO_AUDIT"):
         pytest.skip("asks a service outside about every package: set STRETTO_AUDIT=1 where there is a way to it")
-    found = audit(sbom.ROOT / "constraints.txt")
+    found = audit(pins.CONSTRAINTS)
     if found.unasked:
         pytest.skip(f"NOT AUDITED: {found.unasked}")
     assert found.findings == ()
