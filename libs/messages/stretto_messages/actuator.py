@@ -85,6 +85,8 @@ class PodExited(Message):
     """evicted, preempted, node-lost: ended by its node or scheduler. image-pull: it never began."""
     exit_code: Annotated[int, Ge(-255), Le(255)] | None
     detail: Text = ""
+    """The pod's place states this about its end, or its program about itself. Never other lines of its log, which are
+    its owner's alone."""
 
 
 example(
@@ -282,3 +284,24 @@ class RenewCredentialsReply(Message):
 
 
 example(RenewCredentialsReply(job=JOB, answer="ok", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.bGF0ZXItZW5k"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetPodLog(Message):
+    """The gateway asks for the last lines of a pod that has failed, for a reader of its job."""
+
+    pod: PodId
+
+
+example(GetPodLog(job=JOB, pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetPodLogReply(Message):
+    """The last lines. ``unknown``: the pod has not failed, or the actuator has been replaced since."""
+
+    answer: Literal["ok", "unknown"]
+    text: Text = ""
+
+
+example(GetPodLogReply(job=JOB, answer="ok", text="ValueError: column 7 is not a number"))

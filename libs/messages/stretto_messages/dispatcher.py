@@ -7,7 +7,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MaxLen
 
-from stretto_messages.base import Count, EpochSeconds, Message, PodId, Rate, Record, RequestId, Seconds, Text, example
+from stretto_messages.base import (
+    Count,
+    EpochSeconds,
+    Message,
+    Name,
+    PodId,
+    Rate,
+    Record,
+    RequestId,
+    Seconds,
+    Text,
+    example,
+)
 from stretto_messages.books import CompletedBooks, LedgerBooks
 from stretto_messages.scenario import BOOKS, COMPLETED, JOB, LEDGER, REST, SHARD
 from stretto_messages.values import Evaluation, PartialEvaluation, Shard
@@ -59,6 +71,20 @@ example(ShardAbandoned(job=JOB, shard=REST, reason="3 attempts failed: row 10191
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReturn(Record):
+    """The ledger went back to a checkpoint; ``samples_before`` were done in the ledger until then.
+
+    ``samples_gained`` are done in the checkpoint alone: after a restoration from a backup that is older. They are not
+    trained again. ``samples_undone`` were done in the ledger alone, and are trained again.
+    """
+
+    checkpoint: Name
+    samples_before: Count
+    samples_gained: Count
+    samples_undone: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(Message):
     """Progress of a job; published every few seconds."""
 
@@ -69,6 +95,8 @@ class JobProgressed(Message):
     samples_per_s: Rate
     shards_leased: Count
     shards_requeued_total: Count
+    returned: LedgerReturn | None = None
+    """Set once, when the ledger has just gone back to a checkpoint."""
 
 
 example(

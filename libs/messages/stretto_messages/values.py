@@ -46,6 +46,8 @@ BUCKETS = 64
 SLICES = 12
 """Dense slices of every job, which are placed and moved like buckets."""
 
+WORKERS_MAX = 10_000
+"""Largest number of workers of one job."""
 PS_MAX = 1_000
 """Largest number of parameter servers of one job."""
 
@@ -87,7 +89,7 @@ def require(name: str, value: float, low: float, high: float = math.inf) -> None
 class Plan(Record):
     """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p)."""
 
-    workers: Annotated[int, Ge(0), Le(10_000)]
+    workers: Annotated[int, Ge(0), Le(WORKERS_MAX)]
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
     worker_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
     ps_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
@@ -187,7 +189,7 @@ class Match(Record):
 class MeasuredConfiguration(Record):
     """The step time of one configuration over all its windows: a point that a throughput model is fitted to."""
 
-    workers: Annotated[int, Ge(1), Le(10_000)]
+    workers: Annotated[int, Ge(1), Le(WORKERS_MAX)]
     ps: Annotated[int, Ge(1), Le(1000)]
     worker_cpu_cores: Annotated[float, Gt(0), Le(1024)]
     ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]

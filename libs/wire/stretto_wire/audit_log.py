@@ -1,6 +1,8 @@
-"""The audit log: entries in one order, each with the SHA-256 of the one before, so that nobody can change one unseen.
+"""The audit log: entries in one order, each with the SHA-256 of the one before.
 
-An entry is one line of JSON. What is stored, exported and hashed is the same text.
+A change, a gap or another order within it breaks the chain. Who may write the whole stream can make another whole
+chain: that shows only beside an export, or a hash kept elsewhere. An entry is one line of JSON; what is stored,
+exported and hashed is the same text.
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
 TELEMETRY_KEPT_PER_POD = 600
 """Reports of one pod that the stream holds: a pod that floods it replaces its own, and a reader finds no more."""
+PROFILES_KEPT_S = 12 * 3600
+"""Retention of profiles: of 10,000 pods the bulk, a message for each job and window, with figures of each pod."""
 SHARD_FACTS_KEPT_S = 24 * 3600
 """Retention of shard events, the bulk of all events. The dispatcher restores itself from its journalled requests."""
 
@@ -187,7 +189,15 @@ CHANNELS: tuple[Channel, ...] = (
     ),
     _event("gateway", "plan-requested", gateway.PlanRequested, cluster("arbiter")),
     _event("gateway", "data-arrived", gateway.DataArrived, "dispatcher"),
-    _event("profiler", "profile-measured", profiler.ProfileMeasured, "fitter", "planner", "oom"),
+    _event(
+        "profiler",
+        "profile-measured",
+        profiler.ProfileMeasured,
+        "fitter",
+        "planner",
+        "oom",
+        kept_s=PROFILES_KEPT_S,
+    ),
     _event("profiler", "straggler-detected", profiler.StragglerDetected, "dispatcher"),
     _event("profiler", "straggler-cleared", profiler.StragglerCleared, "dispatcher"),
     _event("profiler", "hot-ps-detected", profiler.HotPsDetected, "actuator"),
@@ -225,7 +235,7 @@ CHANNELS: tuple[Channel, ...] = (
     ),
     _event("dispatcher", "shard-leased", dispatcher.ShardLeased, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-completed", dispatcher.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
-    _event("dispatcher", "shard-requeued", dispatcher.ShardRequeued),
+    _event("dispatcher", "shard-requeued", dispatcher.ShardRequeued, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-abandoned", dispatcher.ShardAbandoned, "actuator"),
     _event("dispatcher", "job-progressed", dispatcher.JobProgressed, "profiler", "planner", cluster("arbiter"), "oom"),
     _event(
@@ -282,6 +292,7 @@ CHANNELS: tuple[Channel, ...] = (
         "ps",
         query=True,
     ),
+    _request("actuator", "get-pod-log", actuator.GetPodLog, actuator.GetPodLogReply, "gateway", query=True),
     _request(
         "checkpoints", "save-checkpoint", checkpoints.SaveCheckpoint, checkpoints.SaveCheckpointReply, "gateway", "cli"
     ),

@@ -25,6 +25,14 @@ KEYS = [
     "AZURE_STORAGE_ACCOUNT_KEY",
     "SIGNING_KEY",
     "SSH_PRIVATE_KEY",
+    "DB_PASS",
+    "DATABASE_PASS",
+    "SNOWFLAKE_PW",
+    "GITHUB_PAT",
+    "OPENAI_KEY",
+    "API_KEY_PROD",
+    "HF_TOKEN_2",
+    "GOOGLE_CREDENTIALS",
 ]
 ORDINARY = [
     "CRITEO_FOLDER",
@@ -51,6 +59,10 @@ ORDINARY = [
     "OMP_NUM_THREADS",
     "AUTHOR",
     "PASSES",
+    "SECOND_PASS",
+    "TOKEN_LENGTH",
+    "PATH",
+    "CREDENTIALS_FOLDER",
 ]
 
 
@@ -65,7 +77,16 @@ def test_an_ordinary_name_is_no_false_alarm(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["redis://:secret@cache", "https://user:pw@host/x", "-----BEGIN RSA PRIVATE KEY-----"]
+    "value",
+    [
+        "redis://:secret@cache",
+        "https://user:pw@host/x",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "AKIA" + "Q" * 16,
+        "ghp_" + "a" * 36,
+        "sk-" + "b" * 40,
+        "eyJhbGciOi.eyJzdWIiOi.c2ln",
+    ],
 )
 def test_a_key_is_known_by_its_value(value: str) -> None:
     assert is_keylike("PLACE", value)
