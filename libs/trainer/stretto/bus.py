@@ -210,13 +210,17 @@ class Bus:
         name = registry.channel_of(request).name
 
         def arrived(message: Msg) -> None:
-            if message.reply:  # else it is an answer, which a pod of another job had sent here
+            if message.reply:  # else it is an answer, which somebody had directed here
                 self._loop.create_task(self._answer(request, handler, message))
 
         self._run(self._subscribe(f"pod.v1.{name}.{self.pod}.{self.job}", arrived), 10.0)
 
     async def _subscribe(self, subject: str, handler: Callable[[Msg], None]) -> None:
-        await self._bus.subscribe(subject, handler)
+        def arrived(message: Msg) -> None:
+            if message.subject == subject:  # else a consumer of another service delivers here what that one has stored
+                handler(message)
+
+        await self._bus.subscribe(subject, arrived)
         await self._bus.flush()
 
     async def _answer(self, request: type[Message], handler: Handler, message: Msg) -> None:

@@ -87,7 +87,7 @@ def _processor(job: str, pod: str, state_folder: Path | None) -> SpanProcessor |
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         return BatchSpanProcessor(OTLPSpanExporter())
-    return _LocalSpans(state_folder / "spans" / f"{job}.{pod}.jsonl") if state_folder else None
+    return _LocalSpans(state_folder / "spans" / job / f"{pod}.jsonl") if state_folder else None
 
 
 class _LocalSpans(SpanProcessor):

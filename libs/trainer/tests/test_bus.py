@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -18,8 +19,8 @@ import stretto_bus.bus
 from stretto.bus import Bus
 from stretto.errors import BusError
 from stretto.tracing import Tracing
-from stretto_messages.actuator import GetServers, GetServersReply
-from stretto_messages.pods import WorkerReported
+from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.pods import PodPing, PodPingReply, WorkerReported
 from stretto_messages.values import StepTimes
 from stretto_wire.codec import encode
 
@@ -63,7 +64,8 @@ class Line:
 def port(tmp_path: Path) -> Iterator[int]:
     binary = shutil.which("nats-server") or str(Path(sys.executable).parent / "nats-server")
     found = free_port()
-    server = subprocess.Popen([binary, "-a", "127.0.0.1", "-p", str(found)], stderr=subprocess.DEVNULL)
+    command = [binary, "-a", "127.0.0.1", "-p", str(found), "-js", "-sd", str(tmp_path / "streams")]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     yield found
     server.kill()
     server.wait()
@@ -128,6 +130,38 @@ async def test_a_report_leaves_its_life_and_its_storing_to_the_stream(
     assert message.headers is not None
     assert message.headers["ce-datacontenttype"] == "application/json"
     assert not [name for name in message.headers if name.startswith("Nats-")]
+    await asyncio.to_thread(bus.close)
+
+
+async def test_what_a_stream_stores_and_delivers_here_is_neither_a_request_nor_an_event(
+    port: int, service: nats.NATS, tmp_path: Path
+) -> None:
+    """A service may have what it stored delivered to any subject; the server then tells the subject of the storing."""
+    bus = await asyncio.to_thread(bus_of, f"nats://127.0.0.1:{port}", tmp_path)
+    asked, told = list[Any](), list[Any]()
+
+    def answer(request: PodPing) -> PodPingReply:
+        asked.append(request)
+        return PodPingReply(job=JOB, ready=True, address="127.0.0.1:1")
+
+    await asyncio.to_thread(bus.serve, PodPing, answer)
+    await asyncio.to_thread(bus.follow, ServersChanged, told.append)
+    streams = service.jetstream()
+    await streams.add_stream(name="FORGED", subjects=["forged.>"])
+    ping, event = PodPing(job=JOB), ServersChanged(job=JOB, version=1, servers=())
+    request, news = f"pod.v1.ping.{POD}.{JOB}", f"evt.v1.actuator.servers-changed.{JOB}"
+    for number, (to, body) in enumerate(((request, encode(ping)), (news, encode(event)))):
+        subject = f"forged.{number}.{JOB}"
+        await streams.publish(subject, body)
+        await streams.pull_subscribe(subject, f"c{number}", "FORGED")
+        await service.publish(f"$JS.API.CONSUMER.MSG.NEXT.FORGED.c{number}", b"", reply=to)
+    await service.publish(news, encode(event))
+    await service.request(request, encode(ping), timeout=5)
+    while not told:
+        await asyncio.sleep(0.01)
+    for number in range(2):
+        assert (await streams.consumer_info("FORGED", f"c{number}")).delivered.stream_seq > 0
+    assert (len(asked), len(told)) == (1, 1)
     await asyncio.to_thread(bus.close)
 
 

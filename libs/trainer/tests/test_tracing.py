@@ -16,5 +16,5 @@ def test_workers_that_seed_alike_have_spans_of_their_own(tmp_path: Path) -> None
         with tracing.span("train shard"):
             pass
         tracing.close()
-    lines = [line for file in (tmp_path / "spans").iterdir() for line in file.read_text().splitlines()]
+    lines = [line for file in (tmp_path / "spans").rglob("*.jsonl") for line in file.read_text().splitlines()]
     assert len({json.loads(line)["span_id"] for line in lines}) == 2

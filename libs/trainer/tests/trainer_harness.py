@@ -310,7 +310,7 @@ class Cluster:
         return [r for r in self.reports if isinstance(r, PsReported)]
 
     def spans(self) -> list[dict[str, Any]]:
-        files = (self.folder / "state" / "spans").glob("*.jsonl")
+        files = (self.folder / "state" / "spans").rglob("*.jsonl")
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 

@@ -23,6 +23,8 @@ WaitReason = Literal["no-room", "quota", "image-pull", "starting"]
 
 
 SIGNALLED = 128
+NOT_STARTED = "not started: "
+"""Beginning of the line of whatever starts a pod, when it cannot."""
 
 
 def folders_in(path: str, urls: Iterable[str]) -> Iterator[str]:
@@ -41,6 +43,19 @@ def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
     if code == 0:
         return "completed"
     return "killed" if code > SIGNALLED else "failed"
+
+
+def stated_reason(log: str, code: int | None) -> str:
+    """Return the reason that a pod's last lines state in the words of Stretto's own programs, empty if there is none.
+
+    Events are for every reader, so no other line of a log goes into them: it may hold anything that a job prints.
+    """
+    for line in reversed(log.splitlines()):
+        for beginning in (f"exit {code}: ", NOT_STARTED):
+            before, found, reason = line.partition(beginning)
+            if found and (not before or before.endswith(" ")):
+                return beginning + reason
+    return ""
 
 
 class BackendError(Exception):
@@ -81,9 +96,9 @@ class PodSpec:
 
     ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
     empty: its default. ``near``: a hint, a pod of the same job that it would best run beside. ``reads``: URLs outside
-    its own job that it reads, such as another job's checkpoint. ``egress``: the job has asked for a way out of its own
-    network. ``secrets``: names of secrets of the place itself, whose keys become variables; a place without secrets
-    finds them in ``files``.
+    its own job that it reads, such as another job's checkpoint. ``stores``: URLs of the job's own folders of
+    checkpoints. ``egress``: the job has asked for a way out of its own network. ``secrets``: names of secrets of the
+    place itself, whose keys become variables; a place without secrets finds them in ``files``.
     """
 
     job: str
@@ -96,6 +111,7 @@ class PodSpec:
     image: str = ""
     near: str = ""
     reads: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
     egress: bool = False
     secrets: tuple[str, ...] = ()
 
@@ -107,7 +123,8 @@ class PodStatus:
     ``exit_code``: as a shell reports it (128 + signal); None: nobody observed the end. ``reason``: how it has exited.
     ``waiting``: the reason why it is pending. ``limits``: the means that enforce its limits.
     ``launched_at_s``: when it began to run; while it is pending, when it was asked for.
-    ``detail``: the last words of its log, when it failed. ``adopted``: this backend found it running when it started.
+    ``detail``: what the place says of its end. ``log``: the last lines that it wrote, when it failed, which are its
+    owner's alone. ``adopted``: this backend found it running when it started.
     """
 
     job: str
@@ -121,6 +138,7 @@ class PodStatus:
     exit_code: int | None = None
     reason: ExitReason | None = None
     detail: str = ""
+    log: str = ""
     adopted: bool = False
     pids: tuple[int, ...] = field(default=())
 

@@ -32,7 +32,7 @@ from .limits import HEADROOM
 from .settings import ActuatorSettings, networks_of
 
 LIMITS = ("docker-cpu", "docker-memory")
-DETAIL_LINES = 30
+LOG_LINES = 30
 OOM_CODE = 137
 THREADS = 16
 PULLS = 4
@@ -115,7 +115,7 @@ class DockerBackend:
         self._pulls = ThreadPoolExecutor(PULLS, "docker pull")  # minutes each: nobody else is to wait for them
         self._following = Following(self._let_go)
         self._containers: dict[Key, Container] = {}
-        self._details: dict[Key, str] = {}
+        self._logs: dict[Key, str] = {}
         self._launched: set[Key] = set()
         """by this process: others were adopted"""
         self._launching: dict[Key, asyncio.Lock] = {}
@@ -321,8 +321,8 @@ class DockerBackend:
             return status
         code = container.exit_code
         oom = container.oom_killed and code == OOM_CODE  # also set when only a child of it was killed
-        detail = self._details.get(key, "")
-        return replace(status, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
+        log_tail = self._logs.get(key, "")
+        return replace(status, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log_tail)
 
     async def _watch(self, events: Any) -> None:
         """Refresh containers that change; after every gap, list all of them."""
@@ -403,7 +403,7 @@ class DockerBackend:
 
     def _drop(self, key: Key) -> None:
         """Take note that a pod has no container any more."""
-        for kept in (self._containers, self._details, self._stops):
+        for kept in (self._containers, self._logs, self._stops):
             kept.pop(key, None)
         self._launched.discard(key)
 
@@ -416,8 +416,8 @@ class DockerBackend:
         key = container.job, container.pod
         if key in self._forgotten:
             return
-        if container.state == "exited" and container.exit_code and key not in self._details:
-            self._details[key] = await self._do(self._engine.log, container.id, DETAIL_LINES)
+        if container.state == "exited" and container.exit_code and key not in self._logs:
+            self._logs[key] = await self._do(self._engine.log, container.id, LOG_LINES)
         self._containers[key] = container
 
     async def _do(self, call: Callable[..., T], *arguments: Any) -> T:

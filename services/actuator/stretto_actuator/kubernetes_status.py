@@ -132,9 +132,10 @@ def _exited(base: PodStatus, pod: Object, terminated: Object, disrupted: ExitRea
     code = None if unseen or "exitCode" not in terminated else int(terminated["exitCode"])
     oom_killed = terminated.get("reason") == "OOMKilled"
     reason = disrupted if disrupted is not None and not oom_killed else exit_reason(code, oom_killed)
-    message = terminated.get("message") or _status(pod).get("message") or ""
-    detail = "" if reason == "completed" else str(message).strip()
-    return replace(base, state="exited", exit_code=code, reason=reason, detail=detail)
+    log, detail = (
+        "" if reason == "completed" else str(found.get("message") or "").strip() for found in (terminated, _status(pod))
+    )  # the manifest has the kubelet take the last lines of the log for the container's message
+    return replace(base, state="exited", exit_code=code, reason=reason, detail=detail, log=log)
 
 
 def _waiting(pod: Object, waiting: Object) -> Waiting | None:

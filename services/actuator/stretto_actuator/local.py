@@ -24,13 +24,14 @@ from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire import EVENTS_KEPT_S
 
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
+from .boxes import Boxes, boxes_of, launch_of
 from .following import Following
 from .limits import HEADROOM, Cgroups, Group
 from .local_processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records
 from .settings import ActuatorSettings
 
-DETAIL_BYTES = 1500
+LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
 LINE_BYTES_MAX = 2000
 DYING_TRIES = 50
@@ -38,7 +39,8 @@ DYING_WAIT_S = 0.02
 CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
-# not end it before the pod; the trap also keeps the signal at its default for the pod itself.
+# not end it before the pod; the trap also keeps the signal at its default for the pod itself. Its own name is the
+# folder in which the pod starts.
 SHELL = """
 tell() { echo $1 > exit.tmp && mv exit.tmp exit; }
 while [ "$1" != -- ]; do
@@ -46,7 +48,7 @@ while [ "$1" != -- ]; do
   shift
 done; shift
 trap : TERM
-"$@" &
+(cd "$0" && exec "$@") &
 child=$!
 echo $child > pid.tmp && mv pid.tmp pid
 wait $child; code=$?
@@ -57,20 +59,24 @@ tell $code
 
 def backend_of(settings: ActuatorSettings) -> LocalBackend:
     """Return the backend that the settings describe."""
-    return LocalBackend(settings.state_folder, cgroups=settings.cgroups)
+    return LocalBackend(settings.state_folder, cgroups=settings.cgroups, boxes=boxes_of(settings))
 
 
 class LocalBackend:
     """Pods as processes of this machine; see the module.
 
-    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits.
+    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
+    confined.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True, boxes: Boxes | None = None
+    ) -> None:
         self._state = folder.resolve()
         self._records = Records(self._state / "pods")
         self._processes = PodProcesses(self._records)
         self._clock = clock
+        self._boxes = boxes
         name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
         self._asked_at_s: dict[tuple[str, str], float] = {}
@@ -90,8 +96,8 @@ class LocalBackend:
             self._unwatch(job, pod)
 
     def places(self, job: str, pod: str) -> Places:
-        folder = self._records.of(job, pod)
-        return Places(files=str(self._records.files(job, pod)), scratch=str(folder), state=str(self._state))
+        files, scratch = self._records.files(job, pod), self._records.scratch(job, pod)
+        return Places(files=str(files), scratch=str(scratch), state=str(self._state))
 
     def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self._following.add(job, changed)
@@ -151,7 +157,7 @@ class LocalBackend:
             memory_bytes = record.group.set(cpu_cores, memory_bytes)
         except OSError as error:
             raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
-        limits = self._limits(record.group, cpu_cores)
+        limits = _limits(record.group, cpu_cores)
         if "memory-watch" in limits:
             used = _resident_bytes(self._status(record).pids)
             memory_bytes = max(memory_bytes, int(used * HEADROOM))
@@ -195,11 +201,13 @@ class LocalBackend:
             group.make()
             group.set(spec.cpu_cores, spec.memory_bytes)
             self._records.lay(spec.job, spec.pod, spec.files)
+            scratch = self._records.scratch(spec.job, spec.pod)
+            command, environment = launch_of(self._boxes, spec, folder, scratch)
             with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(
-                    ["/bin/sh", "-c", SHELL, "pod", *group.entries, "--", *spec.command],
+                    ["/bin/sh", "-c", SHELL, str(scratch), *group.entries, "--", *command],
                     cwd=folder,
-                    env=spec.environment,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -215,7 +223,7 @@ class LocalBackend:
         birth = ProcessIdentity.of(shell)
         if birth is None:
             raise BackendError(f"{spec.job}/{spec.pod} has ended before it could be written down")
-        limits = self._limits(group, spec.cpu_cores)
+        limits = _limits(group, spec.cpu_cores)
         record = Record(
             job=spec.job,
             pod=spec.pod,
@@ -267,8 +275,8 @@ class LocalBackend:
                 return replace(base, pids=tuple(alive))
             code = integer(folder / "exit")  # it may have ended while we looked
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
-        detail = _tail(folder / "log", DETAIL_BYTES) if code not in (0, None) else ""
-        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
+        log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
+        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log)
 
     def _watch_end(self, record: Record) -> None:
         """Notify the job's followers when the pod's shell ends, where the system offers that."""
@@ -294,18 +302,20 @@ class LocalBackend:
 
     # weaker limits ---------------------------------------------------------------------------------------------
 
-    def _limits(self, group: Group, cpu_cores: float) -> tuple[str, ...]:
-        names = list(group.names)
-        if "cpu" not in group.folders and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
-            names.append("cpu-affinity")
-        if "memory" not in group.folders:
-            names.append("memory-watch")
-        return tuple(names)
-
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
         if _resident_bytes(status.pids) > record.memory_bytes:
             self._records.write(replace(record, oom_killed=True))
             self._processes.signal(record, signal.SIGKILL)
+
+
+def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
+    """Return the means that limit a pod in this group."""
+    names = list(group.names)
+    if "cpu" not in group.folders and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
+        names.append("cpu-affinity")
+    if "memory" not in group.folders:
+        names.append("memory-watch")
+    return tuple(names)
 
 
 def _resident_bytes(pids: tuple[int, ...]) -> int:

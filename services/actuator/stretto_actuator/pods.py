@@ -107,6 +107,7 @@ def pod_spec(
         files=files,
         image=spec.get("image") or settings.pod_image,
         reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
+        stores=(f"{spec['checkpoint']['url'] or settings.store}/{state.job}",),
         near=servers[0].name if pod.role == "worker" and servers else "",
         egress=egress,
         secrets=secrets,

@@ -27,7 +27,7 @@ from stretto_messages.base import TEXT_MAX, Message
 from stretto_messages.pods import ClaimBuckets, TrainUnder
 from stretto_runtime import PartitionLost
 
-from .backend import Backend, BackendError, NotInPlace, PodStatus
+from .backend import Backend, BackendError, NotInPlace, PodStatus, stated_reason
 from .closing import Closing
 from .edge import Edge
 from .migration import Mover
@@ -137,9 +137,9 @@ class Reconciler:
         for name, pod in self.state.pods.items():
             status = pods.get(name)
             if status is not None and status.state == "exited":
-                gone.append(
-                    exited(self.job, pod, status.reason or "vanished", status.exit_code, status.detail[-TEXT_MAX:])
-                )
+                self._edge.keep_log(self.job, name, status.log)
+                why = stated_reason(status.log, status.exit_code) or status.detail
+                gone.append(exited(self.job, pod, status.reason or "vanished", status.exit_code, why[:TEXT_MAX]))
             elif status is None and (name in expected or pod.phase == "stopping"):
                 gone.append(exited(self.job, pod, "vanished" if name in expected else "completed", None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost

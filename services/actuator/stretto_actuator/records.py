@@ -1,7 +1,8 @@
 """The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
 ``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``pod.json`` (pid and birth,
-since pids are used again), ``pid``, ``exit``, ``log``, ``files`` (the files that it was started with).
+since pids are used again), ``pid``, ``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all
+that it may write, which goes with it).
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Records:
         """The folder of the files that a pod was started with."""
         return self.of(job, pod) / "files"
 
+    def scratch(self, job: str, pod: str) -> Path:
+        """The folder that a pod may write, and starts in: the records beside it lead the actuator's hand."""
+        return self.of(job, pod) / "work"
+
     def known(self, job: str, pod: str) -> bool:
         """Return True if a pod of this name was ever started."""
         return any((self.of(job, pod) / name).exists() for name in ("pod.json", "pod.done.json"))
@@ -87,7 +92,8 @@ class Records:
         draft.replace(file)
 
     def lay(self, job: str, pod: str, files: Mapping[str, bytes]) -> None:
-        """Write the files of a pod into its folder ``files``. Raises OSError."""
+        """Write the files of a pod into its folder ``files``, and make its scratch folder. Raises OSError."""
+        _private_folder(self.scratch(job, pod))
         folder = self.files(job, pod)
         shutil.rmtree(folder, ignore_errors=True)  # left by a start that did not come about
         _private_folder(folder)
@@ -98,7 +104,8 @@ class Records:
     def put_away(self, job: str, pod: str, now_s: float) -> None:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
-        shutil.rmtree(self.files(job, pod), ignore_errors=True)
+        for gone in (self.files(job, pod), self.scratch(job, pod)):
+            shutil.rmtree(gone, ignore_errors=True)
         os.utime(folder / "pod.json", (now_s, now_s))
         (folder / "pod.json").rename(folder / "pod.done.json")
 

@@ -12,17 +12,20 @@ import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
 from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, JobOpened
-from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
-from stretto_messages.base import Message
+from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
+from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault
 from stretto_wire.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
+from .boxes import warning_of
 from .credentials import Issuer
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
 
 REACH_AGAIN_S = 2.0
+LOGS_KEPT = 1000
+"""Pods whose last lines are kept: two MB at most."""
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -57,10 +60,14 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         super().__init__(settings)
         self._backend = backend or backend_of(settings)
         self._issuer = Issuer(settings)
+        self.warning = warning_of(settings)
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        self._logs: dict[tuple[str, str], str] = {}
 
     async def opened(self) -> None:
+        if self.warning:
+            log.warning(self.warning)
         while True:
             try:
                 await self._backend.open()
@@ -91,9 +98,19 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             worker_memory_max_bytes=spec.resources.workers.memory.max,
         )
 
-    def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply:
+    def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply | GetPodLogReply:
+        if isinstance(query, GetPodLog):
+            text = self._logs.get((query.job, query.pod))
+            return GetPodLogReply(job=query.job, answer="unknown" if text is None else "ok", text=text or "")
         assert isinstance(query, RenewCredentials)
         return self._issuer.renew(query, machine, self.server_now())
+
+    def keep_log(self, job: str, pod: str, log: str) -> None:
+        """Keep the last lines of a failed pod for its owner, in memory alone: every stream has other readers."""
+        if log:
+            self._logs[job, pod] = log[-TEXT_MAX:]
+        while len(self._logs) > LOGS_KEPT:
+            del self._logs[next(iter(self._logs))]
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
         """Return the files that a new pod logs in to the bus with; they end by the clock of the server that checks."""

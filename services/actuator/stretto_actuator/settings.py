@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
-from stretto_runtime.settings import AllowedSettings
+from stretto_runtime.settings import StoreSettings
 from stretto_wire.allowed import Allowed
 from stretto_wire.kubernetes import KubernetesSpec
 
@@ -25,7 +25,7 @@ def networks_stated(text: str) -> str:
     return text
 
 
-class ActuatorSettings(AllowedSettings):
+class ActuatorSettings(StoreSettings):
     """The backend of the pods, what jobs may ask for, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
@@ -66,6 +66,15 @@ class ActuatorSettings(AllowedSettings):
         None,
         description="folder of the secrets that jobs name in environment_from, where pods are processes or containers: "
         "files of mode 600 with lines KEY=value; none: secrets in the state folder",
+    )
+    local_confine: Literal["auto", "required", "off"] = Field(
+        "auto",
+        description="keep pods that are processes from the installation's state, other jobs and the user's files, by "
+        "Landlock. auto: where the kernel can; required: refuse to start elsewhere; off: never",
+    )
+    local_writable: str = Field(
+        "",
+        description="folders that all confined pods may write, such as those of models' outputs, separated by commas",
     )
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -37,10 +38,13 @@ class Starter:
         self._edge = edge
         self._backend = backend
         self._settings = settings
-        self._waited_at_s: dict[str, float] = {}
-        """When each pod was last found waiting."""
+        self._begun_at_s: dict[str, float] = {}
+        """When each pod was launched, or first seen here, or last found waiting for anything but its own start.
+
+        By the server's clock: that of the backend may be another, and a pod must not be killed for the difference.
+        """
         self._laid_at_s: dict[str, float] = {}
-        """When pods that are held back got their files anew."""
+        """When pods got their files from here."""
 
     async def launch(self, pods: Sequence[Pod], state: ActuatorState) -> bool:
         """Launch pods; return True if there were any."""
@@ -52,12 +56,16 @@ class Starter:
             await self._backend.launch(self._spec(pod, state))
         except BackendError as error:
             await self._edge.observe(self._job, exited(self._job, pod, "failed", CANNOT_START, bounded(str(error))))
+        else:
+            self._begun_at_s[pod.name] = self._laid_at_s[pod.name] = self._edge.server_now()
 
-    async def _renew_files(self, pod: Pod, status: PodStatus, state: ActuatorState) -> None:
-        """Renew the files of a pod that is held back, before the credentials in them expire."""
-        now = self._edge.now()
-        laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
-        if now - laid_at_s <= self._settings.credentials_s / 2:
+    async def _renew_files(self, pod: Pod, state: ActuatorState) -> None:
+        """Renew the files of a pod that is held back, before the credentials in them expire.
+
+        Files that another owner has laid may be of any age: they are renewed at once.
+        """
+        now = self._edge.server_now()
+        if now - self._laid_at_s.get(pod.name, -math.inf) <= self._settings.credentials_s / 2:
             return
         try:
             await self._backend.launch(self._spec(pod, state))
@@ -89,31 +97,32 @@ class Starter:
 
     async def _wait(self, pod: Pod, status: PodStatus, state: ActuatorState) -> None:
         """Report a pod that waits. Its time to start does not run meanwhile."""
-        now = self._edge.now()
+        now = self._edge.server_now()
         waiting = status.waiting
         if waiting is None or waiting.reason == "starting":
-            since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
-            if now - since_s > self._settings.start_timeout_s:
+            begun_s = now - self._begun_at_s.setdefault(pod.name, now)
+            if begun_s > self._settings.start_timeout_s:
                 why = waiting.detail if waiting is not None else ""  # such as a Secret that is not there
-                log.warning("does not begin; replaced", job=self._job, pod=pod.name, after_s=now - since_s, detail=why)
+                log.warning("does not begin; replaced", job=self._job, pod=pod.name, after_s=begun_s, detail=why)
                 await self._backend.kill(self._job, pod.name)
             return
-        self._waited_at_s[pod.name] = now
+        self._begun_at_s[pod.name] = now
         detail = bounded(waiting.detail)
-        waited_s = self._edge.server_now() - pod.waiting_since_s
+        waited_s = now - pod.waiting_since_s
         if pod.waiting != waiting.reason:
             log.info("waits", job=self._job, pod=pod.name, reason=waiting.reason, detail=detail)
             pending = PodPending(job=self._job, pod=pod.name, role=pod.role, reason=waiting.reason, detail=detail)
             await self._edge.observe(self._job, pending)
         elif waiting.held:
-            await self._renew_files(pod, status, state)
+            await self._renew_files(pod, state)
         elif waiting.reason == "image-pull" and waited_s > self._settings.image_timeout_s:
             await self._edge.observe(self._job, exited(self._job, pod, "image-pull", None, detail))
         elif waiting.reason != "image-pull" and waited_s > self._settings.room_timeout_s:
             await self._edge.observe(self._job, PodGivenUp(job=self._job, pod=pod.name))
 
     async def _greet(self, pod: Pod, status: PodStatus) -> None:
-        took_s = max(self._edge.now() - status.launched_at_s, 0.0)
+        now = self._edge.server_now()
+        took_s = max(now - self._begun_at_s.setdefault(pod.name, now), 0.0)
         try:
             reply = await self._edge.call_pod(pod.name, PodPing(job=self._job), PING_S)
         except (CallTimeout, CallRefused):

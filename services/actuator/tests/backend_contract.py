@@ -253,7 +253,7 @@ class BackendContract:
         await place.backend.launch(spec(place, script=script))
         pod = await exited(place)
         assert (pod.reason, pod.exit_code) == ends
-        assert ("bad column 7" in pod.detail) == (how == "failed")
+        assert ("bad column 7" in pod.log) == (how == "failed")
 
     async def test_a_pod_that_is_killed_from_outside_says_so(self, place: Place) -> None:
         await place.backend.launch(spec(place))

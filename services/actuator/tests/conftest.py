@@ -73,7 +73,7 @@ class Stage:
                 self.events.append(event.message)
 
     async def start(self, **settings: Any) -> None:
-        python = self.folder / "fake-python"  # plays several pods, and the operator's credentials with them
+        python = self.folder.parent / "fake-python"  # plays several pods, and the operator's credentials with them
         everything = self.server.login().credentials
         python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE}\n")
         python.chmod(0o755)

@@ -149,6 +149,6 @@ async def main() -> None:
 
 if __name__ == "__main__":
     if os.environ.get("FAKE_FAIL") == POD.split("-")[0]:
-        sys.stderr.write("column 7 is not a number\n")
+        sys.stderr.write("canary of a log\nexit 3: column 7 is not a number\n")
         sys.exit(3)
     asyncio.run(main())

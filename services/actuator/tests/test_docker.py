@@ -108,7 +108,7 @@ async def test_a_job_reads_the_checkpoint_that_it_starts_from_and_writes_its_own
     await backend.launch(spec(place, script=script, reads=(url, "s3://bucket/x", "file:///checkpoints/../etc/passwd")))
     assert "7" in (await said(place)).splitlines()
     assert (await exited(place)).exit_code == 1
-    assert "Read-only file system" in (await exited(place)).detail
+    assert "Read-only file system" in (await exited(place)).log
 
 
 async def test_pods_of_a_job_reach_each_other_by_the_name_that_they_are_told(place: Containers) -> None:
@@ -343,7 +343,7 @@ async def test_a_command_that_is_not_in_the_image_says_so(place: Containers) -> 
     await place.backend.launch(spec(place, command=("/nowhere",)))
     pod = await exited(place)
     assert (pod.reason, pod.exit_code) == ("failed", 127)
-    assert "/nowhere" in pod.detail
+    assert "/nowhere" in pod.log
 
 
 async def test_a_pod_without_an_image_is_refused(place: Containers) -> None:

@@ -86,6 +86,10 @@ REACH = """
         found = [row[2] for row in rows if row[1] == "00000000"]
         return socket.inet_ntoa(bytes.fromhex(found[0])[::-1]) if found else "host.docker.internal"
 """
+NOBODYS = "127.0.0.2"
+"""An address where no cloud metadata answers to a container, whatever the network of the engine's machine does."""
+UNUSED = "198.51.100.1"
+"""An address of nobody (RFC 5737)."""
 LISTEN = "import os, socket\nwith socket.create_server(('0.0.0.0', 7000)) as s:\n    while True: s.accept()"
 
 
@@ -123,7 +127,7 @@ async def test_a_pod_reaches_its_bus_and_no_further_than_it_may(
     place: Containers, settings: dict[str, Any], egress: bool, machine: bool, elsewhere: bool
 ) -> None:
     """Try from a pod the bus beside it, and a service at all addresses of the engine's machine."""
-    backend = place.backend = await place.opened(**settings)
+    backend = place.backend = await place.opened(metadata_addresses=NOBODYS, **settings)
     script = f"{REACH}\n    print(reach('bus', 7000), reach(gateway(), 7000), flush=True)"
     with container(place, "bus", LISTEN, f"{place.name}-pods", ["bus"]), container(place, "m", LISTEN, "host", []):
         await backend.launch(spec(place, script=script, egress=egress))
@@ -139,7 +143,7 @@ async def test_a_port_of_a_pod_is_closed_to_other_jobs_and_without_egress_to_the
     """Try the address of a listening pod from a pod of another job with the same reach, and from the machine."""
     tell = "import socket; print(socket.gethostbyname(socket.gethostname()), flush=True)"
     serve = LISTEN.replace("import os, socket", tell)
-    backend = place.backend
+    backend = place.backend = await place.opened(metadata_addresses=NOBODYS)
     await backend.launch(PodSpec("victim", "ps-0", ("python", "-c", serve), {}, 1.0, 2**28, image=IMAGE, egress=egress))
 
     async def address() -> str:
@@ -149,10 +153,12 @@ async def test_a_port_of_a_pod_is_closed_to_other_jobs_and_without_egress_to_the
     attack = f"{REACH}\n    print(reach({victim!r}, 7000), flush=True)"
     await backend.launch(spec(place, script=attack, egress=egress))
     assert await said(place) == "False"
-    from_machine = textwrap.dedent(attack)
-    assert (
-        await asyncio.to_thread(backend._engine.output, IMAGE, ["python", "-c", from_machine], "host") == f"{egress}\n"
-    )
+    from_machine = f"{REACH}\n    print(reach({victim!r}, 7000), reach({UNUSED!r}, 7000))"
+    command = ["python", "-c", textwrap.dedent(from_machine)]
+    reached, anything = (await asyncio.to_thread(backend._engine.output, IMAGE, command, "host")).split()
+    if anything == "True":
+        pytest.skip("whatever address this machine tries, something between answers")
+    assert reached == str(egress)
 
 
 async def test_a_job_with_a_way_out_is_refused_where_cloud_metadata_answers(place: Containers) -> None:

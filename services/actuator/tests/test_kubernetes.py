@@ -129,7 +129,7 @@ class TestEnds:
         await backend.launch(spec(command=(sys.executable, "-c", code)))
         status = await until(backend, exited)
         assert (status.reason, status.exit_code) == (reason, exit_code)
-        assert ("wrong here" in status.detail) == (exit_code == 3)
+        assert ("wrong here" in status.log) == (exit_code == 3)
 
     async def test_for_memory(self, backend: KubernetesBackend) -> None:
         eats = "import time\nheld = []\nwhile True: held.append(bytearray(16 << 20)); time.sleep(0.01)"

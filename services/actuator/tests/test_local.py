@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator import limits
-from stretto_actuator.backend import PodSpec, PodStatus
+from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
 from stretto_actuator.limits import Cgroups, Group
 from stretto_actuator.local import LocalBackend
 
@@ -70,7 +70,7 @@ async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
     (pod,) = await ended(backend)
-    assert (pod.exit_code, pod.reason, pod.detail) == (3, "failed", "bad column 7")
+    assert (pod.exit_code, pod.reason, pod.log) == (3, "failed", "bad column 7")
     await backend.forget("j", "worker-0")
     assert await backend.list() == []
     await backend.launch(spec(folder, "worker-0", ""))
@@ -302,8 +302,8 @@ async def test_pod_that_cannot_enter_its_control_group_says_so(folder: Path, mon
     await backend.launch(spec(folder, "worker-0", "print('it ran')"))
     (pod,) = await ended(backend)
     assert pod.exit_code == 125
-    assert "cannot enter its control group" in pod.detail
-    assert "it ran" not in pod.detail
+    assert "cannot enter its control group" in stated_reason(pod.log, pod.exit_code)
+    assert "it ran" not in pod.log
 
 
 async def test_logs_are_for_nobody_elses_eyes(folder: Path) -> None:

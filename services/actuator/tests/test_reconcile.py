@@ -13,6 +13,7 @@ import pytest
 from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
+from stretto_bus import CallTimeout
 from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, Pod, next_steps
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
@@ -37,9 +38,6 @@ class Backend:
 
 
 class Edge:
-    def now(self) -> float:
-        return 1.0
-
     def server_now(self) -> float:
         return 1.0
 
@@ -106,15 +104,18 @@ class Journal(Edge):
         self.machine.handle(replace(example_of(PlanDecided), job="j", version=1, plan=plan), self.now_s)
         self.seen: list[Any] = []
 
-    def now(self) -> float:
-        return self.now_s
-
     def server_now(self) -> float:
         return self.now_s
+
+    async def call_pod(self, pod: str, request: Any, timeout_s: float) -> Any:
+        raise CallTimeout(f"{pod} is not there")
 
     async def observe(self, key: str, message: Any, trace: str = "") -> None:
         self.seen.append(message)
         self.machine.handle(message, self.now_s)
+
+    def keep_log(self, job: str, pod: str, log: str) -> None:
+        self.logs = {pod: log}
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
         return {"bus.creds": f"of {pod} at {self.now_s:g}".encode()}
@@ -206,18 +207,17 @@ async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(
 
 async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_credentials_that_hold(waiting: Any) -> None:
     backend, edge, reconciler = waiting
-    backend.status = replace(backend.status, launched_at_s=edge.now_s)
     backend.waits("quota", "waits for Kueue", held=True)
-    for edge.now_s in (1000.0, 2799.0, 44_199.0, 44_201.0, 44_202.0, 90_000.0, 200_000.0):
+    for edge.now_s in (1000.0, 1001.0, 44_200.0, 44_202.0, 44_203.0, 90_000.0, 200_000.0):
         assert not await reconciler.once(), "nothing to be busy with"
     assert (edge.names(), backend.killed) == (["PodPending"], [])
-    assert backend.laid == ["of ps-0 at 44201", "of ps-0 at 90000", "of ps-0 at 200000"]
+    assert backend.laid == [f"of ps-0 at {at_s}" for at_s in (1001, 44202, 90000, 200000)]
     backend.fault, edge.now_s = BackendError("the API cannot be reached"), 250_000.0
     await reconciler.once()
     assert edge.names() == ["PodPending"], "it is no failure of the pod"
     backend.fault, edge.now_s = None, 250_002.0
     await reconciler.once()
-    assert backend.laid[3:] == ["of ps-0 at 250002"]
+    assert backend.laid[4:] == ["of ps-0 at 250002"]
     backend.waits("no-room", "0/3 nodes are available")
     await reconciler.once()
     edge.now_s += 301
@@ -249,6 +249,22 @@ async def test_a_pod_that_has_room_and_does_not_begin_is_replaced_after_its_time
     edge.now_s += 200
     await reconciler.once()
     backend.waits("starting")
+    edge.now_s += 99
+    await reconciler.once()
+    assert backend.killed == []
+    edge.now_s += 2
+    await reconciler.once()
+    assert backend.killed == ["ps-0"]
+
+
+@pytest.mark.parametrize("off_s", [-3600.0, 0.0, 3600.0])
+@pytest.mark.parametrize("state", ["pending", "running"])
+async def test_a_pod_has_its_time_to_start_whatever_the_backends_clock_says(
+    waiting: Any, state: Any, off_s: float
+) -> None:
+    backend, edge, reconciler = waiting
+    backend.status = replace(backend.status, state=state, launched_at_s=edge.now_s + off_s)
+    await reconciler.once()
     edge.now_s += 99
     await reconciler.once()
     assert backend.killed == []

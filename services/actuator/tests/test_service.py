@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import zlib
 from typing import Any
 
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local import LocalBackend
+from stretto_bus.ordered_consumer import read
 from stretto_messages.actuator import (
+    GetPodLog,
     GetServers,
     JobFailed,
     JobFinished,
@@ -30,6 +34,17 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import GetOwnership
 from stretto_messages.profiler import HotPsDetected
+from stretto_wire.registry import DEAD_LETTERS, STATE, STREAM, TELEMETRY
+
+
+def unpacked(data: bytes) -> str:
+    """Return a stored message as text, with what it holds compressed."""
+    at = data.find(b"\x78\x01")
+    inner = b""
+    if at >= 0:
+        with contextlib.suppress(zlib.error):
+            inner = zlib.decompressobj().decompress(data[at:])
+    return (data + inner).decode(errors="replace")
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
@@ -152,6 +167,16 @@ async def test_users_error_is_told_with_its_last_words(stage: Any) -> None:
     assert "column 7 is not a number" in failed.reason
     await stage.until(lambda: [e for e in stage.told(PodExited) if e.pod == "ps-0"])
     assert await stage.running() == []
+    (worker, *_) = [event for event in stage.told(PodExited) if event.role == "worker"]
+    assert worker.detail == "exit 3: column 7 is not a number"
+    assert "canary of a log" in await stage.backend.logs("actuated", worker.pod, 9)
+    answer = await stage.client.call(GetPodLog(job="actuated", pod=worker.pod))
+    assert (answer.answer, "canary of a log" in answer.text) == ("ok", True), "the gateway gives it to the owner"
+    assert (await stage.client.call(GetPodLog(job="actuated", pod="worker-99"))).answer == "unknown"
+    await stage.stop_actuator()  # its last snapshots are there, too
+    for stream in (STREAM, TELEMETRY, STATE, DEAD_LETTERS):
+        stored = await read(stage.client.bus, stream, [">"])
+        assert not [each.subject for each in stored if "canary of a log" in unpacked(each.data)]
 
 
 async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any) -> None:
