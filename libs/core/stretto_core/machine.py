@@ -61,6 +61,9 @@ class Machine(Protocol, Generic[Event, State]):
     earlier version is used only if the class has ``migrate(state, from_version) -> state``, a static method from JSON
     to JSON. It returns the state unchanged if only decisions differ.
 
+    While an earlier version may still come back, the class names it in ``storage_version`` and has the inverse,
+    ``migrate_back(state, to_version) -> state``: snapshots are then stored in that version's shape.
+
     ``state`` is a dataclass of JSON-able fields, which a snapshot stores and ``__init__`` restores. A machine with a
     large state may name one of its fields, a dict by job, in ``parted``: it is saved entry by entry. The set
     ``changed`` then holds the entries changed since the last snapshot. The snapshot writer clears this set.

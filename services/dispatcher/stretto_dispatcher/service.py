@@ -50,7 +50,7 @@ class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
         if isinstance(message, JobSubmitted):
             return _opened(message, meta.time_s)
         if isinstance(message, CheckpointRestored):
-            return LedgerRestored(document.read(message.ledger))
+            return LedgerRestored(document.read(message.ledger), message.checkpoint.id)
         return message
 
     def to_message(self, key: str, fact: object) -> Message | None:

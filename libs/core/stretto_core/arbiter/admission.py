@@ -11,11 +11,8 @@ from stretto_messages.values import Plan, Resources
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
-from stretto_core.arbiter.teams import Reclaim
-from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger
-
-ROUNDING = Resources(1e-6, 0)
-"""Tolerance for sums of fractions of cores."""
+from stretto_core.arbiter.teams import ROUNDING, Reclaim
+from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, lesser
 
 
 def start_waiting(context: StepContext, now: float) -> list[Answer]:
@@ -36,11 +33,11 @@ def start_waiting(context: StepContext, now: float) -> list[Answer]:
 def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: float) -> list[Answer]:
     """Start the job with the proposed plan, or with a smaller one that fits."""
     free = context.teams.room(job, context.free())
-    free_in_words, limit_reasons = context.free_in_words(), context.teams.limit_in_words(job.team, context.free())
-    if proposal.plan.resources.fits(free):
+    free_in_words, limit_reasons = context.free_in_words(), context.teams.limit_in_words(job, context.free())
+    if proposal.plan.resources.fits(free) and context.teams.returnable(job, proposal.plan):
         return [context.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, free_in_words], now, proposal)]
     if not job.profile.fixed:
-        smaller = fit_into(proposal.plan, job.profile.limits, free)
+        smaller = _fitted(context, job, proposal.plan, free)
         if smaller is not None:
             reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {free_in_words}: reduced to fit"]
             return [context.decide(job, "fit-capacity", smaller, [*reasons, *limit_reasons], now)]
@@ -49,6 +46,15 @@ def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: flo
     if not least.fits(context.settings.capacity):
         reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
     return [*context.refuse(job, proposal.kind, proposal.plan, reasons), *_rebalance(context, job, least, now)]
+
+
+def _fitted(context: StepContext, job: JobState, plan: Plan, free: Resources) -> Plan | None:
+    """Return the plan reduced to fit; where its team would borrow more than it can give back, reduced further."""
+    within = lesser(free, context.teams.headroom(job.team))
+    found = (fit_into(plan, job.profile.limits, room) for room in (free, within))
+    smaller = next((each for each in found if each is not None and context.teams.returnable(job, each)), None)
+    least = job.profile.limits.low
+    return least if smaller is None and least.resources.fits(free) and context.teams.returnable(job, least) else smaller
 
 
 def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: float) -> list[Answer]:
@@ -73,9 +79,14 @@ def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: f
             targets.append((job, smaller))
             reclaim.take(job, job.plan.resources - smaller.resources)
         if reclaim.complete:
-            reason = f"{waiting.job} waits for {in_words(least)}; this job holds more than its least"
-            return [context.decide(donor, "rebalance", plan, [reason], now) for donor, plan in targets]
+            return [context.decide(donor, "rebalance", to, [_why(waiting, least, donor)], now) for donor, to in targets]
     return []
+
+
+def _why(waiting: JobState, least: Resources, donor: JobState) -> str:
+    """Return the reason for a donor, whose team does not learn what another team calls its jobs."""
+    asking = waiting.job if waiting.team == donor.team else "a job of another team"
+    return f"{asking} waits for {in_words(least)}; this job holds more than its least"
 
 
 def measure(context: StepContext, now: float) -> list[Answer]:
@@ -104,11 +115,13 @@ def _measure(context: StepContext, job: JobState, plan: Plan, proposal: PlanProp
         same = PlanRefused(job=job.job, kind=proposal.kind, wanted=wanted, reasons=(reason,))
         return [same] if proposal.kind == "requested" else []
     room = context.available_to(job) + plan.resources
-    if larger(wanted.resources, plan.resources).fits(room):
+    if larger(wanted.resources, plan.resources).fits(room) and context.teams.returnable(job, wanted):
         return [context.decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
     more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
     job.refused = None
-    reasons = [f"it needs {more} more, {left} are free", *context.teams.limit_in_words(job.team, context.free())]
+    reasons = [f"it needs {more} more, {left} are free", *context.teams.limit_in_words(job, context.free())]
+    if not context.teams.returnable(job, wanted):
+        reasons.append("its team borrows only what its jobs can give back")
     return context.refuse(job, proposal.kind, proposal.plan, reasons)
 
 

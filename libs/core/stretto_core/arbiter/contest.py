@@ -16,6 +16,7 @@ from stretto_core.arbiter.selection.table import Table
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.teams import by_team, of_team
 from stretto_core.arbiter.worth import by_resource
+from stretto_core.model.teams import quota_of
 
 
 class Chosen(NamedTuple):
@@ -46,7 +47,7 @@ def contest(context: StepContext, now: float, free: Resources, among: Container[
             if job.team in limits:
                 options = [of_team(option, job.team) for option in options]
             remaining = max(job.profile.samples - samples_done.get(job.job, 0), 0)
-            weight = job.profile.weight * job.urgency(samples_done.get(job.job, 0), now)
+            weight = job.profile.weight * urgency(context, job, now)
             weight *= shares[job.team].factor if shares else 1.0
             throughput = context.register.offering[job.job].computed.throughput
             found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
@@ -60,9 +61,18 @@ def _offer(context: StepContext, job: JobState, prospect: Prospect, now: float) 
     """Return the job's options for the round; none until its last change has settled."""
     if now - job.changed_s < context.settings.settle_s:
         return []
-    if job.returned_s is None or now - job.returned_s >= context.settings.return_again_s:
-        return prospect.options
-    return [option for option in prospect.options if not job.had_before(plan_of(prospect, option))]
+    options = prospect.options
+    if job.returned_s is not None and now - job.returned_s < context.settings.return_again_s:
+        options = [option for option in options if not job.had_before(plan_of(prospect, option))]
+    if context.teams.guaranteed(job.team):
+        options = [option for option in options if context.teams.returnable(job, plan_of(prospect, option))]
+    return options
+
+
+def urgency(context: StepContext, job: JobState, now: float) -> float:
+    """Return the factor of the job's deadline on its weight, within the ceiling of its team."""
+    ceiling = quota_of(context.settings.quotas, job.team).priority_max
+    return job.urgency(context.state.samples_done.get(job.job, 0), now, ceiling)
 
 
 def plan_of(prospect: Prospect, option: Option) -> Plan:

@@ -54,7 +54,7 @@ def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[A
         reason = f"the job's limits end at {high.ps} PSes of {high.ps_memory_bytes / GIB:.2f} GiB: raise them"
         return context.refuse(job, "memory", plan, [forecast, reason])
     has, would_have, free = job.footprint(plan), job.footprint(target), context.free()
-    limit_reasons = context.teams.limit_in_words(job.team, free)
+    limit_reasons = context.teams.limit_in_words(job, free)
     free = context.teams.room(job, free)
     if not larger(would_have, has).fits(free + has):
         reason = f"{in_words(free)} are free, {in_words(would_have - has)} are missing"

@@ -58,7 +58,7 @@ class Prospect(NamedTuple):
 
 class Share(NamedTuple):
     """One job's part in the sums over all jobs: resources held, held without room, and at most returnable (``spare``);
-    ``changing``: a change is being applied."""
+    ``changing``: a change is being applied; ``kept``: of the plan all but ``spare``."""
 
     held: Resources
     without_room: Resources
@@ -67,6 +67,7 @@ class Share(NamedTuple):
     leaving: bool
     weight: float
     team: str
+    kept: Resources
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class Register:
         self._held, self._without_room = Sum(), Sum()
         self._spare: dict[float, Sum] = {}
         self._held_by_team: dict[str, Sum] = {}
+        self._kept_by_team: dict[str, Sum] = {}
         self._shares: dict[str, tuple[object, Share]] = {}
         self._prospects: dict[str, Prospect] = {}
         self._alarms: list[tuple[float, str]] = []
@@ -144,6 +146,10 @@ class Register:
     def prospect(self, name: str) -> Prospect | None:
         """Return the prospect of a job that may get a decision, else None."""
         return self._prospects.get(name)
+
+    def kept_of(self, team: str) -> Resources:
+        """Return what the team's jobs hold and could not give back to others."""
+        return self._kept_by_team[team].total if team in self._kept_by_team else NOTHING
 
     def could_give(self, weight: float) -> Resources:
         """Return an upper bound of the resources that all jobs of at most this weight could give back together."""
@@ -238,7 +244,9 @@ class Register:
             self._count(old[1], -1)
         if job is not None and job.plan is not None:
             leaving, weight = job.leaving_s is not None, job.profile.weight
-            share = Share(job.held, job.without_room, spare(job, job.plan), job.changing, leaving, weight, job.team)
+            returned = spare(job, job.plan)
+            bound = job.plan.resources - returned  # also of an ended job: a late report may show that it goes on
+            share = Share(job.held, job.without_room, returned, job.changing, leaving, weight, job.team, bound)
             self._shares[name] = inputs, share
             self._count(share, 1)
 
@@ -248,6 +256,10 @@ class Register:
         held.add(share.held, times)
         if held == Sum():
             del self._held_by_team[share.team]
+        bound = self._kept_by_team.setdefault(share.team, Sum())
+        bound.add(share.kept, times)
+        if bound == Sum():
+            del self._kept_by_team[share.team]
         self._without_room.add(share.without_room, times)
         if not share.leaving:
             self.in_change += times * share.changing
@@ -308,6 +320,11 @@ def spare(job: JobState, plan: Plan) -> Resources:
         ps_cpu_cores=max(plan.ps_cpu_cores / 2, low.ps_cpu_cores),
     )
     return plan.resources - least.resources
+
+
+def kept(job: JobState, plan: Plan) -> Resources:
+    """Return what the job holds under ``plan`` and could not give back to others."""
+    return plan.resources - spare(job, plan)
 
 
 def unreachable_candidate(

@@ -9,7 +9,7 @@ from stretto_messages.base import GIB
 from stretto_messages.values import Candidate
 
 from stretto_core.arbiter import background
-from stretto_core.arbiter.contest import Chosen, contest, outcome
+from stretto_core.arbiter.contest import Chosen, contest, outcome, urgency
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.explanation import Choice, alternatives, why
 from stretto_core.arbiter.observations import BackgroundSolved
@@ -69,6 +69,8 @@ def choose(
                 gain_fraction_min=context.settings.gain_fraction_min,
                 round=replace(found.round, term=term),
             )
+            if not context.teams.returnable(job, choice.candidate.plan):
+                continue  # another job of the team has got that room in this round
             facts.append(_improve(context, job, choice, now, shares.get(job.team)))
     return facts
 
@@ -92,9 +94,9 @@ def _in_turn(context: StepContext, problem: SelectionProblem, chosen: list[Chose
 def _improve(context: StepContext, job: JobState, choice: Choice, now: float, share: Share | None) -> Answer:
     """Decide the chosen plan, with its reasons and alternatives."""
     plan, others, reasons = choice.candidate.plan, alternatives(choice, ALTERNATIVES_MAX), why(choice)
-    if (urgency := job.urgency(context.state.samples_done.get(job.job, 0), now)) > 1:
+    if (factor := urgency(context, job, now)) > 1:
         late = f"at {job.throughput:.0f} samples/s it ends after its deadline"
-        reasons.append(f"{late}: its weight counts {urgency:.1f} times")
+        reasons.append(f"{late}: its weight counts {factor:.1f} times")
     if share is not None:
         held = f"team {job.team} holds {share.held:.0%} of the cluster, its fair share is {share.fair:.0%}"
         reasons.append(f"{held}: its jobs' weights count {share.factor:.2f} times")

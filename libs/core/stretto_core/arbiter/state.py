@@ -132,20 +132,26 @@ class JobState:
         same = self.plan is not None and (self.before is None or self.before.ps == self.plan.ps)
         return self.leaving_s is None and (not self.applying or same)
 
-    def urgency(self, samples_done: int, now: float) -> float:
+    def urgency(self, samples_done: int, now: float, ceiling: float | None) -> float:
         """Factor of a deadline on the weight: (remaining time at the present throughput) / (time left to it).
 
-        1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed.
+        1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed. No deadline lifts
+        a job above ``ceiling``, the greatest priority of its team's jobs if there is one.
         """
         if self.profile.deadline_s is None or self.throughput <= 0:
             return 1.0
         needs_s = max(self.profile.samples - samples_done, 0) / self.throughput
         left_s = self.submitted_s + self.profile.deadline_s - now
-        return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
+        most = URGENCY_MAX if ceiling is None else min(URGENCY_MAX, max(ceiling / self.profile.weight, 1.0))
+        return min(max(needs_s / max(left_s, 1e-9), 1.0), most)
+
+    def least_plan(self, proposal: PlanProposed) -> Plan:
+        """Return the smallest plan that the job can start with."""
+        return proposal.plan if self.profile.fixed else self.profile.limits.low
 
     def least(self, proposal: PlanProposed) -> Resources:
         """Resources that the job needs to start."""
-        return (proposal.plan if self.profile.fixed else self.profile.limits.low).resources
+        return self.least_plan(proposal).resources
 
     @property
     def requested(self) -> bool:

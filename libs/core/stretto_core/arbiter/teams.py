@@ -1,6 +1,8 @@
 """Teams in the arbiter: what each may take, from whom a waiting job gets its team's quota back, and fair shares.
 
 1 A team takes free resources up to its quota. Beyond it the team borrows, while no other team asks for its own quota.
+  It borrows only what its jobs can give back: all that they must keep (parameter servers, the least of the rest, the
+  whole plan of a fixed job) fits the quota. Memory without which servers would die is the exception.
 2 A job that waits although its least fits its team's quota blocks all borrowing. It takes back from borrowers, whatever
   their priority, but never more than they borrow. Within one team priorities decide, as without quotas.
 3 In a round, the quotas of teams that may not borrow are resources of the selection problem, beside the cluster's. So
@@ -16,14 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from stretto_messages.values import NOTHING, Resources
+from stretto_messages.values import NOTHING, Plan, Resources
 
-from stretto_core.arbiter.register import Register
+from stretto_core.arbiter.register import Register, kept
 from stretto_core.arbiter.selection import Option
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import in_words, lesser, shortage
 from stretto_core.model.teams import NO_LIMIT, quota_of
 
+ROUNDING = Resources(1e-6, 0)
+"""Tolerance for sums of fractions of cores."""
 FACTOR_MAX = 8.0
 """Bound of a share's effect on a weight, in both directions (taste): less than that of a deadline."""
 
@@ -82,9 +86,26 @@ class TeamShares:
         """Return True if the team may hold more than its quota now."""
         return quota_of(self._settings.quotas, team).borrow and not self.owners() - {team}
 
+    def returnable(self, job: JobState, plan: Plan) -> bool:
+        """Return True if under this plan all that the team's jobs could not give back fits the quota, or is no more."""
+        limit = quota_of(self._settings.quotas, job.team).limit
+        if limit == NO_LIMIT:
+            return True
+        now = self._register.kept_of(job.team)
+        had = NOTHING if job.plan is None else kept(job, job.plan)
+        return (now - had + kept(job, plan)).fits(limit + ROUNDING) or kept(job, plan).fits(had)
+
+    def borrows_for(self, job: JobState) -> bool:
+        """Return True if the team may hold more than its quota for this job: also for one that is to start."""
+        if not self.limited:
+            return True
+        if job.plan is not None or job.proposal is None:
+            return self.may_borrow(job.team)
+        return self.may_borrow(job.team) and self.returnable(job, job.least_plan(job.proposal))
+
     def room(self, job: JobState, free: Resources) -> Resources:
         """Return the part of the free resources that the job's team may take."""
-        if not self.limited or self.may_borrow(job.team):
+        if self.borrows_for(job):
             return free
         return lesser(free, self.headroom(job.team))
 
@@ -100,7 +121,7 @@ class TeamShares:
         quota = quota_of(self._settings.quotas, team)
         waiting = (self._state.jobs[name] for name in self._register.blocking)
         return any(
-            quota.borrow or job.least(job.proposal).fits(quota.limit)
+            (kept(job, job.least_plan(job.proposal)) if quota.borrow else job.least(job.proposal)).fits(quota.limit)
             for job in waiting
             if job.team == team and job.proposal is not None
         )
@@ -111,12 +132,16 @@ class TeamShares:
 
     # reasons ---------------------------------------------------------------------------------------------------
 
-    def limit_in_words(self, team: str, free: Resources) -> list[str]:
-        """Return the reason if the quota leaves the team less than what is free."""
-        if not self.limited or self.may_borrow(team) or free.fits(self.headroom(team)):
+    def limit_in_words(self, job: JobState, free: Resources) -> list[str]:
+        """Return the reason if the quota leaves the job's team less than what is free. It names no other team."""
+        team = job.team
+        if self.borrows_for(job) or free.fits(self.headroom(team)):
             return []
-        others = ", ".join(sorted(self.owners() - {team}))
-        why = f"the quota of {others} is asked for" if others else "it may not borrow"
+        why = "it may not borrow"
+        if self.owners() - {team}:
+            why = "another team asks for its own"
+        elif self.may_borrow(team):
+            why = "it borrows only what its jobs can give back"
         return [f"team {team} holds {in_words(self._register.held_of(team))}, its quota is {self._quota(team)}; {why}"]
 
     def borrowing_in_words(self, team: str) -> list[str]:
@@ -197,8 +222,7 @@ class Reclaim:
 
     def __init__(self, teams: TeamShares, waiting: JobState, least: Resources, free: Resources) -> None:
         self._teams, self._waiting, self._least, self._free = teams, waiting, least, free
-        borrows = not teams.limited or teams.may_borrow(waiting.team)
-        self._headroom = NO_LIMIT if borrows else teams.headroom(waiting.team)
+        self._headroom = NO_LIMIT if teams.borrows_for(waiting) else teams.headroom(waiting.team)
         self._entitled = teams.limited and teams.entitled(waiting)
         self._borrowed: dict[str, Resources] = {}
 

@@ -30,6 +30,8 @@ class LedgerRestored:
     """Parameters went back to a checkpoint; the books go back with them."""
 
     book: Book
+    checkpoint: str = ""
+    """Id of the checkpoint; empty: the return is not published."""
 
 
 @dataclass(frozen=True, slots=True)

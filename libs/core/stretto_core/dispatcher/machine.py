@@ -22,6 +22,7 @@ from stretto_messages.dispatcher import (
     EvaluationMeasured,
     JobCompleted,
     JobProgressed,
+    LedgerReturn,
     MarkLedger,
     MarkLedgerReply,
     NextShard,
@@ -45,7 +46,7 @@ from stretto_core.dispatcher.evaluating import check_evaluation
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
-from stretto_core.dispatcher.state import LedgerSettings, LedgerState, OpenMark, Worker
+from stretto_core.dispatcher.state import RETURNS_RESERVE_S, LedgerSettings, LedgerState, OpenMark, Worker, least_held_s
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 EXITED_MAX = 1000
@@ -120,8 +121,8 @@ class ShardLedger:
                 return self._pace_changed(pod, slowdown, now)
             case StragglerCleared(pod=pod):
                 return self._pace_changed(pod, 1.0, now)
-            case LedgerRestored(book=book):
-                return self._restore(book, now)
+            case LedgerRestored(book=book, checkpoint=checkpoint):
+                return self._restore(book, checkpoint, now)
             case JobOpened() if self.state.book is None:
                 self._open(event, now)
             case DataArrived():
@@ -207,13 +208,14 @@ class ShardLedger:
         if len(mark.over) > MARK_SHARDS_MAX:
             self.state.mark = None
 
-    def _restore(self, book: Book, now: float) -> list[Action]:
+    def _restore(self, book: Book, checkpoint: str, now: float) -> list[Action]:
         """A completed job is reopened: the parameters of its last shards are gone, and it completes once more."""
         st = self.state
         if st.book is None or st.closed not in ("", COMPLETED):
             return []
         st.closed = ""
         self.state.take_back_all()
+        returned = _return_to(checkpoint, st.book, book)
         st.book = st.book.restored_from(book)
         st.finished.clear()
         st.mark = None
@@ -221,7 +223,7 @@ class ShardLedger:
             st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
-        return self._progress(now) + self._settle()
+        return self._progress(now, returned) + self._settle()
 
     # workers ---------------------------------------------------------------------------------------------------
 
@@ -230,10 +232,8 @@ class ShardLedger:
         _check_worker(event.pod)
         if st.book is None or event.pod in st.exited:
             return [Reply(NextShardReply(job=event.job, answer="unknown"))]
-        worker = st.workers.get(event.pod)
-        if worker is None:
-            worker = st.workers[event.pod] = Worker(now)
-        elif worker.lease is not None and worker.lease.held_out:
+        worker = st.admit(event.pod, now)
+        if worker.lease is not None and worker.lease.held_out:
             self._check_found(worker.lease, done)
         worker.heard_at_s = now
         if worker.reply is not None and worker.request_id == event.request_id:
@@ -354,8 +354,9 @@ class ShardLedger:
         if lease is None or book is None:
             return [reply]
         self._check_offset(lease, event.offset)
-        lease.offset = max(lease.offset, event.offset)
         worker = st.workers[event.pod]
+        _check_release(lease, now - worker.moved_at_s)
+        lease.offset = max(lease.offset, event.offset)
         worker.heard_at_s = now
         if event.failure is not None:
             lease.failures += 1
@@ -368,7 +369,8 @@ class ShardLedger:
                 self._note_over(lease)
                 abandoned = ShardAbandoned(job=st.job, shard=shard_message(lease), reason=bounded(reason))
                 return [Emit(abandoned), *self._settle(), reply]
-        return [*self._requeue(event.pod, worker, "released" if event.failure is None else "failed"), reply]
+        why: RequeueReason = "released" if event.failure is None else "failed"
+        return [*self._requeue(event.pod, worker, why, now), reply]
 
     def _pod_exited(self, pod: str, now: float) -> list[Action]:
         st = self.state
@@ -376,7 +378,7 @@ class ShardLedger:
         if len(st.exited) > EXITED_MAX:
             del st.exited[next(iter(st.exited))]
         worker = st.workers.pop(pod, None)
-        return self._requeue(pod, worker, "pod-exited") if worker else []
+        return self._requeue(pod, worker, "pod-exited", now) if worker else []
 
     def _pace_changed(self, pod: str, slowdown: float, now: float) -> list[Action]:
         """Give what a straggler holds beyond a shard of its own size to the others: they would wait for it at the end.
@@ -389,7 +391,7 @@ class ShardLedger:
         worker.slowdown = max(1.0, slowdown)
         rest = worker.lease.length - worker.lease.offset if worker.lease else 0
         large = rest > book.batches_for(worker.slowdown) * book.data.batch_size
-        return self._requeue(pod, worker, "straggler") if large and self.state.has_faster(worker, now) else []
+        return self._requeue(pod, worker, "straggler", now) if large and self.state.has_faster(worker, now) else []
 
     # time ------------------------------------------------------------------------------------------------------
 
@@ -400,14 +402,14 @@ class ShardLedger:
         actions: list[Action] = []
         if st.mark is not None and now - st.mark.at_s > MARK_OPEN_S:
             st.mark = None
-        for name, worker in st.workers.items():
-            if worker.lease is not None and st.is_lost(worker, now, self.settings):
-                actions += self._requeue(name, worker, "lease-expired")
+        for name in st.lost(now, self.settings):
+            actions += self._requeue(name, st.workers[name], "lease-expired", now)
+        st.forget_silent(now)
         if now - st.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
 
-    def _progress(self, now: float) -> list[Action]:
+    def _progress(self, now: float, returned: LedgerReturn | None = None) -> list[Action]:
         """Publish the job's progress. The rate forgets with time constant ``rate_memory_s``."""
         st, book = self.state, self.state.book
         if book is None:
@@ -419,7 +421,7 @@ class ShardLedger:
             st.samples_per_s += weight * (measured - st.samples_per_s)
         unchanged = seen == st.progress_samples and not st.leased()
         st.progress_at_s, st.progress_samples = now, seen
-        if unchanged and not book.settled:
+        if unchanged and not book.settled and returned is None:
             return []
         epoch = min(book.epoch, book.epochs - 1)
         progressed = JobProgressed(
@@ -430,6 +432,7 @@ class ShardLedger:
             samples_per_s=st.samples_per_s,
             shards_leased=st.leased(),
             shards_requeued_total=st.requeued_total,
+            returned=returned,
         )
         return [Emit(progressed)]
 
@@ -442,7 +445,7 @@ class ShardLedger:
                 "offset", offset, f"0 to {lease.length}, the samples of shard {lease.id} that are applied"
             )
 
-    def _requeue(self, name: str, worker: Worker, reason: RequeueReason) -> list[Action]:
+    def _requeue(self, name: str, worker: Worker, reason: RequeueReason, now: float) -> list[Action]:
         """Put a worker's lease back, to be leased before any fresh data."""
         shard, book = worker.lease, self.state.book
         if shard is None or book is None:
@@ -454,6 +457,8 @@ class ShardLedger:
             return []
         book.requeued.append(shard)
         self.state.requeued_total += 1
+        if not self.state.may_tell(now, self.settings.shard_facts_per_s, RETURNS_RESERVE_S):
+            return []
         requeued = ShardRequeued(job=self.state.job, shard=shard_message(shard), pod=name, reason=reason)
         return [Emit(requeued)]
 
@@ -480,3 +485,21 @@ class ShardLedger:
 def _check_worker(pod: str) -> None:
     if not pod.startswith("worker-"):
         raise LedgerError("pod", pod, "the name of a worker; no other pod leases shards")
+
+
+def _check_release(lease: Shard, held_s: float) -> None:
+    """Refuse the release of a shard that went from hand to hand, until its holder has held it for a while."""
+    least_s = least_held_s(lease.attempt)
+    if held_s < least_s:
+        text = f"a lease that is held for {least_s:g} s before its release: train the shard, or release it later"
+        raise LedgerError("attempt", lease.attempt, text)
+
+
+def _return_to(checkpoint: str, book: Book, mark: Book) -> LedgerReturn | None:
+    """Return what a return changes; None for books of other data, whose samples cannot be compared."""
+    if not checkpoint or not book.source.same_data(mark.source):
+        return None
+    gained, undone = book.compared_with(mark)
+    return LedgerReturn(
+        checkpoint=checkpoint, samples_before=book.samples_done, samples_gained=gained, samples_undone=undone
+    )

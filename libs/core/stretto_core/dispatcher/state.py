@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto_messages.dispatcher import NextShardReply
+from stretto_messages.values import WORKERS_MAX
 
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
@@ -13,8 +14,21 @@ from stretto_core.dispatcher.source import LedgerError
 
 FINISHED_MAX = 1000
 FORGET_MAX = 64
+WORKER_KEPT_S = 600.0
+"""A worker without a lease that was silent for longer is forgotten: one that waits asks twice a second."""
+RELEASES_FREE, RELEASE_S_MAX = 8, 60.0
+"""A shard is released so often at once. Then its holder keeps it for a second, and each time for twice as long, up to
+the maximum: tastes, far above what data that fail or pods that leave need."""
+RETURNS_RESERVE_S = 2.0
+"""Returns are published beyond leases and completions: a flood of tiny shards does not hide the end of a pod."""
 PEER_HEARD_S = 5.0
 """a worker that holds a shard beats once a second, one that waits asks twice"""
+
+
+def least_held_s(attempt: int) -> float:
+    """Return how long the holder of a shard's lease number ``attempt`` keeps it before it may release it, in s."""
+    beyond = attempt - RELEASES_FREE
+    return min(RELEASE_S_MAX, 2.0 ** min(beyond - 1, 16)) if beyond > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,8 @@ class LedgerSettings:
     not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
     may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
     for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: at
-    most so many leases and completions of a job are published a second; its progress covers the others. Requeued and
-    abandoned shards are always published.
+    most so many leases, completions and returns of a job are published a second; its progress covers the others.
+    Abandoned shards are always published.
     """
 
     lease_timeout_s: float = 30.0
@@ -101,19 +115,51 @@ class LedgerState:
     requeued_total: int = 0
     heard_at_s: float = 0.0
     facts_left: float = 0.0
-    """Leases and completions that may still be published: a token bucket of two seconds."""
+    """Leases, completions and returns that may still be published: a token bucket of two seconds."""
     facts_at_s: float = 0.0
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0
 
-    def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
-        """Return True if the holder of a lease is silent, or hangs while others could train its shard."""
-        if now - worker.heard_at_s > settings.lease_timeout_s:
-            return True
+    def admit(self, name: str, now: float) -> Worker:
+        """Return the worker of this name, known from now on.
+
+        The names are the callers' own words, so a job has no more of them than a plan may have workers.
+
+        Raises:
+            LedgerError: the job has so many already.
+        """
+        worker = self.workers.get(name)
+        if worker is None:
+            if len(self.workers) >= WORKERS_MAX:
+                known = f"one of the {WORKERS_MAX} workers that have asked within the last {WORKER_KEPT_S:g} s"
+                raise LedgerError("pod", name, f"{known}; more are let in when those are gone")
+            worker = self.workers[name] = Worker(now)
+        return worker
+
+    def forget_silent(self, now: float) -> None:
+        """Forget the workers that hold nothing and have been silent for long."""
+        gone = [
+            name
+            for name, worker in self.workers.items()
+            if worker.lease is None and now - worker.heard_at_s > WORKER_KEPT_S
+        ]
+        for name in gone:
+            del self.workers[name]
+
+    def lost(self, now: float, settings: LedgerSettings) -> list[str]:
+        """Return the holders of a lease that are silent, or that hang while others could train their shards."""
         since_s = now - settings.stuck_after_s
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
-        return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
+        others_could = any(peer.lease is None or peer.moved_at_s >= since_s for peer in peers)
+        return [
+            name
+            for name, worker in self.workers.items()
+            if worker.lease is not None
+            and (
+                now - worker.heard_at_s > settings.lease_timeout_s or (others_could and 0 < worker.moved_at_s < since_s)
+            )
+        ]
 
     def has_faster(self, worker: Worker, now: float) -> bool:
         """Return True if a peer that reported just now is less slow."""
@@ -128,12 +174,15 @@ class LedgerState:
         """Return the number of leased shards."""
         return sum(worker.lease is not None for worker in self.workers.values())
 
-    def may_tell(self, now: float, facts_per_s: float) -> bool:
-        """Return True if one more lease or completion may be published: a token bucket of two seconds."""
+    def may_tell(self, now: float, facts_per_s: float, reserve_s: float = 0.0) -> bool:
+        """Return True if one more lease, completion or return may be published: a token bucket of two seconds.
+
+        ``reserve_s``: seconds of the rate by which it may be overdrawn, for facts that are rarer.
+        """
         if now > self.facts_at_s:
             self.facts_left = min(2 * facts_per_s, self.facts_left + (now - self.facts_at_s) * facts_per_s)
             self.facts_at_s = now
-        if self.facts_left < 1:
+        if self.facts_left < 1 - reserve_s * facts_per_s:
             return False
         self.facts_left -= 1
         return True

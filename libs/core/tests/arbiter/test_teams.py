@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from job_builders import candidate, candidates_computed, job_ended, plan_applied, plan_proposed
 from selection_problems import brute_force
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.register import kept
 from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings, JobState
+from stretto_core.arbiter.teams import ROUNDING
 from stretto_core.arbiter.worth import shortage
 from stretto_core.machine import Tick
 from stretto_core.model.teams import TeamQuota, quota_of
@@ -166,6 +168,87 @@ def test_idle_quota_is_borrowed_and_comes_back_whatever_the_priority() -> None:
     granted = cluster.applied("big")
     assert [fact.job for fact in granted if isinstance(fact, PlanDecided)] == ["late"]
     assert cluster.held("ads").cpu_cores >= 4.0, "nobody takes what is within a quota"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.proof
+def test_a_team_borrows_only_what_its_jobs_can_give_back(seed: int) -> None:
+    """Goal: all that a team borrows comes back when it is asked for. Method: random events of jobs in three teams, each
+    second one fixed; what the team's jobs keep at their least never grows beyond its quota, but for memory."""
+    cluster = Cluster(QUOTAS, apply_timeout_s=90.0)
+    kept_before = dict.fromkeys(QUOTAS, NOTHING)
+    for number, (event, wait_s) in enumerate(scripts(cluster, seed, tuple(QUOTAS))):
+        if isinstance(event, JobOpened) and number % 2:
+            event = replace(event, profile=replace(event.profile, fixed=True))
+        cluster.now += wait_s
+        facts = cluster.tell(event)
+        memory = {fact.job for fact in facts if isinstance(fact, PlanDecided) and fact.kind == "memory"}
+        jobs = cluster.machine.state.jobs.values()
+        for team, quota in QUOTAS.items():
+            running = [job for job in jobs if job.team == team]
+            now = total(kept(job, job.plan) for job in running if job.plan is not None)
+            if not memory & {job.job for job in running}:
+                assert now.fits(quota.limit + ROUNDING) or now.fits(kept_before[team] + ROUNDING), team
+            kept_before[team] = now
+
+
+def test_jobs_that_cannot_shrink_do_not_borrow_and_an_owner_gets_its_quota() -> None:
+    """Goal: a team of fixed jobs cannot hold the idle quota of another. Method: ads submits them until one is refused;
+    then feed gets all that is its own at once."""
+    quotas = {"ads": TeamQuota(cores=4.0), "feed": TeamQuota(cores=4.0)}
+    cluster = Cluster(quotas, Resources(8.0, 100 * GIB))
+    for number in range(2):
+        assert isinstance(cluster.start(f"fixed-{number}", "ads", fixed=True)[0], PlanDecided)
+    (refused,) = cluster.start("fixed-2", "ads", fixed=True)
+    assert isinstance(refused, PlanRefused)
+    assert any(each.endswith("it borrows only what its jobs can give back") for each in refused.reasons), (
+        refused.reasons
+    )
+    assert cluster.held("ads").cpu_cores == 4.0
+    for number in range(2):
+        assert isinstance(cluster.start(f"own-{number}", "feed", fixed=True)[0], PlanDecided)
+
+
+def test_no_reason_that_a_team_reads_names_another_team_or_its_jobs() -> None:
+    """Goal: reasons, which a team reads, say nothing of another one. Method: a job of each team takes from the other,
+    waits for the other, and grows beside it; names that occur in nothing else are searched in all that is decided."""
+    names = {"ads": "zebra-of-ads", "feed": "yak-of-feed", "search": "xerus-of-search"}
+    cluster = Cluster({"ads": TeamQuota(cores=4.0), "feed": TeamQuota(cores=4.0)}, Resources(8.0, 100 * GIB))
+    facts = cluster.start(names["ads"], "ads", workers=7)
+    facts += cluster.applied(names["ads"])
+    facts += cluster.start(names["feed"], "feed", workers=2)
+    facts += cluster.start(f"{names['ads']}-2", "ads", workers=2)
+    facts += cluster.applied(names["ads"])
+    facts += cluster.start(names["search"], "search")
+    taken = [fact for fact in facts if isinstance(fact, PlanDecided) and fact.kind == "rebalance"]
+    assert any("a job of another team waits for" in reason for fact in taken for reason in fact.reasons)
+    asked = [fact for fact in facts if isinstance(fact, PlanRefused)]
+    assert any("another team asks for its own" in reason for fact in asked for reason in fact.reasons), asked
+    for fact in facts:
+        assert isinstance(fact, PlanDecided | PlanRefused)
+        team = cluster.machine.state.jobs[fact.job].team
+        for other in names.keys() - {team}:
+            assert not any(names[other] in reason or f"team {other}" in reason for reason in fact.reasons)
+            assert not any(f"quota of {other}" in reason for reason in fact.reasons)
+
+
+@pytest.mark.parametrize(("ceiling", "factor"), [(None, 10.0), (4.0, 2.0), (1.0, 1.0)])
+def test_no_deadline_lifts_a_job_above_its_teams_ceiling(ceiling: float | None, factor: float) -> None:
+    """Goal: a deadline that cannot be met is no way around priority_max. Method: a job of weight 2, long too late."""
+    job = JobState("j", profile(10**7, weight=2.0, deadline_s=1.0), 0, throughput=1.0)
+    assert job.urgency(0, 100.0, ceiling) == factor
+
+
+def test_a_round_weighs_a_late_job_within_its_teams_ceiling() -> None:
+    cluster = Cluster({"ads": TeamQuota(priority_max=3.0)}, Resources(11.0, 100 * GIB), settle_s=0.0)
+    cluster.start("late", "ads", weight=2.0, deadline_s=1.0)
+    cluster.applied("late")
+    cluster.now += 100.0
+    grown = offer(cluster.machine, "late", cluster.now, (4, 3000.0))
+    assert [fact.job for fact in grown] == ["late"]
+    (problem, _) = cluster.problems[-1]
+    assert problem.contenders[0].weight <= 3.0
 
 
 def test_a_team_at_its_quota_waits_for_its_own_room_and_blocks_nobody() -> None:

@@ -34,6 +34,7 @@ from stretto_core.dispatcher import (
     fingerprint_of,
     prove,
 )
+from stretto_core.dispatcher.state import RELEASES_FREE
 from stretto_core.machine import Emit, Reply, Tick
 from stretto_messages.dispatcher import JobCompleted, NextShard, NextShardReply, ShardAbandoned
 from stretto_messages.values import Shard
@@ -223,7 +224,7 @@ class Books(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 3), failure=st.booleans())
     def give_back(self, choice: int, failure: bool) -> None:
         name, worker = self.pick(choice)
-        if worker.shard:
+        if worker.shard and worker.shard.attempt <= RELEASES_FREE:
             shard = worker.shard
             why = "bad row" if failure else None
             self.tell(release(name, shard.id, shard.attempt, worker.offset, why))

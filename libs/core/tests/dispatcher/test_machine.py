@@ -7,6 +7,7 @@ from ledger_builders import JOB, heartbeat, job_cancelled, mark_ledger, next_sha
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
 from stretto_core.dispatcher import DataSpec, LedgerError, LedgerState, Shard, ShardLedger, fingerprint_of
+from stretto_core.dispatcher.state import RELEASES_FREE, RETURNS_RESERVE_S, WORKER_KEPT_S
 from stretto_core.machine import Reply, Tick
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.dispatcher import (
@@ -18,6 +19,9 @@ from stretto_messages.dispatcher import (
     ShardLeased,
     ShardRequeued,
 )
+from stretto_messages.values import WORKERS_MAX
+
+STATE = TypeAdapter(LedgerState)
 
 
 def test_unknown_waiting_and_ended_are_told_apart() -> None:
@@ -71,6 +75,85 @@ def test_exit_requeues_the_rest_at_once_and_the_name_is_refused() -> None:
     assert harness.said(ShardRequeued)[0].reason == "pod-exited"
     assert harness.next("worker-0", shard).answer == "unknown"
     assert harness.tell(heartbeat("worker-0", shard.id, 1, 40)).answer == "unknown"
+
+
+LARGE = DataSpec(10**12, 512, 16, True, 1)
+
+
+def test_a_job_has_no_more_names_of_workers_than_a_plan_may_have_workers() -> None:
+    """The name is a field of the request: one pod invents names, then its job's honest worker is served as before."""
+    harness = LedgerHarness(LARGE)
+    mine = harness.lease("worker-0")
+    for number in range(1, WORKERS_MAX):
+        harness.lease(f"worker-{number}")
+    before = STATE.dump_json(harness.ledger.state)
+    with pytest.raises(LedgerError, match="worker-99999999") as refused:
+        harness.next("worker-99999999")
+    assert (refused.value.field, refused.value.unchanged) == ("pod", True)
+    assert STATE.dump_json(harness.ledger.state) == before
+    assert harness.lease("worker-0", mine).id == WORKERS_MAX
+
+
+def test_names_that_are_long_gone_make_room_and_the_books_stay_exact() -> None:
+    """Workers that are replaced for the whole life of a job never use the names up."""
+    harness = LedgerHarness(LARGE)
+    for number in range(WORKERS_MAX):
+        harness.lease(f"worker-{number}")
+    waited_s = 0
+    while len(harness.ledger.state.workers) > 1:
+        harness.now += 2.0  # the ledger hears of one worker only, so its own absence excuses nobody
+        harness.lease("worker-1")
+        harness.tell(Tick())
+        waited_s += 2
+        assert waited_s <= WORKER_KEPT_S + 60
+    first = harness.lease("worker-99999999")
+    assert first.attempt == 2, "what the invented names held is trained first"
+    book = harness.audit().book
+    assert len({shard.id for shard in book.requeued}) == len(book.requeued) == WORKERS_MAX - 2
+    assert book.samples_waiting + 2 * first.length == book.samples_total
+
+
+def test_leasing_and_releasing_without_end_publishes_a_bounded_number_of_facts() -> None:
+    """A shard is trained once it may not be released at once; every return is counted all the same."""
+    harness = LedgerHarness(LARGE, shard_facts_per_s=5.0)
+    begun_s, released = harness.now, 0
+    for _ in range(1000):
+        harness.now += 0.01
+        shard = harness.lease("worker-0")
+        if shard.attempt > RELEASES_FREE:
+            harness.next("worker-0", shard)
+            continue
+        harness.tell(release("worker-0", shard.id, shard.attempt, 0))
+        released += 1
+    told = [fact for kind in (ShardLeased, ShardCompleted, ShardRequeued) for fact in harness.said(kind)]
+    assert released > 700
+    assert harness.ledger.state.requeued_total == released
+    assert 10 <= len(told) <= 5.0 * (2 + RETURNS_RESERVE_S + harness.now - begun_s)
+
+
+def is_released(harness: LedgerHarness, shard: Shard) -> bool:
+    try:
+        return harness.tell(release("worker-0", shard.id, shard.attempt, 0)).answer == "ok"
+    except LedgerError as refused:
+        return not refused.unchanged
+
+
+def test_a_shard_that_went_from_hand_to_hand_is_kept_for_a_while() -> None:
+    harness = LedgerHarness()
+    for _ in range(RELEASES_FREE):
+        shard = harness.lease("worker-0")
+        harness.tell(release("worker-0", shard.id, shard.attempt, 0))
+    waits_s: list[int] = []
+    while len(waits_s) < 8:
+        shard, waited_s = harness.lease("worker-0"), 0
+        while not is_released(harness, shard):
+            assert harness.lease("worker-0") == shard, "it stays with its holder"
+            harness.now += 1.0
+            waited_s += 1
+        waits_s.append(waited_s)
+    assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
+    harness.tell(pod_exited("worker-0"))
+    assert harness.next("worker-1").answer == "shard", "the end of its holder frees it at once"
 
 
 def test_a_zombie_cannot_complete_somebody_elses_lease() -> None:

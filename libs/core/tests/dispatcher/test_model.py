@@ -27,6 +27,7 @@ from ledger_builders import (
 from ledger_model import SETTINGS, Expected, Model, Sample, samples_of
 from pydantic import TypeAdapter
 from stretto_core.dispatcher import Book, DataSpec, HeldOut, JobOpened, LedgerRestored, LedgerState, ShardLedger
+from stretto_core.dispatcher.state import RELEASES_FREE
 from stretto_core.machine import Emit, Reply, Tick
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShard, NextShardReply
 from stretto_messages.values import DataPartition, Shard
@@ -137,7 +138,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
     @rule(worker=WORKERS, failed=st.booleans())
     def gives_back(self, worker: str, failed: bool) -> None:
         shard = self.lease_of(worker)
-        if shard is None:
+        if shard is None or shard.attempt > RELEASES_FREE:
             return
         self.model.heard_at_s[worker] = self.now
         begin = self.ledger.state.workers[worker].lease.offset

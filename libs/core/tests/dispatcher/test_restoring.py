@@ -1,11 +1,16 @@
 """Marks of checkpoints, and going back to them."""
 
+from copy import deepcopy
+
 import pytest
-from ledger_builders import heartbeat, job_cancelled, mark_ledger, pod_exited, straggler
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_builders import heartbeat, job_cancelled, mark_ledger, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import DataSpec, LedgerError, LedgerRestored
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
+from stretto_messages.values import Shard
 
 
 def test_restore_takes_books_back_and_never_reuses_an_id_or_attempt() -> None:
@@ -131,3 +136,50 @@ def test_a_completed_job_tells_no_more_progress() -> None:
         assert harness.next("worker-1").answer == "end"
         assert harness.tell(heartbeat("worker-1", 0, 1, 80)).answer == "stale"
     assert len(harness.said(JobProgressed)) == told
+
+
+@given(
+    st.lists(st.sampled_from(["worker-0", "worker-1", "worker-2", "torn"]), max_size=40),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
+def test_a_return_says_how_many_samples_it_gains_and_undoes(asked: list[str], marked: int, kept: int) -> None:
+    """Goal: the numbers are those of the sets of samples, whether the ledger is ahead of the checkpoint or behind it.
+
+    Method: workers complete shards in any order, and some shards are given up. The checkpoint is of one moment, the
+    ledger that returns to it of another one, as after a restoration from a backup.
+    """
+    harness = LedgerHarness(DataSpec(1600, 10, 4))
+    held: dict[str, Shard] = {}
+    done: list[dict[int, int]] = [{}]
+    states: list[LedgerState] = []
+    marks: list[Book] = []
+    for step in range(max(len(asked), marked, kept) + 1):
+        worker = asked[step] if step < len(asked) else "worker-0"
+        states.append(deepcopy(harness.ledger.state))
+        marks.append(harness.tell(mark_ledger(f"m{step}")).book)
+        done.append(dict(done[-1]))
+        if worker != "torn":
+            if worker in held:
+                done[-1][held[worker].id] = held[worker].length
+            reply = harness.next(worker, held.pop(worker, None))
+            if reply.shard is not None:
+                held[worker] = reply.shard
+        elif "worker-1" in held:
+            torn = held.pop("worker-1")
+            for attempt in (1, 2, 3):
+                harness.tell(release("worker-1", torn.id, attempt, 10, failure="torn"))
+                if attempt < 3:
+                    assert harness.lease("worker-1").id == torn.id
+            done[-1][torn.id] = 10
+    harness.ledger.state = states[kept]
+    ledger, checkpoint = done[kept], done[marked]
+    harness.tell(LedgerRestored(marks[marked], "ckpt-1"))
+    gained = sum(max(0, samples - ledger.get(shard, 0)) for shard, samples in checkpoint.items())
+    undone = sum(max(0, samples - checkpoint.get(shard, 0)) for shard, samples in ledger.items())
+    told = [fact.returned for fact in harness.said(JobProgressed) if fact.returned is not None]
+    assert told == [
+        LedgerReturn(
+            checkpoint="ckpt-1", samples_before=sum(ledger.values()), samples_gained=gained, samples_undone=undone
+        )
+    ]
