@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import re
 import uuid
@@ -97,6 +98,8 @@ class Bus:
         self.sweeps: list[Callable[[float], None]] = []
         self.consumers: set[Backlog] = set()
         self.batch_from = PIPELINED
+        self.facts_kept_s = math.inf
+        """Age at which the messages of the event stream go, once its configuration is known."""
         """number of fenced messages from which the streams want an atomic batch; ``PIPELINED``: never"""
         self._server_ahead_s: float | None = None
         """the server's clock less the loop's"""

@@ -58,7 +58,7 @@ class Caller:
         """Ask one pod directly, once: a pod journals nothing, so repeating is the caller's decision.
 
         Raises:
-            CallRefused: the pod refused.
+            CallRefused: the pod refused, or its answer cannot be read.
             CallTimeout: the pod is not there, or did not answer in time.
         """
         subject = subject_of(request, pod=pod)
@@ -95,7 +95,11 @@ class Caller:
         reply = channel_of(request).reply
         if reply is None:
             raise WireError("reply", type(request).__name__, "a channel of the registry that has a reply")
-        return decode(reply, data)
+        try:
+            return decode(reply, data)
+        except WireError as error:  # a hostile pod may answer anything: that is a refusal, too
+            text = f"{type(request).__name__}: the answer cannot be read: {error}"
+            raise CallRefused("malformed", text) from None
 
     def _new_lane(self) -> int:
         self._lanes += 1

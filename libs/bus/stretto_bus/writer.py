@@ -9,9 +9,10 @@ it at the commit.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ CLUSTER_BATCH_FROM = 2
 SYNCED_BATCH_FROM = 16
 """Below it single messages share the disk's sync as well as a batch does (measured)."""
 SYNC_METADATA = "stretto-sync"
+SECOND_NS = 10**9
 
 OLDEST_SERVER = (2, 12, 5)
 """The oldest NATS that our tests pass on. They fail on 2.12.0, 2.12.1 and 2.12.3, which reorder or refuse batches."""
@@ -89,14 +91,26 @@ async def check_server(bus: Bus) -> None:
     raise BusFault("the server takes API requests with unknown fields: write `strict: true` into its block jetstream")
 
 
+def kept_s_in(config: Mapping[str, Any]) -> float:
+    """Return the age at which a stream of this configuration drops its messages."""
+    return int(config.get("max_age", 0)) / SECOND_NS or math.inf
+
+
+def fullness_in(info: Mapping[str, Any]) -> float | None:
+    """Return the used share of the bytes of the stream with this ``STREAM.INFO``; None without a bound."""
+    bound = int(info["config"].get("max_bytes", -1))
+    return int(info["state"]["bytes"]) / bound if bound > 0 else None
+
+
 async def learn_streams(bus: Bus) -> None:
-    """Learn how the streams want to be written (``bus.batch_from``).
+    """Learn how the streams want to be written (``bus.batch_from``), and how long facts are kept.
 
     Raises:
         BusFault: the configuration of the event stream could not be read, or the server may not be relied on.
     """
     await check_server(bus)
     config = (await bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
+    bus.facts_kept_s = kept_s_in(config)
     if int(config.get("num_replicas", 1)) > 1:
         bus.batch_from = CLUSTER_BATCH_FROM
     else:

@@ -21,6 +21,7 @@ from stretto_bus.writer import (
     store_together,
 )
 from stretto_runtime import EmbeddedServer, provision
+from stretto_runtime.settings import StreamsSettings
 from stretto_wire.registry import STREAM
 
 SUBJECT = "evt.v1.dispatcher.job-progressed.a"
@@ -29,7 +30,7 @@ NUMBER = 2 * BATCH_MESSAGES + 3
 
 async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothing(client: Client) -> None:
     bus = client.bus
-    await provision(bus, sync_interval="always")
+    await provision(bus, StreamsSettings(sync_interval="always"))
     await learn_streams(bus)
     assert bus.batch_from == SYNCED_BATCH_FROM
     writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())

@@ -98,6 +98,10 @@ class Gateway:
     def audit(self, name: str) -> Json:
         return self._ask("GET", f"/jobs/{name}/audit")
 
+    def last_lines(self, name: str, pod: str) -> str:
+        """Return the last lines of a pod that has failed."""
+        return str(self._ask("GET", f"/jobs/{name}/log", params={"pod": pod})["text"])
+
     def audit_log(self) -> bytes:
         """Return the audit log, an entry a line."""
         return self._answer("GET", "/audit-log").content

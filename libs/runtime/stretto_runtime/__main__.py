@@ -93,7 +93,7 @@ async def save(folder: Path, trust: Path | None, settings: StreamsSettings) -> N
 
 async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> None:
     """Restore a backup under the configuration of ``settings``. Raises Fault, or OSError: a file cannot be read."""
-    configs = streams(settings.replicas, settings.max_bytes, settings.sync_interval, settings.telemetry_max_bytes)
+    configs = streams(settings)
     bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "restore")
     try:
         restored = await restore(bus, folder, configs, time.time(), replace, _say)

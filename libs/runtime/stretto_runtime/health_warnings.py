@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
+from stretto_bus.writer import fullness_in
 from stretto_wire.registry import STREAM, TELEMETRY
 
 from stretto_runtime.access.certificates import ending
@@ -78,8 +79,7 @@ class HealthWarnings:
             except BusFault as fault:
                 log.info("the size of the stream is unknown", fault=str(fault))
             else:
-                bound = int(info["config"].get("max_bytes", -1))
-                self.fullness = int(info["state"]["bytes"]) / bound if bound > 0 else None
+                self.fullness = fullness_in(info)
                 self._metrics.stream_fullness.set(self.fullness or 0.0)
             found = self._warnings()
             for what in found.keys() - self._logged:

@@ -21,7 +21,7 @@ from stretto_wire.registry import OPERATOR
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.keys import Keys, write_private
-from stretto_runtime.access.provision import server_config
+from stretto_runtime.access.provision import KEY_VARIABLE, server_config
 from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
@@ -63,7 +63,7 @@ class EmbeddedServer:
     """One nats-server process in ``folder``, which ends with the thread that started it.
 
     If ``secured``, clients need credentials, which are made in ``<folder>/keys``; else everybody may do everything
-    (tests). With a ``certificate`` it speaks TLS only.
+    (tests). With a ``certificate`` it speaks TLS only. With an ``encryption_key`` its streams are encrypted on disk.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class EmbeddedServer:
         secured: bool = True,
         sync_interval: str = "",
         certificate: Certificate | None = None,
+        encryption_key: str = "",
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.keys = keys_of(folder) if secured else None
         self._sync_interval = sync_interval
         self._certificate = certificate
+        self._encryption_key = encryption_key
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -127,11 +129,16 @@ class EmbeddedServer:
             self.keys.trust if self.keys is not None else "",
             sync_interval=self._sync_interval,
             certificate=self._certificate,
+            encrypted=bool(self._encryption_key),
         )
         write_private(config, text)
         with (self.folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
-                tied([binary(), "-c", str(config)], signal.SIGKILL), stdout=log, stderr=log, start_new_session=True
+                tied([binary(), "-c", str(config)], signal.SIGKILL),
+                env={**os.environ, KEY_VARIABLE: self._encryption_key},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def kill(self) -> None:

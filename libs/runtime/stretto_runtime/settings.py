@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -23,13 +24,20 @@ from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_messages.base import JOB_PATTERN
 from stretto_wire.allowed import Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.findings import findings_of
-from stretto_wire.registry import USERS
+from stretto_wire.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S, USERS
+from stretto_wire.stores import canonical
 
+from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"
-FACTS_BYTES, TELEMETRY_BYTES = 8 << 30, 2 << 30
-"""Default bounds of the two streams."""
+FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 8 << 30, 2 << 30, 8 << 30
+"""Default bounds of the two streams and of the bucket."""
+DAY_S = 24 * 3600
+EVENTS_LEAST_S = 8 * DAY_S
+"""A day more than the longest life of journal frames by default, the arbiter's."""
+ENCRYPTION_KEY_LEAST = 32
+YEARS_S = 10 * 365 * DAY_S
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
 QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
@@ -63,10 +71,18 @@ class Settings(BaseSettings):
     )
     journal_ttl_s: int = Field(86400, ge=3600, description="life of journal frames; > the longest outage")
     requests_burst_bytes: int = Field(
-        64 << 20, ge=1 << 16, description="bytes of one job's requests that are journalled at once …"
+        64 << 20,
+        ge=LARGEST_BYTES,
+        description="bytes of one job's requests that are journalled at once …; least: those of the largest request",
     )
-    requests_bytes_per_s: int = Field(32 << 10, ge=1, description="… and in the long run; more are told to ask again")
-    stream_look_s: float = Field(60.0, gt=0, description="interval of checks of the stream's size against its bound")
+    requests_bytes_per_s: int = Field(
+        32 << 10,
+        ge=1,
+        description="… and in the long run; more are told to ask again. Both shrink while the stream is over half full",
+    )
+    stream_look_s: float = Field(
+        60.0, gt=0, description="interval of checks of the stream's size against its bound, and of webhooks' backlogs"
+    )
     spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
     spans_per_s: float = Field(100.0, gt=0, description="more spans a second than this are counted, not kept")
 
@@ -192,6 +208,28 @@ class AllowedSettings(Settings):
         return Allowed(**{each.name: entries_of(getattr(self, f"{ALLOWED}_{each.name}")) for each in fields(Allowed)})
 
 
+class StoreSettings(AllowedSettings):
+    """Settings of a service that finds the checkpoints of jobs."""
+
+    store_url: Annotated[str, AfterValidator(lambda url: canonical(url) if url else url)] = Field(
+        "", description="fsspec URL of a folder; empty: <state folder>/checkpoints"
+    )
+    memory_folder: Path | None = Field(
+        None, description="shared memory that all pods see (one machine: /dev/shm); none: images pass their disk"
+    )
+
+    @property
+    def store(self) -> str:
+        """The installation's own store."""
+        return self.store_url or f"file://{self.state_folder.resolve() / 'checkpoints'}"
+
+
+def images_folder(memory: Path, installation: Path, job: str) -> Path:
+    """Return the folder in shared memory for the images of a job; installations may have jobs of the same name."""
+    home = hashlib.sha256(str(installation.resolve()).encode()).hexdigest()[:8]
+    return memory / f"stretto.{job}.{home}"
+
+
 class TeamsSettings(Settings):
     """Settings of a service that applies the quotas of teams. Every such service reads the same ``STRETTO_TEAMS_…``."""
 
@@ -220,9 +258,42 @@ class StreamsSettings(Settings):
         pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$",
         description="time between syncs of a server's disk; empty: its own",
     )
+    encryption_key_file: Path | None = Field(
+        None,
+        description="file of a key of 32 characters or more that encrypts the streams on the disk of the server of "
+        "`stretto up`; another server needs `cipher` and `key` in its own configuration",
+    )
     max_bytes: int = Field(FACTS_BYTES, ge=1 << 20, description="bound of the event stream, on each server")
     telemetry_max_bytes: int = Field(
         TELEMETRY_BYTES, ge=1 << 20, description="bound of the reports of pods, on each server; the oldest go first"
+    )
+    state_max_bytes: int = Field(
+        STATE_BYTES, ge=1 << 20, description="bound of what services save of their jobs, on each server"
+    )
+    events_kept_s: int = Field(
+        EVENTS_KEPT_S,
+        ge=EVENTS_LEAST_S,
+        le=EVENTS_KEPT_S,
+        description="age at which events, journals and fences go. Least: a day more than the arbiter's journals "
+        "(journal_ttl_s); most: a day less than services remember ended jobs",
+    )
+    telemetry_kept_s: int = Field(
+        TELEMETRY_KEPT_S,
+        ge=TELEMETRY_KEPT_S,
+        le=EVENTS_KEPT_S,
+        description="age at which reports of pods go. Least: the hour in which an owner that comes back replays them",
+    )
+    dead_letters_kept_s: int = Field(
+        EVENTS_KEPT_S,
+        ge=DAY_S,
+        le=YEARS_S,
+        description="age at which dead letters go, and the messages in them. Least: a day to look at them",
+    )
+    audit_kept_s: int = Field(
+        EVENTS_KEPT_S,
+        ge=DAY_S,
+        le=YEARS_S,
+        description="age at which entries of the audit log go. Least: a day to export them",
     )
     external_credentials: Path | None = Field(
         None,
@@ -237,6 +308,29 @@ class StreamsSettings(Settings):
     def read(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read them from the environment. Raises SettingsFault."""
         return cls.load("streams", environ)
+
+    @classmethod
+    def of_streams(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read them from an environment that also holds settings of services, which pass. Raises SettingsFault."""
+        environ = os.environ if environ is None else environ
+        return cls.read({name: value for name, value in environ.items() if name.startswith(f"{PREFIX}STREAMS_")})
+
+    @property
+    def encryption_key(self) -> str:
+        """The key that encrypts the streams, empty for none. Raises SettingsFault."""
+        file = self.encryption_key_file
+        if file is None:
+            return ""
+        try:
+            key = file.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise SettingsFault(f"STRETTO_STREAMS_ENCRYPTION_KEY_FILE={file} cannot be read: {error}") from None
+        if len(key) < ENCRYPTION_KEY_LEAST:
+            raise SettingsFault(
+                f"STRETTO_STREAMS_ENCRYPTION_KEY_FILE={file} has a key of {len(key)} characters: give "
+                f"{ENCRYPTION_KEY_LEAST} or more, such as those of `openssl rand -hex 32`"
+            )
+        return key
 
 
 def _value(text: str, annotation: Any) -> Any:

@@ -6,6 +6,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 
+from .. import figures
 from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,
@@ -43,6 +44,8 @@ def audit(
     with connect(folder, url, token) as gateway:
         found = gateway.audit(job)
     answer(output, found, lambda: shown(found))
+    if not found["columns"]:
+        raise CliError(f"the books of {job} cannot be compared now: {'; '.join(found['findings'])}")
     if not found["exact"]:
         raise CliError(f"the books of {job} are not exact: {'; '.join(found['findings'])}")
     if not found["quiet"]:
@@ -88,6 +91,29 @@ def shown(found: Json) -> RenderableType:
             span = f"{g['start']:,} to {g['start'] + g['length'] - 1:,}"
             made.add_row(f"shard {g['shard']}", str(g["epoch"]), span, escape(g["reason"]))
         parts.append(made)
+    parts += [escape(line) for line in returned(found["returns"])]
     verdict = "[green bold]exact[/green bold]" if found["exact"] else "[red bold]not exact[/red bold]"
     parts.append(verdict + ("" if found["quiet"] else ", and samples are in flight"))
     return Group(*parts)
+
+
+def returned(returns: list[Json]) -> list[str]:
+    """Say for each return to a checkpoint which samples are trained again, and which nobody knows of."""
+    lines: list[str] = []
+    for each in returns:
+        at, checkpoint = figures.date_and_time(each["at_s"]), each["checkpoint"]
+        gained, undone = f"{each['samples_gained']:,}", f"{each['samples_undone']:,}"
+        if each["backup_at_s"] is None:
+            lines.append(
+                f"{at}: parameters were lost; back to checkpoint {checkpoint}; {undone} samples after it are trained "
+                "again"
+            )
+            continue
+        lines.append(
+            f"{at}: restored from the backup of "
+            f"{figures.date_and_time(each['backup_at_s'])}, which had {each['samples_before']:,} samples done; on from "
+            f"checkpoint {checkpoint}. It holds {gained} samples more, not trained again, and lacks {undone}, "
+            "trained again. Nobody knows how many were trained after the checkpoint: they are gone with their servers, "
+            "and trained again"
+        )
+    return lines

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import BadInput
+from ..errors import BadInput, CliError
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobOption,
     Output,
     OutputOption,
+    TokenOption,
+    UrlOption,
     complaints,
+    connect,
     console,
     example,
     print_json,
@@ -58,21 +62,39 @@ def logs(
     ] = False,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Show what a pod wrote. This command reads files, so it knows only pods that ran on this machine.
+    """Show what a pod wrote. This command reads files, so it knows only pods that ran on this machine. Of a pod that
+    failed elsewhere the gateway has the last lines, while the actuator lives: name the job.
 
     It hides the notes that TensorFlow's C++ code prints at every start, never a warning or an error.
     """
-    path = find_log(folder, pod, job)
-    written = path.read_text(errors="replace").splitlines()
+    try:
+        path = find_log(folder, pod, job)
+        written = path.read_text(errors="replace").splitlines()
+    except BadInput as absent:
+        path = Path("-")
+        written = last_lines(folder, pod, job, url, token)
+        if not written:
+            raise absent from None
     shown = written if everything else without_banner(written)
     if output is Output.JSON:
         hidden = len(written) - len(shown)
-        print_json({"pod": path.parent.name, "path": str(path), "lines": shown[-lines:], "hidden": hidden})
+        name = pod.rpartition("/")[2]
+        print_json({"pod": name, "path": str(path), "lines": shown[-lines:], "hidden": hidden})
         return
     console.print("\n".join(shown[-lines:]), markup=False, soft_wrap=True)
     if len(shown) < len(written):
         complaints.print(f"[dim]{len(written) - len(shown)} start-up notes of TensorFlow are hidden; --all[/dim]")
+
+
+def last_lines(folder: Path, pod: str, job: str | None, url: str | None, token: str | None) -> list[str]:
+    """Return the last lines that the gateway gives of a failed pod; empty if it gives none."""
+    named, _, name = pod.rpartition("/")
+    with contextlib.suppress(CliError), connect(folder, url, token) as gateway:
+        return gateway.last_lines(named or job or "", name).splitlines() if named or job else []
+    return []
 
 
 def pods_with_logs(folder: Path) -> list[Path]:

@@ -63,10 +63,12 @@ def restore(
 async def _restore(folder: Path, source: Path, replace: bool) -> Restored:
     from stretto_runtime.access.provision import streams
     from stretto_runtime.backup import restore as restore_streams
+    from stretto_runtime.settings import StreamsSettings
 
     from ..installation.bus import started_alone
 
+    settings = StreamsSettings.of_streams()
     async with started_alone(folder, "restore") as client:
         return await restore_streams(
-            client.bus, source, streams(), time.time(), replace, lambda line: complaints.print(line)
+            client.bus, source, streams(settings), time.time(), replace, lambda line: complaints.print(line)
         )

@@ -1,7 +1,8 @@
 """``stretto trace``: the spans of a job's trace, from the local span files, as a waterfall.
 
-A service writes ended spans to ``<state folder>/spans/<service>.jsonl`` (the previous half to ``.jsonl.1``), one per
-line: trace_id, span_id, parent_id, service, name, start_s, end_s, attributes, error.
+A service writes ended spans to ``<state folder>/spans/<service>.jsonl`` (the previous half to ``.jsonl.1``), a local
+pod to ``spans/<job>/<pod>.jsonl``, one per line: trace_id, span_id, parent_id, service, name, start_s, end_s,
+attributes, error.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Row:
 def read(folder: Path, trace_id: str) -> list[Span]:
     """Read the spans of a trace, skipping incomplete and foreign lines."""
     found: list[Span] = []
-    for path in sorted((folder / "spans").glob("*.jsonl*")):
+    for path in sorted((folder / "spans").rglob("*.jsonl*")):
         with path.open(errors="replace") as lines:
             found.extend(span for line in lines if trace_id in line and (span := _span(line)) is not None)
     return [span for span in found if span.trace_id == trace_id]

@@ -79,6 +79,7 @@ def _addresses(state: dict[str, Any]) -> str:
         f"  gateway  {state['gateway_url']}  (token in {state['token_file']}; API description at /openapi.json)\n"
         f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
+        + "".join(f"\n  warning  {warning}" for warning in state["warnings"])
     )
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from stretto_bus import Client
 from stretto_bus.faults import Fault
-from stretto_runtime import EmbeddedServer
+from stretto_runtime import EmbeddedServer, SettingsFault
 from stretto_runtime.server import STORE, keys_of
+from stretto_runtime.settings import StreamsSettings
 
 from ..errors import CliError, NotRunning
 from .state import read_state
@@ -37,7 +38,11 @@ async def connected(folder: Path, name: str) -> AsyncGenerator[Client]:
 @asynccontextmanager
 async def started_alone(folder: Path, name: str) -> AsyncGenerator[Client]:
     """Start the bus of ``folder`` without services, which cannot start meanwhile. Raises CliError."""
-    server = EmbeddedServer(folder / "nats")
+    try:
+        key = StreamsSettings.of_streams().encryption_key
+    except SettingsFault as fault:
+        raise CliError(str(fault)) from None
+    server = EmbeddedServer(folder / "nats", encryption_key=key)
     (folder / "run").mkdir(exist_ok=True)
     with (folder / "run" / "lock").open("a") as lock:
         try:

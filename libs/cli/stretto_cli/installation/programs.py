@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stretto_runtime.access.keys import Keys, write_private
-from stretto_runtime.access.provision import server_config
+from stretto_runtime.access.provision import KEY_VARIABLE, server_config
 from stretto_runtime.server import STORE, binary, free_port
 
 from . import redis_server
@@ -56,14 +56,17 @@ class Programs:
         self._redis_url = ""
         self._gateway_port = options.gateway_port or free_port()  # fixed: clients find the gateway after its restart
 
-    def nats(self, sync_interval: str) -> Command:
+    def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
         """nats-server with JetStream; its configuration file is written."""
         port, folder = free_port(), self.folder / "nats"
         self.nats_url = f"nats://127.0.0.1:{port}"
         config = folder / "nats.conf"
         store = str(folder / STORE)
-        write_private(config, server_config(store, port, self.keys.trust, sync_interval=sync_interval))
-        return self._command("nats", [binary(), "-c", str(config)], self._without_settings())
+        encrypted = bool(encryption_key)
+        text = server_config(store, port, self.keys.trust, sync_interval=sync_interval, encrypted=encrypted)
+        write_private(config, text)
+        environment = {**self._without_settings(), **({KEY_VARIABLE: encryption_key} if encrypted else {})}
+        return self._command("nats", [binary(), "-c", str(config)], environment)
 
     def redis(self) -> Command:
         """redis-server with a new password; its configuration file is written."""
@@ -92,6 +95,9 @@ class Programs:
             "STRETTO_NATS_URL": self.nats_url,
             "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(name)),
         }
+        for setting in ("STORE_URL", "MEMORY_FOLDER"):  # the actuator opens to each pod its job's folder there
+            if value := environment.get(f"STRETTO_CHECKPOINTS_{setting}"):
+                environment.setdefault(f"STRETTO_ACTUATOR_{setting}", value)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "run" / f"{name}.json").unlink()
         return self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)

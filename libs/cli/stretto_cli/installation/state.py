@@ -66,6 +66,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "gateway_url": f"http://{gateway['host']}:{gateway['port']}",
         "token_file": str(folder.resolve() / "gateway.token"),
         "nats_url": state["nats_url"],
+        "warnings": state["warnings"],
     }
 
 

@@ -52,10 +52,12 @@ class Installation:
         self.ready_s: float | None = None
         self._environ = environ
         try:
-            self._streams = StreamsSettings.read({k: v for k, v in environ.items() if k.startswith("STRETTO_STREAMS_")})
+            self._streams = StreamsSettings.of_streams(environ)
+            self._encryption_key = self._streams.encryption_key
         except SettingsFault as fault:
             raise BadInput(str(fault)) from None
         self._state = "starting"
+        self._warnings: list[str] = []
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
@@ -74,7 +76,7 @@ class Installation:
         self._rotate_logs()
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
-        await self._start(programs.nats(self._streams.sync_interval))
+        await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
         await self._start(programs.redis())
         # importing takes most of a service's start, and each waits for its streams itself: start all at once
         for name in self._services:
@@ -158,6 +160,8 @@ class Installation:
                     raise CliError(f"{name}: {answer['refusal']}; or start anew in another --folder")
                 if answer["ready"]:
                     left.discard(name)
+                    if warning := answer.get("warning"):
+                        self._warnings.append(f"{name}: {warning}")
                     yield name, time.monotonic() - began
             if left and time.monotonic() - began > READY_S:
                 raise CliError(f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder}/logs")
@@ -214,6 +218,7 @@ class Installation:
             "began_s": self._began_s,
             "ready_s": self.ready_s,
             "nats_url": self._programs.nats_url if self._programs else "",
+            "warnings": self._warnings,
             "processes": processes,
         }
         write_json(self.folder / "run" / "up.json", body)

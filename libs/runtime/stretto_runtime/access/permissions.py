@@ -78,7 +78,8 @@ def rights_of(user: str) -> Rights:
     )
     reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in ("CREATE", "DELETE", "MSG.NEXT") for stream in streams]
     reading += [f"$JS.FC.{stream}.>" for stream in streams]
-    reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in (STREAM, TELEMETRY)]
+    measured = (STREAM, TELEMETRY, *((AUDIT, STATE) if user == AUDITOR else ()))
+    reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in measured]
     if user == AUDITOR:
         own.append(AUDIT_SUBJECT)
     return Rights(

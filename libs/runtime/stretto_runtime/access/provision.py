@@ -11,7 +11,7 @@ from typing import Any
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fault
 from stretto_bus.login import Login
-from stretto_bus.writer import SYNC_METADATA
+from stretto_bus.writer import SECOND_NS, SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_wire.registry import (
     AUDIT,
@@ -27,16 +27,16 @@ from stretto_wire.registry import (
     SUBJECTS_OF_TELEMETRY,
     TELEMETRY,
     TELEMETRY_KEPT_PER_POD,
-    TELEMETRY_KEPT_S,
 )
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING
 from stretto_runtime.process.faults import SettingsFault
-from stretto_runtime.settings import FACTS_BYTES, TELEMETRY_BYTES, StreamsSettings
+from stretto_runtime.settings import StreamsSettings
 
 NOT_FOUND = 10059
-SECOND_NS = 10**9
+DEFAULTS = StreamsSettings()
+KEY_VARIABLE = "STRETTO_STREAMS_KEY"
 _PARTITIONED = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 DUPLICATE_WINDOW_S = 120
 SHORTEST_DUPLICATE_WINDOW_S = 0.1
@@ -51,26 +51,24 @@ EXTERNAL_DELIVERY = "deliver.external"
 """prefix under which events pass from one account to the others"""
 
 
-def streams(
-    replicas: int = 1,
-    max_bytes: int = FACTS_BYTES,
-    sync_interval: str = "",
-    telemetry_max_bytes: int = TELEMETRY_BYTES,
-) -> list[dict[str, Any]]:
-    """The configurations of every stream. A full stream of facts refuses: nothing is dropped silently.
-
-    ``sync_interval`` is that of ``server_config``. Writers read it from the metadata and choose how to write.
-    """
-    common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
-    if sync_interval:
-        common["metadata"] = {SYNC_METADATA: sync_interval}
+def streams(settings: StreamsSettings = DEFAULTS) -> list[dict[str, Any]]:
+    """The configurations of every stream. A full stream of facts refuses: nothing is dropped silently."""
+    common: dict[str, Any] = {"storage": "file", "num_replicas": settings.replicas, "allow_direct": True}
+    if settings.sync_interval:
+        common["metadata"] = {SYNC_METADATA: settings.sync_interval}
     return [
         common | each
-        for each in (_facts(max_bytes), _telemetry(telemetry_max_bytes), _dead_letters(), _audit(), _state())
+        for each in (
+            _facts(settings.max_bytes, settings.events_kept_s),
+            _telemetry(settings.telemetry_max_bytes, settings.telemetry_kept_s),
+            _dead_letters(settings.dead_letters_kept_s),
+            _audit(settings.audit_kept_s),
+            _state(settings.state_max_bytes),
+        )
     ]
 
 
-def _facts(max_bytes: int) -> dict[str, Any]:
+def _facts(max_bytes: int, kept_s: int) -> dict[str, Any]:
     return {
         "name": STREAM,
         "description": "events, journals and fences in one order",
@@ -79,7 +77,7 @@ def _facts(max_bytes: int) -> dict[str, Any]:
         "retention": "limits",
         "discard": "new",
         "max_bytes": max_bytes,
-        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "max_age": kept_s * SECOND_NS,
         "max_msg_size": 4 * MAX_MESSAGE_BYTES,
         "duplicate_window": DUPLICATE_WINDOW_S * SECOND_NS,
         "allow_msg_ttl": True,
@@ -89,7 +87,7 @@ def _facts(max_bytes: int) -> dict[str, Any]:
     }
 
 
-def _telemetry(max_bytes: int) -> dict[str, Any]:
+def _telemetry(max_bytes: int, kept_s: int) -> dict[str, Any]:
     """All that pods can write. No lifetime, rollup or batch of their choosing is taken; what is full drops the oldest,
     first of the same pod.
     """
@@ -101,7 +99,7 @@ def _telemetry(max_bytes: int) -> dict[str, Any]:
         "retention": "limits",
         "discard": "old",
         "max_bytes": max_bytes,
-        "max_age": TELEMETRY_KEPT_S * SECOND_NS,
+        "max_age": kept_s * SECOND_NS,
         "max_msgs_per_subject": TELEMETRY_KEPT_PER_POD,
         "max_msg_size": REPORT_BYTES_MAX,
         "duplicate_window": int(SHORTEST_DUPLICATE_WINDOW_S * SECOND_NS),
@@ -110,7 +108,7 @@ def _telemetry(max_bytes: int) -> dict[str, Any]:
     }
 
 
-def _dead_letters() -> dict[str, Any]:
+def _dead_letters(kept_s: int) -> dict[str, Any]:
     return {
         "name": DEAD_LETTERS,
         "description": "messages that could not be handled, with the reason; the oldest go first when it is full",
@@ -118,12 +116,12 @@ def _dead_letters() -> dict[str, Any]:
         "max_msgs_per_subject": LETTERS_KEPT_PER_SUBJECT,
         "discard": "old",
         "max_bytes": 1 << 30,
-        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "max_age": kept_s * SECOND_NS,
         "duplicate_window": DUPLICATE_WINDOW_S * SECOND_NS,
     }
 
 
-def _audit() -> dict[str, Any]:
+def _audit(kept_s: int) -> dict[str, Any]:
     """The audit log. When it is full it refuses, and changes go to the gateway's own log."""
     return {
         "name": AUDIT,
@@ -131,19 +129,21 @@ def _audit() -> dict[str, Any]:
         "subjects": [AUDIT_SUBJECT],
         "discard": "new",
         "max_bytes": 1 << 30,
-        "max_age": EVENTS_KEPT_S * SECOND_NS,
+        "max_age": kept_s * SECOND_NS,
         "deny_delete": True,
         "deny_purge": True,
     }
 
 
-def _state() -> dict[str, Any]:
+def _state(max_bytes: int) -> dict[str, Any]:
+    """The bucket. When it is full it refuses new keys and larger values; leases and others of their size go on."""
     return {
         "name": STATE,
         "description": "members, owners, snapshots",
         "subjects": [f"{STATE_PREFIX}>"],
         "max_msgs_per_subject": 1,
         "discard": "new",
+        "max_bytes": max_bytes,
         "allow_rollup_hdrs": True,
         "allow_msg_ttl": True,
         "allow_atomic": True,
@@ -156,7 +156,7 @@ def delivery_of(tool: str) -> str:
     return f"{EXTERNAL_DELIVERY}.{tool}"
 
 
-def external_stream(tool: str, replicas: int, max_bytes: int) -> dict[str, Any]:
+def external_stream(tool: str, replicas: int, max_bytes: int, kept_s: int = EVENTS_KEPT_S) -> dict[str, Any]:
     """The stream of events for one tool outside: a read-only mirror, without partitions in its subjects."""
     transform = {
         "src": "*.evt.v1.*.*.*",
@@ -174,29 +174,20 @@ def external_stream(tool: str, replicas: int, max_bytes: int) -> dict[str, Any]:
         },
         "discard": "old",
         "max_bytes": max_bytes,
-        "max_age": EVENTS_KEPT_S * 10**9,
+        "max_age": kept_s * SECOND_NS,
         "allow_msg_ttl": True,
         "deny_delete": True,
         "deny_purge": True,
     }
 
 
-async def provision(
-    bus: Bus,
-    replicas: int = 1,
-    max_bytes: int = FACTS_BYTES,
-    sync_interval: str = "",
-    telemetry_max_bytes: int = TELEMETRY_BYTES,
-) -> None:
+async def provision(bus: Bus, settings: StreamsSettings = DEFAULTS) -> None:
     """Create missing streams and update the others to this configuration; harmless to repeat.
-
-    Three ``replicas`` survive the loss of one server. ``max_bytes`` bounds the event stream, ``telemetry_max_bytes``
-    the reports of pods.
 
     Raises:
         BusFault: the server refused, for instance a change that would need a new stream.
     """
-    for config in streams(replicas, max_bytes, sync_interval, telemetry_max_bytes):
+    for config in streams(settings):
         await make_stream(bus, config)
 
 
@@ -211,14 +202,12 @@ async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
     files = [] if settings.external_credentials is None else keeper_files(settings.external_credentials)
     bus = await Bus.connect(url, operator, "provision")
     try:
-        await provision(
-            bus, settings.replicas, settings.max_bytes, settings.sync_interval, settings.telemetry_max_bytes
-        )
+        await provision(bus, settings)
     finally:
         await bus.close()
     faults: list[Fault] = []
     for file in files:
-        config = external_stream(file.stem, settings.replicas, settings.external_max_bytes)
+        config = external_stream(file.stem, settings.replicas, settings.external_max_bytes, settings.events_kept_s)
         try:
             await _make_external(url, replace(operator, credentials=file), config)
         except Fault as fault:  # for instance, this tool has taken all of its connections; the others get theirs
@@ -268,11 +257,13 @@ def server_config(
     cluster: Sequence[str] = (),
     certificate: Certificate | None = None,
     extra: Sequence[str] = (),
+    encrypted: bool = False,
 ) -> str:
     """The text of a nats-server configuration file.
 
     ``trust`` is the text of ``Keys.trust``; empty: everybody may do everything (tests).
     ``cluster`` lists the ``host:port`` of every server's cluster port, this one's first; each has its own ``name``.
+    ``encrypted``: what is on the disk is encrypted with the key in the server's variable ``KEY_VARIABLE``.
     ``sync_interval="always"`` survives power loss on one replica; every write then waits for the disk.
     """
     lines = [
@@ -286,6 +277,7 @@ def server_config(
         f"  max_file_store: {1 << 50}",
         "  strict: true",  # an acknowledgement that reaches the API by a forged reply subject is then no request
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
+        *(["  cipher: chachapoly", f"  key: ${KEY_VARIABLE}"] if encrypted else []),
         "}",
         trust or f"mappings: {json.dumps(RPC_MAPPING)}",
         *extra,

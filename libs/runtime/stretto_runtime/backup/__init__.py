@@ -30,10 +30,13 @@ replica of the old installation never holds an epoch that a new owner has: the s
 Inputs between cursor and L have a lifetime (telemetry an hour, journals a day). A backup that is restored later lacks
 those: what was published of them stays, and what services remembered of them is lost, about the last second before the
 backup. The manifest says until when it is complete, and a later restoration has to be asked for.
+
+A restoration leaves a record in the bucket (``restorations``), by which an audit names it.
 """
 
 from stretto_runtime.backup.manifest import Manifest
+from stretto_runtime.backup.restorations import Restoration, restorations
 from stretto_runtime.backup.restoring import EXPIRED, Restored, restore
 from stretto_runtime.backup.taking import take
 
-__all__ = ["EXPIRED", "Manifest", "Restored", "restore", "take"]
+__all__ = ["EXPIRED", "Manifest", "Restoration", "Restored", "restorations", "restore", "take"]

@@ -17,6 +17,7 @@ from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
 from stretto_runtime.access.provision import NOT_FOUND
 from stretto_runtime.backup import entries
 from stretto_runtime.backup.manifest import Manifest, SavedStream
+from stretto_runtime.backup.restorations import Restoration, record
 from stretto_runtime.process.faults import BackupFault
 
 STORED_AT_ONCE = 500
@@ -80,6 +81,11 @@ async def restore(
         else:
             await _restore_stream(bus, config, saved, folder)
         report(f"{saved.stream}: {saved.messages:,} messages up to {saved.last_seq:,}")
+    log_seq = manifest.stream(STREAM).last_seq
+    try:
+        await record(bus, Restoration(log_seq=log_seq, taken_at_s=manifest.taken_at_s, restored_at_s=now_s))
+    except BusFault as fault:
+        raise BackupFault(f"the record of this restoration was not stored: {fault}; {AGAIN}") from fault
     return Restored(manifest, now_s > manifest.complete_until_s)
 
 

@@ -75,6 +75,10 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise BackupFault(f"{folder} is not empty: name a new folder for each backup")
+    try:
+        folder.chmod(0o700)  # it may have been there before, open to others: it will hold the audit log
+    except OSError as error:
+        raise BackupFault(f"{folder} cannot be closed to other users: {error}; name a new folder") from None
 
 
 def _save_entries(path: Path, moment: entries.Moment) -> SavedStream:

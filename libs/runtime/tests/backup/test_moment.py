@@ -16,7 +16,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Fence
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.provision import provision
-from stretto_runtime.backup import entries
+from stretto_runtime.backup import entries, restorations
 from stretto_runtime.owner.snapshots import Mark
 from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
 
@@ -136,7 +136,10 @@ async def test_leases_end_and_no_epoch_of_before_is_given_again(client: Client, 
     async with empty_server(tmp_path / "other") as (_, restored):
         await put_back(restored, tmp_path / "backup")
         found = {stored.subject: stored.data for stored in await read(restored.bus, STATE, [">"])}
-        assert found.keys() == {mark, f"{STATE_PREFIX}kept.gateway.job-a"}
+        [restoration] = await restorations(restored.bus)
+        assert (restoration.log_seq, restoration.taken_at_s) == (manifest.stream(STREAM).last_seq, manifest.taken_at_s)
+        record = f"{STATE_PREFIX}restoration.{restoration.log_seq}"
+        assert found.keys() == {mark, f"{STATE_PREFIX}kept.gateway.job-a", record}
         assert Mark.decode(mark, found[mark]) == Mark(7, 0, False)
         taken_over = await restored.bus.store(owner, b"b", Fence(owner, 0).headers())
         assert taken_over > manifest.stream(STATE).last_seq + 1_000_000

@@ -1,0 +1,66 @@
+"""``stretto audit`` of a job that was restored from a backup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from installed_gateway import eventually, installed_gateway
+from stretto_cli.main import app
+from stretto_core.dispatcher import fingerprint_of
+from stretto_messages.actuator import JobFinished
+from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
+from typer.testing import CliRunner
+
+JOB = "ctr"
+
+
+def progressed(samples_done: int, returned: LedgerReturn | None = None) -> JobProgressed:
+    return JobProgressed(
+        job=JOB, samples_done=samples_done, samples_total=240, epoch=0, samples_per_s=9.0, shards_leased=1,
+        shards_requeued_total=0, returned=returned,
+    )  # fmt: skip
+
+
+def ended() -> tuple[JobCompleted, JobFinished]:
+    fingerprint = f"{sum(fingerprint_of(shard, 80) for shard in range(3)) % 2**64:016x}"
+    completed = JobCompleted(
+        job=JOB, samples=240, samples_abandoned=0, epochs=1, shards=3, requeued=0, started_at_s=0.0,
+        books=CompletedBooks(fingerprint=fingerprint),
+    )  # fmt: skip
+    columns = (ColumnBooks(columns=(0,), samples=240, fingerprint=fingerprint),)
+    finished = JobFinished(
+        job=JOB, samples_expected=240, samples_applied=240, samples_lost=0, samples_repeated=0, repeats_recognised=0,
+        rows=1, applied=AppliedBooks(columns_total=1, columns=columns),
+    )  # fmt: skip
+    return completed, finished
+
+
+def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: Path) -> None:
+    """Goal: moment of the backup, checkpoint and numbers, beside a verdict that they do not change.
+
+    Method: real installations before and after; the facts that dispatcher and actuator would publish.
+    """
+    spec = JobSpec.parse({"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 240}})
+    first_return = LedgerReturn(checkpoint="ctr-000001", samples_before=80, samples_gained=0, samples_undone=80)
+    second_return = LedgerReturn(checkpoint="ctr-000002", samples_before=80, samples_gained=80, samples_undone=0)
+    with installed_gateway(tmp_path / "one") as first:
+        first.publish(JobSubmitted(job=JOB, spec=spec), progressed(80), progressed(0, first_return), progressed(80))
+        saved = first.stretto("backup", str(tmp_path / "backup"), "-o", "json")
+        taken_at_s = json.loads(saved.stdout)["taken_at_s"]
+    restored = CliRunner().invoke(app, ["restore", str(tmp_path / "backup"), "--folder", str(tmp_path / "other")])
+    assert restored.exit_code == 0, restored.stderr
+    with installed_gateway(tmp_path / "other") as second:
+        second.publish(progressed(160, second_return), *ended())
+        eventually(lambda: second.stretto("audit", JOB, "-o", "json").exit_code == 0)
+        returns = json.loads(second.stretto("audit", JOB, "-o", "json").stdout)["returns"]
+        assert [each["backup_at_s"] for each in returns] == [None, taken_at_s]
+        assert [each["samples_gained"] for each in returns] == [0, 80]
+        told = " ".join(second.stretto("audit", JOB).stdout.split())
+    assert "parameters were lost; back to checkpoint ctr-000001; 80 samples after it are trained again" in told
+    assert "which had 80 samples done; on from checkpoint ctr-000002. It holds 80 samples more, not trained" in told
+    assert "Nobody knows how many were trained after the checkpoint" in told
+    assert "exact" in told
