@@ -23,9 +23,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, read, scan
-from stretto_bus.writer import Fence, Writer
+from stretto_bus.writer import Fence, Writer, kept_s_in
 from stretto_wire.registry import (
-    EVENTS_KEPT_S,
     PARTITIONS,
     STREAM,
     TELEMETRY,
@@ -188,6 +187,8 @@ class _Again:
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
         """Add to ``done``. ``needed_from_s``: storing time of the first input that the machine's state depends on."""
+        facts = (await self._bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
+        self._bus.facts_kept_s = kept_s_in(facts)
         known = await terms(self._bus, self._service.name, self._number)
         lost = self._lost(needed_from_s, await self._reported_from_s())
         document = await self._document() if lost else None
@@ -219,7 +220,7 @@ class _Again:
     def _lost(self, needed_from_s: float, reported_from_s: float) -> list[str]:
         """The inputs that may be gone, in words."""
         service, now = self._service, time.time()
-        kept: dict[str, float] = {"events": EVENTS_KEPT_S}
+        kept: dict[str, float] = {"events": self._bus.facts_kept_s}
         if reported_from_s:
             kept["the reports of the busiest pod"] = now - reported_from_s
         for entry in service.inputs:

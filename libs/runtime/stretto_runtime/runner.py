@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -15,9 +15,10 @@ from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
 from stretto_bus.faults import BusFault
 from stretto_bus.tasks import unless
+from stretto_bus.writer import learn_streams
 from stretto_messages.base import Message
 from stretto_wire.codec import encode
-from stretto_wire.registry import PARTITIONS, partition_of
+from stretto_wire.registry import PARTITIONS, STREAM, partition_of
 
 from stretto_runtime.health_warnings import HealthWarnings
 from stretto_runtime.inputs import CLUSTER, Routes, observation_entry
@@ -34,8 +35,8 @@ from stretto_runtime.settings import Settings
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0
-LOST_NAMED = 20
-"""keys with damaged state that /readyz names"""
+KEYS_NAMED = 20
+"""keys that a warning at /readyz names"""
 
 log = structlog.get_logger("stretto.service")
 
@@ -57,6 +58,7 @@ class Runner:
         self._warnings: HealthWarnings | None = None
         self._refusal = ""
         self.metrics.lost_keys.set_function(lambda: len(self._lost_keys()))
+        self.metrics.no_way_back.set_function(lambda: len(self._no_way_back()))
         service.attach(self)
 
     async def run(self) -> None:
@@ -72,14 +74,16 @@ class Runner:
             return
         self._caller = Caller(self._bus)
         routes = Routes(service.name, service.inputs, service.observations)
-        self._warnings = HealthWarnings(self._bus, self.metrics, settings.stream_look_s, bool(routes.telemetry(0)))
-        looking = asyncio.create_task(self._warnings.run())
+        warnings = HealthWarnings(self._bus, self.metrics, settings.stream_look_s, bool(routes.telemetry(0)))
+        self._warnings = warnings
+        looking = asyncio.create_task(warnings.run())
         try:
             await unless(self._stop, service.opened())
             while not self._stop.is_set():
                 self._ownership = ownership = await self._join(self._bus)
                 if ownership is not None:
-                    await self._serve(Context(service, self._bus, ownership, routes, self.metrics, tracing))
+                    parts = (service, self._bus, ownership, routes, self.metrics, tracing)
+                    await self._serve(Context(*parts, fullness=lambda: warnings.fullness))
         finally:
             looking.cancel()
             for _, task in self._partitions.values():
@@ -123,7 +127,12 @@ class Runner:
         connected = self._bus is not None and self._bus.connected
         lost = self._lost_keys()
         blind = CLUSTER in lost  # then nothing is decided for any job
-        warnings = [self._warnings.warning if self._warnings else "", _damage_warning(lost)]
+        warnings = [
+            self._warnings.warning if self._warnings else "",
+            _damage_warning(lost),
+            _way_back_warning(self._no_way_back()),
+            self.service.warning,
+        ]
         return {
             "service": self.service.name,
             "version": self.service.version,
@@ -140,6 +149,10 @@ class Runner:
 
     def _lost_keys(self) -> list[str]:
         return sorted({key for partition, _ in self._partitions.values() for key in partition.lost})
+
+    def _no_way_back(self) -> dict[str, str]:
+        live = [partition for partition, _ in self._partitions.values() if partition.live]
+        return {key: why for partition in live for key, why in partition.no_way_back.items()}
 
     async def call(self, request: Message, timeout_s: float, trace: str) -> Any:
         return await self._connected_caller.call(request, timeout_s, trace)
@@ -183,6 +196,8 @@ class Runner:
         while not self._stop.is_set():
             pause_s = 0.5
             try:
+                await learn_streams(bus)
+                check_journals(bus.facts_kept_s, self.settings.journal_ttl_s)
                 await check_snapshots(bus, self.service)
                 await ownership.join()
                 self._refusal = ""
@@ -257,14 +272,38 @@ class Runner:
                 log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
 
 
+def check_journals(facts_kept_s: float, journal_ttl_s: int) -> None:
+    """Check that the stream keeps journals for as long as the service counts on them. Raises Refusal."""
+    if journal_ttl_s > facts_kept_s:
+        raise Refusal(
+            f"STRETTO_JOURNAL_TTL_S={journal_ttl_s} is refused: the stream {STREAM} keeps everything for "
+            f"{facts_kept_s:g} s; lower it, or raise STRETTO_STREAMS_EVENTS_KEPT_S and make the streams again"
+        )
+
+
 def _damage_warning(lost: Sequence[str]) -> str:
     """The text for /readyz about keys that cannot be continued; empty without any."""
     if not lost:
         return ""
-    named = ", ".join(lost[:LOST_NAMED]) + (f" and {len(lost) - LOST_NAMED} more" if len(lost) > LOST_NAMED else "")
     return (
-        f"the saved state of {named} is damaged; nothing is decided for it any more: see the dead letters, dlq.state.>"
+        f"the saved state of {_named(lost)} is damaged, or larger than the server takes; nothing is decided for it any "
+        "more: see the log, and the dead letters, dlq.state.>"
     )
+
+
+def _way_back_warning(reasons: Mapping[str, str]) -> str:
+    """The text for /readyz about keys that the former version cannot continue; empty without any."""
+    if not reasons:
+        return ""
+    first = min(reasons)
+    return (
+        f"{_named(sorted(reasons))} can go on under this version only ({first}: {reasons[first]}); the former version "
+        "needs the backup that was taken before this one came"
+    )
+
+
+def _named(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:KEYS_NAMED]) + (f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else "")
 
 
 async def serve(service: Service, stop: asyncio.Event) -> None:

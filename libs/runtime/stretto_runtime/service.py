@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
@@ -74,6 +73,8 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     state_types: ClassVar[dict[str, type]] = {}
     forgotten_after_s: ClassVar[float] = EVENTS_KEPT_S + 24 * 3600
     """An ended key without an input for so long is as unknown. It exceeds the age of all inputs in the stream."""
+    warning: str = ""
+    """An operator reads this at /readyz: how the service runs."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -152,12 +153,8 @@ class Service(Generic[SettingsT, StateT, MachineT]):
         """Ask one pod, once. Raises CallRefused, CallTimeout."""
         return await self._running.call_pod(pod, request, timeout_s, trace or self.trace_of(request.job))
 
-    def now(self) -> float:
-        """The wall clock, seconds since the epoch: for side effects only, never for decisions."""
-        return time.time()
-
     def server_now(self) -> float:
-        """The time by the server's clock, seconds since the epoch: for what the server compares with its own."""
+        """The time by the server's clock, seconds since the epoch: for side effects only, never for decisions."""
         return self._running.server_now()
 
     def reporting_pods(self) -> int:

@@ -75,7 +75,9 @@ def expected(added: list[int]) -> list[tuple[int, int]]:
     return list(zip(range(1, len(added) + 1), itertools.accumulate(added), strict=True))
 
 
-async def feed(client: Client, seconds: float, seed: int, jobs: Sequence[str] = JOBS) -> set[str]:
+async def feed(
+    client: Client, seconds: float, seed: int, jobs: Sequence[str] = JOBS, value_below: int = 600
+) -> set[str]:
     """Publish additions at some hundreds a second; the ids of those that the stream has accepted."""
     randomness = random.Random(seed)
     end = asyncio.get_running_loop().time() + seconds
@@ -84,7 +86,7 @@ async def feed(client: Client, seconds: float, seed: int, jobs: Sequence[str] = 
 
     async def publish(message_id: str) -> None:
         with contextlib.suppress(BusFault):  # not accepted, or nobody knows
-            await client.publish(add(randomness.choice(jobs), randomness.randrange(600)), message_id)
+            await client.publish(add(randomness.choice(jobs), randomness.randrange(value_below)), message_id)
             accepted.add(message_id)
 
     while asyncio.get_running_loop().time() < end:

@@ -146,3 +146,16 @@ async def published(client: Client, service: str, count: int) -> list[Any]:
             if len(found) == count:
                 return found
     return found
+
+
+async def gone(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a replica."""
+    await asyncio.to_thread(process.wait, 20)
+
+
+async def epochs(client: Client) -> dict[str, list[int]]:
+    """Per job: which version decided, output by output."""
+    found: dict[str, list[int]] = {}
+    async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False):
+        found.setdefault(event.message.job, []).append(event.message.epoch)
+    return found

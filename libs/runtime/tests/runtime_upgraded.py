@@ -1,6 +1,7 @@
 """The counting service of the next version: its state is named otherwise, and its outputs say who decided them.
 
 ``python runtime_upgraded.py`` runs one replica of it. ``STRETTO_EPOCH=0``: it decides everything as before.
+``STRETTO_WAY_BACK=true``: the version before may come back; only a job that got ``LARGE`` has no way back.
 """
 
 from __future__ import annotations
@@ -50,8 +51,29 @@ class Migrating(Renamed):
         return {**{name: value for name, value in state.items() if name != "total"}, "sum": state["total"]}
 
 
+LARGE = 599
+
+
+class Returning(Migrating):
+    """Lets the version before come back, but loses on the way that there was a large number."""
+
+    storage_version = 1
+
+    @staticmethod
+    def migrate_back(state: dict[str, Any], to_version: int) -> dict[str, Any]:
+        assert to_version == 1
+        return {"count": state["count"], "total": state["sum"], "ticks": state["ticks"], "seen": {}}
+
+    def handle(self, event: Any, now: float) -> Any:
+        actions = super().handle(event, now)
+        if getattr(event, "value", 0) == LARGE:
+            self._state.seen["large"] = LARGE
+        return actions
+
+
 class UpgradedSettings(CountingSettings):
     epoch: int = 1
+    way_back: bool = False
 
 
 class Stuck(Counting):
@@ -72,7 +94,7 @@ class Stuck(Counting):
 
 class Upgraded(Stuck):
     def machine(self, key: str, state: Any) -> Migrating:
-        return Migrating(state)
+        return Returning(state) if self.settings.way_back else Migrating(state)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ import pytest
 from runtime_counting import Counted, Counting, CountState, add
 from runtime_live import connect, eventually, published, running, saved_state, settings_of, until_ready
 from stretto_bus import BusFault, CallRefused, CallTimeout, Client
+from stretto_bus.refusals import refusal_in
 from stretto_core.machine import Emit, Tick
 from stretto_messages.actuator import PodExited
-from stretto_messages.dispatcher import NextShard, ShardLeased
+from stretto_messages.dispatcher import NextShard, ShardLeased, ShardRequeued
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
+from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_wire.registry import inputs_of, partition_of, requests_of
 
 
@@ -155,8 +157,9 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
 ) -> None:
     """Padded requests of one job stop being journalled; another job of the same partition is answered."""
     neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
-    padding, answers = "x" * 9000, Counter[str]()
-    async with running(Counting, server, tmp_path, requests_burst_bytes=1 << 16, requests_bytes_per_s=1) as runner:
+    padding, answers = "x" * 40_000, Counter[str]()
+    least = {"requests_burst_bytes": LARGEST_BYTES, "requests_bytes_per_s": 1}
+    async with running(Counting, server, tmp_path, **least) as runner:
         for job in ("job-a", neighbour):
             await client.publish(add(job, 1))
         await published(client, "dispatcher", 2)
@@ -166,9 +169,48 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
             answers[(answer.headers or {}).get("error", "")] += 1
         honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
         counted = runner.metrics.text().decode()
-    assert answers == {"": 7, "busy": 13}
+    assert answers == {"": 6, "busy": 14}
     assert honest.wait_s == 2.0
-    assert 'stretto_requests_over_budget_total{service="dispatcher"} 13.0' in counted
+    assert 'stretto_requests_over_budget_total{service="dispatcher"} 14.0' in counted
+
+
+async def test_a_job_that_asks_without_end_does_not_fill_the_stream(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Rate and burst would fill the small stream twice; budgets shrink with its room, and a new job is answered."""
+    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
+    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": 8 << 20})
+    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
+    padding, answers = "x" * 9000, Counter[str]()
+    large = {"requests_burst_bytes": 1 << 20, "requests_bytes_per_s": 64 << 20, "stream_look_s": 0.02}
+
+    async def ask(number: int) -> None:
+        body = json.dumps({"job": "job-a", "request_id": f"f.{number}", "pod": "worker-1", "more": padding})
+        answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
+        answers[(answer.headers or {}).get("error", "")] += 1
+
+    async with running(Counting, server, tmp_path, **large) as runner:
+        for job in ("job-a", neighbour):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        for begin in range(0, 2000, 20):
+            await asyncio.gather(*(ask(number) for number in range(begin, begin + 20)))
+        used_bytes = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
+        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        assert (runner.report()["ready"], runner.report()["faults"]) == (True, {})
+    assert 4 << 20 < used_bytes < 7.5 * (1 << 20)
+    assert answers[""] + answers["busy"] == 2000
+    assert answers["busy"] > 1000
+    assert honest.wait_s == 2.0
+
+
+async def test_an_id_that_is_too_long_is_refused(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """It would be remembered with the reply, 512 times in every snapshot of the job."""
+    body = json.dumps({"job": "job-a", "request_id": "w.1", "pod": "worker-1"}).encode()
+    async with running(Counting, server, tmp_path):
+        answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body, {"request-id": "x" * 129})
+    assert (answer.headers or {})["error"] == "invalid"
+    assert refusal_in(answer.data).field == "request-id"
 
 
 async def test_without_an_owner_a_call_ends_with_what_to_do(client: Client) -> None:
@@ -394,14 +436,15 @@ async def test_a_stream_that_fills_is_told_before_it_is_full(
 async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_stream(client: Client) -> None:
     shard = Shard(id=1, attempt=1, epoch=0, start=0, length=10)
     await client.publish(ShardLeased(job="job-a", shard=shard, pod="worker-0"))
+    await client.publish(ShardRequeued(job="job-a", shard=shard, pod="worker-0", reason="released"))
     await client.publish(add("job-a", 1))
     headers = {}
     async with asyncio.timeout(10):
         async for event in client.events():
             headers[type(event.message)] = event.headers
-            if len(headers) == 2:
+            if len(headers) == 3:
                 break
-    assert headers[ShardLeased]["Nats-TTL"] == "86400s"
+    assert headers[ShardLeased]["Nats-TTL"] == headers[ShardRequeued]["Nats-TTL"] == "86400s"
     assert "Nats-TTL" not in headers[JobCancelled]
 
 

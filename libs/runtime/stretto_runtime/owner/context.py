@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stretto_bus.bus import Bus
@@ -10,6 +11,10 @@ from stretto_runtime.inputs import Routes
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service
+
+
+def _unknown() -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -22,3 +27,5 @@ class Context:
     routes: Routes
     metrics: Metrics
     tracing: Tracing
+    fullness: Callable[[], float | None] = _unknown
+    """the used share of the bytes of the stream of facts"""

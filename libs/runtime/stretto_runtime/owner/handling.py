@@ -29,6 +29,9 @@ from stretto_runtime.owner.reports import Reports
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
 
+REPLIES_MAX = 8
+"""Inboxes that one request is answered at."""
+
 log = structlog.get_logger("stretto.handling")
 
 
@@ -63,6 +66,10 @@ class Request:
     data: bytes
     message: Message
     replies: list[str]
+
+    def repeated(self, reply: str) -> None:
+        """Answer one more inbox. Callers repeat into a new one, and none waits in more than the last few."""
+        self.replies = [*self.replies, reply][-REPLIES_MAX:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,9 @@ class Handling:
     async def _range(self, arrival: Arrival) -> bool:
         """Handle the reports of a journalled range as inputs of its frame."""
         try:
+            missing = self._reports.missing
             reports = await self._reports.of(arrival, self._context.routes, self._number)
+            self._context.metrics.missing_reports.inc(self._reports.missing - missing)
         except ValueError as error:
             await self._letters.add(arrival, DAMAGED, str(error), {}, self.live)
             return True

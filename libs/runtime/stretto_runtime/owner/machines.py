@@ -17,19 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, Protocol, get_args, get_type_hints
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
-from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.snapshots import Document, digest, pack, unpack
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.state_codec import MachineFactory, StateCodec
 
 LANES = 512
 """Callers whose last reply a key remembers."""
@@ -38,28 +34,6 @@ FREED_SHARE = 1.05
 FREED_AT_ONCE = 1000
 RESTING = "resting"
 """The place of a resting document, instead of a subject."""
-
-
-@cache
-def _adapter_of(state_type: type) -> TypeAdapter[Any]:
-    """Building one takes some ten milliseconds, and every partition needs the same."""
-    return TypeAdapter(state_type)
-
-
-@cache
-def _part_adapter_of(state_type: type, field: str) -> TypeAdapter[Any]:
-    return TypeAdapter(get_args(get_type_hints(state_type)[field])[1])
-
-
-class MachineFactory(Protocol):
-    """The part of a service that makes its machines."""
-
-    name: ClassVar[str]
-    version: ClassVar[int]
-    state_types: ClassVar[dict[str, type]]
-    forgotten_after_s: ClassVar[float]
-
-    def machine(self, key: str, state: Any) -> Any: ...
 
 
 class Slot:
@@ -117,17 +91,17 @@ class Machines:
 
     def __init__(self, factory: MachineFactory) -> None:
         self._factory = factory
-        self._adapters: dict[str, TypeAdapter[Any]] = {
-            scope: _adapter_of(state_type) for scope, state_type in factory.state_types.items()
-        }
+        self._codec = StateCodec(factory)
         self.slots: dict[str, Slot] = {}
         self.resting: dict[str, Resting] = {}
         """ended keys, about in the order of their last inputs"""
         self.dirty: set[str] = set()
         self.lost: frozenset[str] = frozenset()
-        """keys whose saved state is damaged: nothing is handled for them"""
+        """keys whose saved state is damaged or too large: nothing is handled for them"""
         self.saved_bytes = 0
         """size of the states in the last documents"""
+        self.no_way_back: dict[str, str] = {}
+        """keys that the machine's storage version cannot continue, with the reason"""
 
     def load(self, documents: dict[str, Document]) -> None:
         """Start from saved documents. Those of ended machines rest, unread: ``check`` has read them.
@@ -136,16 +110,29 @@ class Machines:
             Refusal: a document is of another version, and the machine does not migrate it, or of another shape.
         """
         for key, document in sorted(documents.items(), key=lambda item: item[1].time_s):
-            fresh_version = self._version_of(self._factory.machine(key, None))
-            if document.ended and document.is_saved and document.version == fresh_version:
+            fresh = self._factory.machine(key, None)
+            if document.version > self._codec.storage_version_of(fresh):
+                self.no_way_back[key] = f"its last snapshot is of version {document.version}"
+            rests = document.ended and document.is_saved
+            if rests and document.written_by == self._codec.version_of(fresh):
+                self.resting[key] = Resting.of(document)
+                continue
+            machine = self._codec.build(key, document)
+            if rests and _is_ended(machine):  # other code wrote it, and may have meant another end
                 self.resting[key] = Resting.of(document)
             else:
-                self.slots[key] = Slot(self._build(key, document), document)
+                self.slots[key] = Slot(machine, document)
 
     def check(self, documents: dict[str, Document]) -> None:
-        """Read every document, and keep nothing. Raises Refusal, as ``load`` does."""
+        """Read every document, and keep nothing.
+
+        Raises:
+            Refusal: as ``load`` does.
+            RuntimeFault: a machine names a way back that it does not have.
+        """
+        self._codec.check_machines()
         for key, document in documents.items():
-            self._build(key, document)
+            self._codec.build(key, document)
 
     async def load_in_thread(self, documents: dict[str, Document]) -> None:
         """Load in a thread while the loop goes on: a machine of a thousand jobs takes 0.4 s. Raises Refusal."""
@@ -170,7 +157,7 @@ class Machines:
             if resting is None or now - resting.time_s > self._factory.forgotten_after_s:
                 return None
             document = resting.document
-            return Slot(self._build(key, document), document)
+            return Slot(self._codec.build(key, document), document)
         if now - slot.time_s > self._factory.forgotten_after_s and _is_ended(slot.machine):
             return None
         return slot
@@ -234,6 +221,13 @@ class Machines:
                 self.resting[key] = Resting.of(slot.base)
                 del self.slots[key]
 
+    def give_up(self, keys: Iterable[str]) -> None:
+        """Drop keys whose state is too large to be saved: nothing is handled for them any more."""
+        self.lost = self.lost.union(keys)
+        for key in keys:
+            self.slots.pop(key, None)
+            self.no_way_back.pop(key, None)
+
     def aged_out(self, now: float) -> dict[str, Document]:
         """The documents of resting keys, some at a time, that no input stored after ``now`` can reach any more."""
         found: dict[str, Document] = {}
@@ -247,44 +241,33 @@ class Machines:
         """Drop resting keys, whose documents are removed."""
         for key in keys:
             del self.resting[key]
+            self.no_way_back.pop(key, None)
 
     def _document(self, key: str, slot: Slot) -> Document:
         machine, base = slot.machine, slot.base
-        parted: str = getattr(machine, "parted", "")
-        state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
-        self.saved_bytes += len(state)
-        parts, total = (dict(base.parts), base.digest) if base else ({}, 0)
-        changed = sorted(machine.changed if parted else parts)  # no longer parted: all of them go
-        for name in changed:
-            entry = getattr(machine.state, parted).get(name) if parted else None
-            total = digest({name: parts.pop(name, None)}, total, -1)
-            if entry is not None:
-                dumped = self._part_adapter(key, parted).dump_json(entry)
-                self.saved_bytes += len(dumped)
-                parts[name] = pack(dumped)
-                total = digest({name: parts[name]}, total)
-        if parted:
-            machine.changed.clear()
+        content = self._codec.content(key, machine, base)
+        self.saved_bytes += content.size_bytes
+        if content.no_way_back:
+            self.no_way_back[key] = content.no_way_back
+        else:
+            self.no_way_back.pop(key, None)
         one, other = base.behind if base else (set[str](), set[str]())
         return Document(
             slot.seq,
-            self._version_of(machine),
-            pack(state),
+            content.version,
+            content.packed,
             slot.trace,
             dict(slot.replies),
-            parted,
+            content.parted,
             slot.time_s,
             base.ordinal + base.is_saved if base else slot.forgotten + 1,
-            parts,
-            total,
-            ({*one, *changed}, {*other, *changed}),
+            content.parts,
+            content.digest,
+            ({*one, *content.changed}, {*other, *content.changed}),
             first=not slot.forgotten if base is None else base.first and not base.is_saved,
             ended=_is_ended(machine),
+            written_by=self._codec.version_of(machine),
         )
-
-    def dump(self, key: str, machine: Any) -> bytes:
-        """JSON of a machine's state."""
-        return self._adapter(key).dump_json(machine.state)
 
     def ticking(self) -> list[str]:
         """The keys that want ticks; a machine may set ``ticking = False`` (a finished job)."""
@@ -294,10 +277,10 @@ class Machines:
         self, key: str, event: object, now: float, seq: int, commit: Callable[[list[Action]], Any] | None
     ) -> Any:
         slot = Slot(self._factory.machine(key, None), None, self._stored_ordinal(key))
-        new = self.dump(key, slot.machine)
+        new = self._codec.dump(key, slot.machine)
         actions = slot.machine.handle(event, now)
         result = commit(actions) if commit else actions
-        if self.dump(key, slot.machine) != new:
+        if self._codec.dump(key, slot.machine) != new:
             self._advance(key, slot, event, now, seq)
         return result
 
@@ -321,76 +304,11 @@ class Machines:
         return 0 if slot is None else slot.base.stored_ordinal if slot.base is not None else slot.forgotten
 
     def _restore(self, key: str, slot: Slot) -> None:
-        slot.machine = self._build(key, slot.base)
+        slot.machine = self._codec.build(key, slot.base)
         for event, now in slot.events:
             slot.machine.handle(event, now)
-
-    def _build(self, key: str, document: Document | None) -> Any:
-        if document is None:
-            return self._factory.machine(key, None)
-        fresh = self._factory.machine(key, None)
-        version, parted = self._version_of(fresh), getattr(fresh, "parted", "")
-        whose = f"the snapshot of {self._factory.name} for {key!r} is of version {document.version}, this is {version}"
-        if document.version != version:
-            migrate = getattr(fresh, "migrate", None)
-            if document.version > version or migrate is None:
-                raise Refusal(f"{whose}, which cannot continue it; run version {document.version}, or give the machine "
-                              "migrate(state, from_version)")  # fmt: skip
-            migrated = json.dumps(migrate(document.whole, document.version)).encode()
-            machine = self._factory.machine(key, _read(self._adapter(key), migrated, whose))
-            if parted:
-                machine.changed.update({*document.parts, *getattr(machine.state, parted)})
-            return machine
-        if document.parted != parted:
-            raise Refusal(f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise "
-                          "the version, and give the machine migrate(state, from_version)")  # fmt: skip
-        state = _read(self._adapter(key), document.state, whose, {parted} if parted else None)
-        for name, part in document.parts.items():
-            entry = _read(self._part_adapter(key, parted), unpack(part), f"{whose}, in {parted}.{name}")
-            getattr(state, parted)[name] = entry
-        return self._factory.machine(key, state)
-
-    def _version_of(self, machine: Any) -> int:
-        """The version of a machine: its own if it has one, else the service's."""
-        return getattr(machine, "version", self._factory.version)
-
-    def _adapter(self, key: str) -> TypeAdapter[Any]:
-        return self._adapters["cluster" if key == CLUSTER else "job"]
-
-    def _part_adapter(self, key: str, parted: str) -> TypeAdapter[Any]:
-        return _part_adapter_of(self._factory.state_types["cluster" if key == CLUSTER else "job"], parted)
 
 
 def _is_ended(machine: Any) -> bool:
     """Return whether a machine is finished for good. One that is saved in parts is never taken for it."""
     return bool(getattr(machine, "ended", False)) and not getattr(machine, "parted", "")
-
-
-def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str] | None = None) -> Any:
-    """Read a saved state. Raises Refusal if this code would lose a part of it."""
-    try:
-        state = adapter.validate_json(stored)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Refusal(f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
-                      "the version and migrate") from error  # fmt: skip
-    dumped = adapter.dump_json(state, exclude=exclude)
-    if dumped != stored and (lost := next(_lost(json.loads(stored), json.loads(dumped)), None)) is not None:
-        raise Refusal(f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what "
-                      "becomes of it")  # fmt: skip
-    return state
-
-
-def _lost(stored: object, kept: object, path: str = "state") -> Iterator[str]:
-    """The parts of a stored state that are missing after it was read."""
-    if isinstance(stored, dict) and isinstance(kept, dict):
-        for name, value in stored.items():
-            if name in kept:
-                yield from _lost(value, kept[name], f"{path}.{name}")
-            else:
-                yield f"{path}.{name}"
-    elif isinstance(stored, list) and isinstance(kept, list) and len(stored) == len(kept):
-        for index, (one, other) in enumerate(zip(stored, kept, strict=True)):
-            yield from _lost(one, other, f"{path}[{index}]")
-    elif stored != kept:
-        yield f"{path} = {stored!r}"

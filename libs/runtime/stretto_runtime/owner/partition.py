@@ -61,6 +61,11 @@ class Partition:
         return self.machines.lost if self.machines is not None else frozenset()
 
     @property
+    def no_way_back(self) -> dict[str, str]:
+        """The keys that the machine's storage version cannot continue, with the reason."""
+        return self.machines.no_way_back if self.machines is not None else {}
+
+    @property
     def fault(self) -> str:
         """Why it is not live, for /readyz."""
         return "" if self.live else self._fault
@@ -144,7 +149,7 @@ class Partition:
         body = Term.of(service).body(context.ownership.member, self.epoch, handled_to)
         fence = Fence(subject, await context.bus.store(subject, body))
         writer = Writer(context.bus, fence, self._orders.wake)
-        loaded = await load(snapshots, service, fence.seq)
+        loaded = await load(snapshots, service, fence.seq, context.bus.facts_kept_s)
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
         if handled_to is None or loaded.fell_back:
             loaded = await self._finish(loaded, snapshots, fence)

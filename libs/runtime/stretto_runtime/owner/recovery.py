@@ -140,9 +140,9 @@ def _precedes(other: Document | None, chosen: Document) -> bool:
     return chosen.ordinal == 0 if other is None else other.ordinal == chosen.ordinal - 1
 
 
-def replayable_s(service: Service) -> float:
+def replayable_s(service: Service, facts_kept_s: float = EVENTS_KEPT_S) -> float:
     """Seconds for which the stream holds all inputs and outputs of a service."""
-    kept = [EVENTS_KEPT_S, *(channel_of(entry.message).kept_s for entry in service.inputs)]
+    kept = [facts_kept_s, *(channel_of(entry.message).kept_s for entry in service.inputs)]
     kept += [channel.kept_s for channel in CHANNELS if channel.kind == "evt" and channel.service == service.name]
     if service.tick_s is not None or service.rpcs or service.has_side_effects:
         kept.append(service.settings.journal_ttl_s)
@@ -174,7 +174,7 @@ class Loaded:
         return replace(self, documents=documents, lost=self.lost | {key}, uncertain=self.uncertain - {key})
 
 
-async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded:
+async def load(snapshots: Snapshots, service: Service, fence_seq: int, facts_kept_s: float = EVENTS_KEPT_S) -> Loaded:
     """Load everything of a partition, then mark it: that proves that we still owned it after our fence.
 
     Raises:
@@ -195,7 +195,7 @@ async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded
     uncertain -= halved.keys()
     await snapshots.forget(halved)
     for key in sorted(uncertain):
-        if saved.now_s - documents[key].time_s > REPLAYABLE_SHARE * replayable_s(service):
+        if saved.now_s - documents[key].time_s > REPLAYABLE_SHARE * replayable_s(service, facts_kept_s):
             log.error("the inputs since an earlier document are not kept any more", key=key)
             del documents[key]
             lost.add(key)

@@ -6,7 +6,7 @@ have to be brought into one order. The owner gathers what has arrived, every ``T
 replay finds the same ranges in the same order.
 
 A pod that floods loses its own reports: of those that came within a short time, only the last are handled. Reports that
-the stream no longer holds are left out, too; they are counted.
+the stream no longer holds are left out, too; ``stretto_missing_reports_total`` counts them.
 """
 
 from __future__ import annotations

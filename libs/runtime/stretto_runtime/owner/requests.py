@@ -17,14 +17,12 @@ from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
-from stretto_runtime.owner.budget import Budget
+from stretto_runtime.owner.budget import ENTRY_BYTES, HEADER_CHARACTERS_MAX, Budget, share_at
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
-ENTRY_BYTES = 200
-"""what an entry of the journal takes beside the request"""
 TOLD_EVERY_S = 1.0
 LOGGED = 100
 """characters of a refused reply subject that the log shows"""
@@ -38,6 +36,7 @@ class Requests:
     def __init__(self, context: Context, number: int, handling: Handling, journal: Journal) -> None:
         self._bus = context.bus
         self._metrics = context.metrics
+        self._fullness = context.fullness
         self._service = context.service
         self._number = number
         self._handling = handling
@@ -86,25 +85,33 @@ class Requests:
             return
         headers = msg.headers or {}
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
+        if len(request_id) > HEADER_CHARACTERS_MAX:
+            text, remedy = f"a request-id of {len(request_id)} characters", f"at most {HEADER_CHARACTERS_MAX}"
+            body = refusal("invalid", text, "request-id", request_id[:LOGGED], remedy)
+            self._answer(msg.reply, "invalid", body)
+            return
         slot = self._handling.machines.find(message.job)
         known = slot.remembered(request_id) if slot else None
         waiting = self._handling.waiting.get((message.job, request_id))
         if known is not None:
             self._answer(msg.reply, known[1], known[2].encode())
         elif waiting is not None:
-            waiting.replies.append(msg.reply)
+            waiting.repeated(msg.reply)
         else:
             self._add(msg, subject, message, request_id)
 
     def _add(self, msg: Msg, subject: str, message: Message, request_id: str) -> None:
         """Journal a request, or refuse it as long as its job has spent its budget or too many wait."""
         trace = (msg.headers or {}).get("traceparent", "")
+        trace = trace if len(trace) <= HEADER_CHARACTERS_MAX else ""
         entry = request_entry(message.job, request_id, subject, msg.data, trace)
         size_bytes = ENTRY_BYTES + len(msg.data) + len(request_id) + len(trace)
-        if not self._budget.take(message.job, size_bytes, time.monotonic()):
+        if not self._budget.take(message.job, size_bytes, time.monotonic(), share_at(self._fullness())):
             self._metrics.over_budget.inc()
             text = f"the requests of {message.job!r} have spent their budget of the journal"
-            remedy = "ask again later, or let the operator raise STRETTO_REQUESTS_BURST_BYTES"
+            remedy = (
+                "ask again later, or let the operator raise STRETTO_REQUESTS_BURST_BYTES or STRETTO_STREAMS_MAX_BYTES"
+            )
             self._answer(msg.reply, "busy", refusal("busy", text, "job", message.job, remedy))
         elif self._journal.add(entry):
             self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))

@@ -237,8 +237,15 @@ class Session:
         # until everything before our fence is replayed, our successor must scan our predecessors' outputs, as we did
         out_seq = writer.last_seq if self.live else self._scan_from
         cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
+        known = set(self._machines.no_way_back)
         documents = self._machines.documents(sorted(self._machines.dirty))
-        await self._snapshots.save(documents, cursor)
+        for key in sorted(self._machines.no_way_back.keys() - known):
+            log.warning("no way back to the former version", job=key, reason=self._machines.no_way_back[key])
+        too_large = await self._snapshots.save(documents, cursor)
+        if too_large:
+            log.error("the state is larger than the server takes; the job is lost", lost=sorted(too_large))
+            self._machines.give_up(too_large)
+            await self._side_effects.release(too_large)
         self._machines.rest(documents)
         self._saved_seq = self._seq
         self._unsaved = 0

@@ -22,6 +22,9 @@ Every body carries a checksum (``seals``): 1.4 microseconds for 4 kB. A document
 between the two writes); a replay then skips, for that key, the inputs that it contains. The cursor, too, is written to
 the sides in turn: the older one is always safe to begin from. Every write expects the owner entry to be of our epoch,
 so a former owner cannot overwrite its successor's.
+
+A document that is larger than the server takes costs its own key alone: a short text replaces both of its sides, which
+every reader takes for damage. The machine of all jobs is never given up like that: its session ends with the reason.
 """
 
 from __future__ import annotations
@@ -35,10 +38,12 @@ from typing import Any
 from pydantic_core import from_json
 from stretto_bus.bus import PIPELINED, Bus
 from stretto_bus.connection import lines_of
+from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_bus.writer import Fence, Output, chunks, store_together
 from stretto_wire.registry import STATE, STATE_PREFIX
 
+from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.seals import Damage, Damaged, seal, unseal
 from stretto_runtime.process.faults import Refusal
 
@@ -47,6 +52,8 @@ COMPRESSED_FROM_BYTES = 4096
 ZLIB = b"x"
 """first byte of compressed data, which begins no JSON"""
 REMOVED_AFTER = "60s"
+FENCE_BYTES_MAX = 4096
+"""Room for the headers of a fence and a batch, which count to what the server takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,11 @@ class Document:
     """its side holds it; a document that follows an unsaved one has the same ordinal"""
     ended: bool = field(default=False, compare=False)
     """the machine said that it is finished for good"""
+    written_by: int = field(default=0, compare=False)
+    """version of the code that wrote it. ``version`` is that of the state's shape, which may be an earlier one."""
+
+    def __post_init__(self) -> None:
+        self.written_by = self.written_by or self.version
 
     @property
     def side(self) -> str:
@@ -153,6 +165,7 @@ class Document:
             "parted": self.parted,
             "digest": self.digest,
             **({"ended": True} if self.ended else {}),
+            **({"written_by": self.written_by} if self.written_by != self.version else {}),
         }
         return seal(subject, json.dumps(head).encode(), b"\n", self.packed)
 
@@ -180,9 +193,9 @@ class Document:
     @property
     def whole(self) -> dict[str, Any]:
         """The machine's state, its parts included."""
-        state = json.loads(self.state)
+        state = from_json(self.state)
         if self.parted:
-            state[self.parted] = {name: json.loads(unpack(part)) for name, part in self.parts.items()}
+            state[self.parted] = {name: from_json(unpack(part)) for name, part in self.parts.items()}
         return state
 
     def outputs(self, subject: str) -> tuple[list[Output], list[Output]]:
@@ -317,16 +330,29 @@ class Snapshots:
         subject = f"{STATE_PREFIX}mark.{self._base}"
         await self._bus.store(subject, Mark(cursor.seq, attempt, clean).encode(subject), self._fence.headers())
 
-    async def save(self, dirty: dict[str, Document], cursor: Cursor) -> None:
+    async def save(self, dirty: dict[str, Document], cursor: Cursor) -> frozenset[str]:
         """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored before.
+
+        Return the keys whose documents are larger than the server takes: they are lost.
 
         Raises:
             Fenced: we are not the owner any more.
+            BusFault: not stored, or the document of all jobs is larger than the server takes.
         """
         parts: list[Output] = []
         documents: list[Output] = []
+        too_large: set[str] = set()
+        room_bytes = self._bus.connection.max_payload - FENCE_BYTES_MAX
         for key, document in dirty.items():
-            of_parts, of_document = document.outputs(f"{STATE_PREFIX}snap.{self._base}.{key}")
+            place = f"{STATE_PREFIX}snap.{self._base}.{key}"
+            of_parts, of_document = document.outputs(place)
+            size_bytes = max(len(output.data) for output in (*of_parts, *of_document))
+            if size_bytes > room_bytes:
+                text = f"the saved state has {size_bytes} bytes, and the server takes {room_bytes}"
+                if key == CLUSTER:
+                    raise BusFault(f"{place}: {text}: raise max_payload of nats-server")
+                too_large.add(key)
+                of_parts, of_document = [], [Output(f"{place}.{side}", text.encode()) for side in SIDES]
             parts += of_parts
             documents += of_document
         side = SIDES[1 - SIDES.index(self._cursor_side)]
@@ -340,8 +366,9 @@ class Snapshots:
             if group:
                 await store_together(self._bus, self._fence, group, threshold)
         self._cursor_side = side
-        for document in dirty.values():
-            document.saved()
+        for key in dirty.keys() - too_large:
+            dirty[key].saved()
+        return frozenset(too_large)
 
     async def forget(self, documents: Mapping[str, Document]) -> None:
         """Remove both sides of keys, the older one first. ``recovery`` takes the newer one alone for half of a removal.

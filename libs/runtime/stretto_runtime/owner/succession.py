@@ -78,9 +78,10 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     await writer.drain()
     changed = handling.machines.documents(sorted(handling.machines.slots))
     done = Cursor(fence.seq, fence.seq - 1, service.version, reports=reports.position)
-    await snapshots.save(changed, done)
+    too_large = await snapshots.save(changed, done)
     log.info("finished what another term had begun", partition=number, after=cursor.seq, up_to=fence.seq)
-    return replace(loaded, cursor=done, documents=documents | changed, uncertain=frozenset())
+    kept = {key: document for key, document in (documents | changed).items() if key not in too_large}
+    return replace(loaded, cursor=done, documents=kept, lost=loaded.lost | too_large, uncertain=frozenset())
 
 
 async def check_snapshots(bus: Bus, service: Service) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import sys
 import time
@@ -206,6 +207,9 @@ class Metrics:
         def counter(name: str, text: str, *extra: str) -> Counter:
             return Counter(f"stretto_{name}", text, ["service", *extra], registry=self.registry)
 
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"stretto_{name}", text, ["service"], registry=self.registry).labels(**labels)
+
         def tally(child: Counter) -> Tally:
             self._tallies.append(Tally(child))
             return self._tallies[-1]
@@ -217,16 +221,17 @@ class Metrics:
         self.outputs = tally(counter("outputs", "messages published").labels(**labels))
         self.suppressed = counter("outputs_suppressed", "outputs that a predecessor had published").labels(**labels)
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
-        self.lost_keys = Gauge(
-            "stretto_lost_keys",
-            "jobs whose saved state is damaged: nothing is handled for them",
-            ["service"],
-            registry=self.registry,
-        ).labels(**labels)
+        self.lost_keys = gauge("lost_keys", "jobs whose saved state is damaged: nothing is handled for them")
+        self.no_way_back = gauge(
+            "no_way_back_keys",
+            "jobs whose snapshots the former version cannot continue, though the machine names a storage version",
+        )
         unanswerable = counter("unanswerable_requests", "requests dropped: their reply subject is no inbox of a caller")
         self.unanswerable = unanswerable.labels(**labels)
         over_budget = counter("requests_over_budget", "requests told to ask again: their job has spent its budget")
         self.over_budget = over_budget.labels(**labels)
+        missing = counter("missing_reports", "reports that were to be handled, and that their stream held no more")
+        self.missing_reports = missing.labels(**labels)
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
         self.takeovers = counter("takeovers", "partitions taken").labels(**labels)
         self.refused = counter("refusals", "times that saved state was of a version that cannot be continued").labels(
@@ -234,27 +239,15 @@ class Metrics:
         )
         self.fenced = counter("fenced", "partitions lost to a newer owner").labels(**labels)
         self.snapshots = counter("snapshots", "snapshots written").labels(**labels)
-        self.partitions = Gauge(
-            "stretto_partitions", "partitions owned and live", ["service"], registry=self.registry
-        ).labels(**labels)
-        self.stream_fullness = Gauge(
-            "stretto_stream_fullness", "stored bytes over the stream's bound", ["service"], registry=self.registry
-        ).labels(**labels)
-        self.certificate_end = Gauge(
-            "stretto_certificate_end_seconds",
+        self.partitions = gauge("partitions", "partitions owned and live")
+        self.stream_fullness = gauge("stream_fullness", "stored bytes over the stream's bound")
+        self.certificate_end = gauge(
+            "certificate_end_seconds",
             "end of the certificate that NATS showed, seconds since the epoch; infinite without TLS",
-            ["service"],
-            registry=self.registry,
-        ).labels(**labels)
-        self.backlog = Gauge(
-            "stretto_input_backlog", "messages stored and not handled yet", ["service"], registry=self.registry
-        ).labels(**labels)
-        self.pauses = Gauge(
-            "stretto_input_pauses",
-            "times that the inputs of a partition owned now had to wait for us",
-            ["service"],
-            registry=self.registry,
-        ).labels(**labels)
+        )
+        self.certificate_end.set(math.inf)  # before the first connection no certificate is known, and none ends
+        self.backlog = gauge("input_backlog", "messages stored and not handled yet")
+        self.pauses = gauge("input_pauses", "times that the inputs of a partition owned now had to wait for us")
         self.lag_s = Histogram(
             "stretto_input_age_seconds",
             "from the server's storing a message to our handling it, of a hundred messages a second",

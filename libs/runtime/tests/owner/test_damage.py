@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -16,21 +17,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from runtime_books import expected, feed, joined, settle
-from runtime_counting import Add, Counting, CountingSettings, add
-from runtime_live import Replicas, connect, running, until_ready
+from runtime_counting import Add, Counter, Counting, CountingSettings, add
+from runtime_live import Replicas, connect, eventually, running, until_ready
 from runtime_upgraded import Upgraded
-from stretto_bus import CallRefused, Client
+from stretto_bus import BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime import EmbeddedServer, Runner, provision
-from stretto_runtime.inputs import TICK_ENTRY, Routes, request_entry
+from stretto_runtime.inputs import CLUSTER, TICK_ENTRY, Routes, request_entry
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import load, replayable_s
 from stretto_runtime.owner.seals import Damaged, unseal
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.owner.terms import Term
 from stretto_runtime.replay import replay
-from stretto_wire.registry import STATE, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 
@@ -221,6 +222,49 @@ def test_whatever_bytes_stand_anywhere_cost_at_most_the_job_they_name(how: list[
     asyncio.run(survive(how, both_sides))
 
 
+SWELLING = 1_000_003
+"""The number that makes a machine's state larger than the server takes."""
+
+
+class SwellingCounter(Counter):
+    """A counter whose state grows beyond what compression and the server's bound of a message allow."""
+
+    def handle(self, event: Any, now: float) -> list[Any]:
+        actions = super().handle(event, now)
+        if isinstance(event, Add) and event.value == SWELLING:
+            self.state.seen[random.Random(7).randbytes(9 << 20).hex()] = 1
+        return actions
+
+
+class Swelling(Counting):
+    """Counts, with machines whose state can become too large."""
+
+    def machine(self, key: str, state: Any) -> SwellingCounter:
+        return SwellingCounter(state)
+
+
+async def test_a_state_larger_than_the_server_takes_costs_its_job_alone(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """No session ends, a job of the same partition goes on, and so it is after a restart."""
+    added: dict[str, list[int]] = {VICTIM: [], BESIDE: []}
+    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+        await add_all(client, added, (VICTIM, BESIDE))
+        await client.publish(add(VICTIM, SWELLING))
+        await eventually(lambda: VICTIM in runner.report()["warning"])
+        await check_served(client, runner, added, (BESIDE,))
+        takeovers = runner.metrics.text().decode()
+        assert not runner.report()["faults"]
+    assert f'stretto_takeovers_total{{service="dispatcher"}} {PARTITIONS}.0' in takeovers
+    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+        await check_served(client, runner, added, (BESIDE,))
+        found = await letters(client)
+    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+        await check_served(client, runner, added, (BESIDE,))
+    assert await letters(client) == found
+    assert len(found) == 2, "one for each side of its snapshot"
+
+
 def routes() -> Routes:
     return Routes("dispatcher", Counting.inputs, ())
 
@@ -372,6 +416,21 @@ async def saved_twice(client: Client) -> None:
     async with asyncio.timeout(20):
         while len(await read(client.bus, STATE, [f"{SNAP}.*"], deliver_policy="last_per_subject")) < 2:
             await asyncio.sleep(0.02)
+
+
+async def test_the_machine_of_all_jobs_is_not_given_up_for_its_size(client: Client) -> None:
+    """Its last document stays, so that a larger bound of the server brings it back."""
+    ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
+    snapshots = Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
+    small, large = Document(7, 1, b"{}"), Document(8, 1, b" " * client.bus.connection.max_payload)
+    assert await snapshots.save({CLUSTER: small, BESIDE: small}, Cursor(7, 7, 1)) == frozenset()
+    with pytest.raises(BusFault, match="raise max_payload of nats-server"):
+        await snapshots.save({CLUSTER: large, BESIDE: large}, Cursor(8, 8, 1))
+    assert (await load(snapshots, Counting(Counting.settings_type()), 1)).documents == {CLUSTER: small, BESIDE: small}
+    assert await snapshots.save({BESIDE: large}, Cursor(9, 9, 1)) == {BESIDE}
+    loaded = await load(snapshots, Counting(Counting.settings_type()), 1)
+    assert (loaded.lost, loaded.documents) == ({BESIDE}, {CLUSTER: small})
+    assert (loaded.cursor, loaded.fell_back) == (Cursor(9, 9, 1, fence=1), False)
 
 
 async def test_a_document_older_than_the_inputs_since_are_kept_is_not_continued(client: Client) -> None:

@@ -12,7 +12,8 @@ from runtime_counting import Add, Counting, CountingSettings, CountState
 from stretto_bus.connection import lines_of
 from stretto_bus.received import header_lines
 from stretto_messages.base import example_of
-from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_messages.dispatcher import NextShard
+from stretto_runtime.owner.handling import REPLIES_MAX, Handling, Request, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_wire.cloudevents import event_lines, headers_of
 from stretto_wire.registry import CHANNELS
@@ -51,6 +52,14 @@ async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(ba
     assert handling.machines.slots["a"].machine is not kept
     assert handling.machines.slots["a"].machine.state == CountState(count=1, total=1)
     assert handling.changed == {"a"}
+
+
+def test_a_request_that_is_repeated_without_end_is_answered_at_its_last_inboxes() -> None:
+    """A repetition costs its caller nothing of its budget, so it may cost the owner no memory."""
+    request = Request("rpc.v1.dispatcher.next-shard.a", b"{}", example_of(NextShard), ["_INBOX.a.0"])
+    for number in range(1, 1000):
+        request.repeated(f"_INBOX.a.{number}")
+    assert request.replies == [f"_INBOX.a.{number}" for number in range(1000 - REPLIES_MAX, 1000)]
 
 
 @pytest.mark.parametrize("kept", [True, False])

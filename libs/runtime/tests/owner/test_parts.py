@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from runtime_bucket import entries_of, put
 from runtime_counting import Counting, CountingSettings
 from stretto_bus import Client
 from stretto_bus.bus import PIPELINED, Bus
 from stretto_bus.ordered_consumer import Stored, read
-from stretto_bus.writer import CLUSTER_BATCH_FROM, Output
+from stretto_bus.writer import CLUSTER_BATCH_FROM
 from stretto_core.machine import Action
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner import recovery
@@ -92,20 +92,6 @@ class Plain(Shelf):
 class PlainFactory(Factory):
     def machine(self, key: str, state: Any) -> Plain:
         return Plain(state)
-
-
-def put(bucket: dict[str, bytes], outputs: Iterable[Output]) -> None:
-    """Store outputs; the bucket is in the order of writing."""
-    for each in outputs:
-        bucket.pop(each.subject, None)
-        bucket[each.subject] = each.data
-
-
-def entries_of(bucket: dict[str, bytes]) -> list[Stored]:
-    return [
-        Stored(seq, 0.0, subject, {} if data else {"Nats-TTL": "60s"}, data)
-        for seq, (subject, data) in enumerate(bucket.items(), start=1)
-    ]
 
 
 def taken_over(bucket: dict[str, bytes], factory: type[Factory] = Factory) -> Machines:

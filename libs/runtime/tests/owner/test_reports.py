@@ -165,11 +165,13 @@ async def test_reports_that_aged_out_before_a_successor_came_cost_only_themselve
     config = (await client.bus.ask(f"STREAM.INFO.{TELEMETRY}"))["config"]
     await client.bus.ask(f"STREAM.UPDATE.{TELEMETRY}", {**config, "max_msgs_per_subject": 5})
     await send(client, *[report(JOB, 7) for _ in range(5)], report(NEIGHBOUR, 3))
-    async with running(Reporting, server, tmp_path):
+    async with running(Reporting, server, tmp_path) as runner:
         async with asyncio.timeout(30):
             while not await sums(client, NEIGHBOUR) or len(await sums(client, JOB)) < 19:
                 await asyncio.sleep(0.05)
         assert await sums(client, NEIGHBOUR) == [(1, 3)]
+        counted = runner.metrics.text().decode()
+    assert 'stretto_missing_reports_total{service="profiler"} 14.0' in counted
     own = [f"{partition_of(JOB)}.evt.v1.profiler.*.{JOB}"]
     ids = [each.headers["ce-id"] for each in await read(client.bus, STREAM, own)]
     assert len(ids) == len(set(ids))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runtime_books import Books, feed, joined, settle
 from runtime_counting import Counting, CountState, add
-from runtime_live import Replicas, eventually, published, running
+from runtime_live import Replicas, epochs, eventually, gone, published, running
 from runtime_upgraded import Stuck, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
@@ -64,18 +64,6 @@ class TestDocuments:
         machines = Machines(factory(Counting))
         machines.load({"a": Document(10, 1, b'{"count":3}')})
         assert machines.slots["a"].machine.state == CountState(3)
-
-
-async def epochs(client: Client) -> dict[str, list[int]]:
-    """Per job: which version decided, output by output."""
-    found: dict[str, list[int]] = {}
-    async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False):
-        found.setdefault(event.message.job, []).append(event.message.epoch)
-    return found
-
-
-async def gone(process: object) -> None:
-    await asyncio.to_thread(process.wait, 20)  # type: ignore[attr-defined]
 
 
 async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
