@@ -16,13 +16,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import structlog
+from stretto_runtime.settings import images_folder
 
 SHARE_MAX = 0.25
 """of the memory that is available: an image is not worth starving what runs"""
@@ -34,12 +34,14 @@ log = structlog.get_logger("stretto.checkpoints")
 
 
 class SharedMemory:
-    """Images of one installation in ``folder``: ``stretto.<job>.<installation>.<checkpoint>.<pod>``. None: none."""
+    """Images of one installation in ``folder``: ``stretto.<job>.<installation>/<checkpoint>.<pod>``. None: none.
+
+    A job has a folder of its own, which is all that its pods see of the others' where they are confined.
+    """
 
     def __init__(self, folder: Path | None, installation: Path) -> None:
         self._folder = folder
-        # installations on one machine may have jobs of the same name
-        self._home = hashlib.sha256(str(installation.resolve()).encode()).hexdigest()[:8]
+        self._installation = installation
 
     def reserve(self, job: str, checkpoint: str, rooms: Mapping[str, int]) -> dict[str, str]:
         """pod -> path of a file of at least so many bytes that are really there; asked again, it is the same file.
@@ -55,16 +57,22 @@ class SharedMemory:
             log.warning("images not kept in memory", job=job, size_bytes=missing_bytes, available_bytes=free)
             self._use_spares(job, {})
             return {pod: str(paths[pod]) for pod in there}
+        with contextlib.suppress(OSError):  # then no file can be made either, which says so
+            self._of(job).mkdir(mode=0o700, exist_ok=True)
         self._use_spares(job, paths)
         return {pod: str(path) for pod, path in paths.items() if _grown(path, rooms[pod]) or pod in there}
 
-    def _path(self, job: str, checkpoint: str, pod: str) -> Path:
+    def _of(self, job: str) -> Path:
+        """Return the folder of a job's images, or the pattern of all jobs' for ``*``."""
         assert self._folder is not None
-        return self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}"
+        return images_folder(self._folder, self._installation, job)
+
+    def _path(self, job: str, checkpoint: str, pod: str) -> Path:
+        return self._of(job) / f"{checkpoint}.{pod}"
 
     def _use_spares(self, job: str, paths: Mapping[str, Path]) -> None:
         """Give spare images to the same servers for reuse, unless still locked; free the others."""
-        for spare, _, pod in self._images(f"stretto.{job}.{self._home}.", {_SPARE}):
+        for spare, _, pod in self._images(job, {_SPARE}):
             path = paths.get(pod)
             with contextlib.suppress(OSError):
                 if path is not None and not path.exists() and not _held(spare):
@@ -77,10 +85,9 @@ class SharedMemory:
 
         While some are kept, there will be more: memory of the others stays for them, as far as it may.
         """
-        stem = f"stretto.{job}.{self._home}."
         if not keep:
-            return self._remove(stem)
-        for path, checkpoint, pod in self._images(stem):
+            return self._remove(job)
+        for path, checkpoint, pod in self._images(job):
             if checkpoint not in keep and checkpoint != _SPARE:
                 self._spare(path, self._path(job, _SPARE, pod))
 
@@ -94,24 +101,40 @@ class SharedMemory:
 
     def _may_spare(self) -> bool:
         """So much, of all jobs."""
-        assert self._folder is not None
-        spares = self._folder.glob(f"stretto.*.{self._home}.{_SPARE}.*")
-        spared_bytes = sum(map(_taken_bytes, spares))
+        spared_bytes = sum(_taken_bytes(path) for path, _, _ in self._images("*", {_SPARE}))
         return spared_bytes <= SPARE_MAX * (_available_bytes() + spared_bytes)
 
     def free_all(self) -> None:
         """Remove the images of all jobs of this installation."""
-        self._remove(f"stretto.*.{self._home}.")
+        self._remove("*")
+        self._remove_folders("*")
 
-    def _images(self, stem: str, only: Container[str] | None = None) -> Iterator[tuple[Path, str, str]]:
+    def end(self, job: str) -> None:
+        """Remove the folder of a job that has ended, once it is empty. Until then its pods hold on to this very one."""
+        self._remove_folders(job)
+
+    def _remove_folders(self, job: str) -> None:
+        for folder in self._folders(job):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _folders(self, job: str) -> Iterator[Path]:
+        """Yield the folders of a job, or of all jobs for ``*``; no link, which a pod may have put in its place."""
+        if self._folder is not None:
+            for folder in sorted(self._folder.glob(self._of(job).name)):
+                if folder.is_dir() and not folder.is_symlink():
+                    yield folder
+
+    def _images(self, job: str, only: Container[str] | None = None) -> Iterator[tuple[Path, str, str]]:
         """(path, checkpoint, pod) of the files that are there."""
-        for path in sorted(self._folder.glob(f"{stem}*")) if self._folder else ():
-            checkpoint, _, pod = path.name.removeprefix(stem).partition(".")
-            if only is None or checkpoint in only:
-                yield path, checkpoint, pod
+        for folder in self._folders(job):
+            for path in sorted(folder.iterdir()):
+                checkpoint, _, pod = path.name.partition(".")
+                if only is None or checkpoint in only:
+                    yield path, checkpoint, pod
 
-    def _remove(self, stem: str) -> None:
-        for path in self._folder.glob(f"{stem}*") if self._folder else ():
+    def _remove(self, job: str) -> None:
+        for path, _, _ in self._images(job):
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -146,7 +169,8 @@ def _grown(path: Path, size_bytes: int) -> bool:
 
 def _held(path: Path) -> bool:
     """Return True if some process still writes or reads the former image."""
-    with open(path, "rb") as file:
+    # a pod may have put a link or a pipe there
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,23 +8,16 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from stretto_runtime import SettingsFault
 from stretto_runtime.access.permissions import POD_ANSWER_S
-from stretto_runtime.settings import AllowedSettings
-from stretto_wire.stores import canonical
+from stretto_runtime.settings import StoreSettings
 
 from .cache import Cache, checked
 from .memory import SharedMemory
 from .stores import Stores
 
 
-class CheckpointsSettings(AllowedSettings):
+class CheckpointsSettings(StoreSettings):
     """The installation's store of checkpoints, what jobs may name beside it, and the time limits of taking one."""
 
-    store_url: Annotated[str, AfterValidator(lambda url: canonical(url) if url else url)] = Field(
-        "", description="fsspec URL of a folder; empty: <state folder>/checkpoints"
-    )
-    memory_folder: Path | None = Field(
-        None, description="shared memory that all pods see (one machine: /dev/shm); none: images pass their disk"
-    )
     redis_url: Annotated[str, AfterValidator(checked)] = Field(
         "", description="cache between machines, with a user who may make users; empty: no cache"
     )
@@ -66,11 +59,6 @@ class CheckpointsSettings(AllowedSettings):
             return checked(self.redis_url_file.read_text().strip())
         except (OSError, ValueError) as error:
             raise SettingsFault(f"STRETTO_CHECKPOINTS_REDIS_URL_FILE={self.redis_url_file}: {error}") from None
-
-    @property
-    def store(self) -> str:
-        """The installation's own store."""
-        return self.store_url or f"file://{self.state_folder.resolve() / 'checkpoints'}"
 
     @property
     def stores(self) -> Stores:

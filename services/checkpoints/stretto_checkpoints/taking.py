@@ -59,7 +59,7 @@ class Edge(Protocol):
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
     async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
-    def now(self) -> float: ...
+    def server_now(self) -> float: ...
 
 
 class Taker:
@@ -99,6 +99,7 @@ class Taker:
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
                     await asyncio.to_thread(self._cache.close_to, self.job)
+                    await asyncio.to_thread(self._memory.end, self.job)
                     return
                 await self._wake.wait()
         finally:
@@ -183,7 +184,7 @@ class Taker:
                 await self._store(attempt)
 
     async def _take(self, attempt: Attempt) -> None:
-        began_s = self._edge.now()
+        began_s = self._edge.server_now()
         # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
         # mark is the remembered one; the second is always new, and refused if it had been given before
         first = MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}")
@@ -205,7 +206,7 @@ class Taker:
             size_bytes=sum(reply.size_bytes for reply in replies),
             memory_bytes=sum(reply.size_bytes for reply in replies if reply.in_memory),
             pause_s=max(reply.pause_s for reply in replies),
-            took_s=max(self._edge.now() - began_s, 0.0),
+            took_s=max(self._edge.server_now() - began_s, 0.0),
         )
         await self._edge.observe(self.job, taken)
 
@@ -250,7 +251,7 @@ class Taker:
         parts = tuple(json.loads(reply.part) for reply in replies)
         whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
-        took_s = max(self._edge.now() - attempt.began_at_s, 0.0)
+        took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
         await self._edge.observe(self.job, ImagesFlushed(job=self.job, id=attempt.id, took_s=took_s))
 
     async def _load(self, restore: Restore) -> None:

@@ -73,7 +73,7 @@ def test_only_what_is_named_is_kept_of_a_job_of_this_installation(shared: Shared
     assert not Path(old).exists()
     assert all(Path(path).exists() for path in (*kept, *others))
     shared.free("j")
-    assert not list(tmp_path.glob("stretto.j.*spare*")), "nothing outlives the job"
+    assert not list(tmp_path.glob("stretto.j.*/spare*")), "nothing outlives the job"
     assert [path for path in (*kept, *others) if Path(path).exists()] == others
 
 
@@ -86,7 +86,7 @@ def test_too_much_nothing_nowhere_and_a_strangers_file_are_no_room(
     assert one(shared, "j", "c", "ps-0", 0) == ""
     assert one(SharedMemory(None, tmp_path), "j", "c", "ps-0", 10) == ""
     assert one(SharedMemory(tmp_path / "gone", tmp_path), "j", "c", "ps-0", 10) == ""
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*/*"))
     path = Path(one(shared, "j", "c", "ps-0", 1000))
     path.unlink()
     path.symlink_to(tmp_path / "victim")
@@ -107,11 +107,11 @@ def test_the_memory_of_an_image_that_is_no_longer_wanted_is_that_of_the_next(
     assert not gone.exists()
     third = Path(one(shared, "j", "j-000003", "ps-0", 9500))
     assert (third.stat().st_ino, third.stat().st_size) == (memory_of_first, 9500)
-    assert len(list(tmp_path.iterdir())) == 2, "a server that has left needs none"
+    assert len(list(third.parent.iterdir())) == 2, "a server that has left needs none"
 
     monkeypatch.setattr(memory, "_available_bytes", lambda: 50_000)
     shared.free("j", ("j-000003",))
-    assert [path.name for path in tmp_path.iterdir()] == [third.name], "it is too much beside what is available"
+    assert [path.name for path in third.parent.iterdir()] == [third.name], "it is too much beside what is available"
 
 
 def test_memory_that_some_process_still_writes_or_reads_is_not_used_again(shared: SharedMemory, tmp_path: Path) -> None:
@@ -123,7 +123,20 @@ def test_memory_that_some_process_still_writes_or_reads_is_not_used_again(shared
         shared.free("j", ("j-000002",))
         third = Path(one(shared, "j", "j-000003", "ps-0", 9000))
         assert third.stat().st_ino != os.fstat(frozen.fileno()).st_ino
-        assert sorted(str(path) for path in tmp_path.iterdir()) == [newest, str(third)], "it is let go"
+        assert sorted(str(path) for path in third.parent.iterdir()) == [newest, str(third)], "it is let go"
+
+
+def test_a_pipe_or_a_link_that_a_pod_puts_in_the_place_of_a_spare_image_stops_nobody(
+    shared: SharedMemory, tmp_path: Path
+) -> None:
+    first = Path(one(shared, "j", "j-000001", "ps-0", 9000))
+    other = tmp_path / "another's"
+    other.write_bytes(b"another's")
+    os.mkfifo(first.with_name("spare.ps-0"))
+    first.with_name("spare.ps-1").symlink_to(other)
+    found = shared.reserve("j", "j-000002", {"ps-0": 9000, "ps-1": 9000})
+    assert sorted(found) == ["ps-1"], "nothing is written to the pipe"
+    assert other.read_bytes() == b"another's"
 
 
 def test_all_that_is_spared_together_is_little_beside_what_is_available(
@@ -134,7 +147,7 @@ def test_all_that_is_spared_together_is_little_beside_what_is_available(
     shared.reserve("j", "j-000002", rooms)
     monkeypatch.setattr(memory, "_available_bytes", lambda: 300_000)  # a tenth is room for two of 12,288 bytes
     shared.free("j", ("j-000002",))
-    assert len(list(tmp_path.glob("*.spare.*"))) == 2
+    assert len(list(tmp_path.glob("*/spare.*"))) == 2
 
 
 def test_where_there_is_no_room_for_the_next_image_nothing_waits_for_it(
@@ -145,4 +158,4 @@ def test_where_there_is_no_room_for_the_next_image_nothing_waits_for_it(
     shared.free("j", ("j-000002",))
     monkeypatch.setattr(memory, "_available_bytes", lambda: 50_000)
     assert one(shared, "j", "j-000003", "ps-0", 20_000) == ""
-    assert [path.name.split(".")[3] for path in tmp_path.iterdir()] == ["j-000002"]
+    assert [path.name.partition(".")[0] for path in tmp_path.glob("*/*")] == ["j-000002"]

@@ -178,8 +178,12 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
 
     def only_the_newest_stays() -> bool:
         """Return the spare memory of the image before the newest, which the next one reuses."""
-        there = set(stage.folder.glob("stretto.j.*"))
-        return set(newest) <= there and not set(first) & there and all(".spare." in p.name for p in there - {*newest})
+        there = set(stage.folder.glob("stretto.j.*/*"))
+        return (
+            set(newest) <= there
+            and not set(first) & there
+            and all(p.name.startswith("spare.") for p in there - {*newest})
+        )
 
     await stage.told(CheckpointFlushed, 2, only_the_newest_stays)
     folder = stage.folder / "checkpoints/j"
@@ -194,7 +198,7 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
     assert sorted(b for buckets in stage.imported.values() for b in buckets) == list(range(64))
 
     await stage.client.publish(JobFailed(job="j", reason="enough"))
-    await stage.told(CheckpointFlushed, 2, lambda: not list(stage.folder.glob("stretto.j.*")))
+    await stage.told(CheckpointFlushed, 2, lambda: not list(stage.folder.glob("stretto.j.*/*")))
 
 
 async def test_service_killed_while_copies_are_under_way_still_completes_the_checkpoint(stage: Stage) -> None:
@@ -247,19 +251,19 @@ async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(
     await stage.serve(1, 0)
     await stage.told(CheckpointFlushed)
     await stage.kill()
-    assert list(stage.folder.glob("stretto.j.*"))
+    assert list(stage.folder.glob("stretto.j.*/*"))
     await stage.start()
     await stage.save(1)
     await stage.told(CheckpointFlushed, 2)
     await stage.stop()
-    assert not list(stage.folder.glob("stretto.j.*"))
+    assert not list(stage.folder.glob("stretto.j.*/*"))
 
 
 async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> None:
     await stage.submit()
     await stage.serve(1, 0)
     await stage.told(CheckpointFlushed)
-    (image,) = stage.folder.glob("stretto.j.*")
+    (image,) = stage.folder.glob("stretto.j.*/*")
     stage.lease_s = 10.0  # on a busy machine, one of a second may expire under a living heir
     await stage.start()
     members = [f"{STATE_PREFIX}member.checkpoints.*"]
@@ -269,7 +273,7 @@ async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> No
     assert image.exists()
     await stage.save(1)  # the heir is at work, and frees what is old
     await stage.told(CheckpointFlushed, 2, lambda: not image.exists())
-    assert list(stage.folder.glob("stretto.j.*"))
+    assert list(stage.folder.glob("stretto.j.*/*"))
 
 
 async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: Stage) -> None:

@@ -127,7 +127,7 @@ class Edge:
         self.observed: list[Any] = []
         self.heard = asyncio.Event()
 
-    def now(self) -> float:
+    def server_now(self) -> float:
         return 1.0
 
     async def observe(self, key: str, message: Any, trace: str = "") -> None:

@@ -26,7 +26,7 @@ class Edge:
         self.tries = 0
         self.heard = asyncio.Event()
 
-    def now(self) -> float:
+    def server_now(self) -> float:
         return 1.0
 
     async def call(self, *_: Any) -> Any:

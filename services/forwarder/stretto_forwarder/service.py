@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -65,6 +66,7 @@ class Lane:
         self._tracing = tracing
         self._poster = Poster(target.endpoint.url, settings.allow_networks, settings.ca, settings.timeout_s)
         self._silence_s = settings.silence_s
+        self._look_s = settings.stream_look_s
         self._course = Course(settings.retry_s, settings.retry_max_s, settings.give_up_s)
         self._marks = {URL: hashlib.sha256(target.endpoint.url.encode()).hexdigest()}
         metrics.stopped.labels(self.name).set(0)
@@ -109,13 +111,23 @@ class Lane:
             ack_wait_s=self._silence_s,
         )
         self.state = "forwarding"
+        looking = asyncio.create_task(self._look(cursor_name))
         try:
             while not self._stopped:
                 delivery = await cursor.next()
                 self._metrics.pending.labels(self.name).set(delivery.pending)
                 await self._handle(cursor, delivery)
         finally:
+            looking.cancel()
             await cursor.close()
+
+    async def _look(self, cursor_name: str) -> None:
+        """Show the number of waiting events at intervals: while an endpoint fails, no delivery brings a new one."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            with contextlib.suppress(BusFault):
+                if (known := await Durable.known(self._bus, STREAM, cursor_name)) is not None:
+                    self._metrics.pending.labels(self.name).set(known["num_pending"])
 
     async def _handle(self, cursor: Durable, delivery: Delivery) -> None:
         settled = False

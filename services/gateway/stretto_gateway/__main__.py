@@ -112,7 +112,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
-    following = [asyncio.create_task(follow(gateway, stream, settings))]
+    following = [asyncio.create_task(follow(gateway, stream, settings)), asyncio.create_task(gateway.fullness.run())]
     if settings.trainingjobs:
         from . import trainingjobs  # importing the client of Kubernetes takes a second
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
@@ -14,19 +14,21 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
-from stretto_messages.base import JOB_PATTERN
+from stretto_messages.base import JOB_PATTERN, PodId
 from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
 from . import documents, edge, job_audit, learning, problems, sse
 from .audit_log import AuditLog
 from .callers import ANYBODY, Access, Caller, network_of, require, require_own
+from .fullness import warnings
 from .problems import Problem, ProblemBody
 from .service import Gateway
-from .summaries import JobSummary, PastJob, summary
+from .summaries import START_BOUNDS_S, JobSummary, PastJob, start_s, summary
 from .views import Decision, JobView, Status
 
 JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
+PodName = Annotated[PodId, Query(description="name of the pod, such as worker-3")]
 JobNameFilter = Annotated[
     str | None, Query(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="only events of this job")
 ]
@@ -186,7 +188,8 @@ def _health(gateway: Gateway) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> PlainTextResponse:
-        return PlainTextResponse(f"{gateway.lacks or 'ready'}\n", 200 if gateway.ready else 503)
+        lines = [gateway.lacks or "ready", *warnings(gateway.fullness.shares).values()]
+        return PlainTextResponse("\n".join(lines) + "\n", 200 if gateway.ready else 503)
 
     @router.get("/metrics")
     async def metrics() -> PlainTextResponse:
@@ -196,7 +199,7 @@ def _health(gateway: Gateway) -> APIRouter:
 
 
 def exposition(gateway: Gateway) -> str:
-    """Return the metrics for Prometheus: progress of the view, jobs in each state, jobs whose checkpoint is late."""
+    """Return the metrics for Prometheus: progress of the view, jobs in each state, and what the objectives need."""
     projection = gateway.projection
     states = Counter(view.status for view in projection.jobs.values())
     lines = [
@@ -208,8 +211,27 @@ def exposition(gateway: Gateway) -> str:
         *(f'stretto_gateway_jobs{{status="{status}"}} {states[status]}' for status in get_args(Status)),
         "# TYPE stretto_gateway_late_checkpoints gauge",
         f"stretto_gateway_late_checkpoints {gateway.late_checkpoints()}",
+        "# TYPE stretto_gateway_stopped_jobs gauge",
+        f"stretto_gateway_stopped_jobs {gateway.stopped_jobs()}",
+        "# TYPE stretto_stream_fullness gauge",
+        *(
+            f'stretto_stream_fullness{{service="gateway",stream="{stream}"}} {share:g}'
+            for stream, share in gateway.fullness.shares.items()
+        ),
+        *_starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _starts(waits_s: Sequence[float]) -> Iterator[str]:
+    """Yield the histogram of the time to the first step, of all jobs in the view. Old jobs leave it with the view."""
+    name = "stretto_gateway_start_seconds"
+    yield f"# TYPE {name} histogram"
+    for bound_s in START_BOUNDS_S:
+        yield f'{name}_bucket{{le="{bound_s:g}"}} {sum(waited_s <= bound_s for waited_s in waits_s)}'
+    yield f'{name}_bucket{{le="+Inf"}} {len(waits_s)}'
+    yield f"{name}_sum {sum(waits_s)}"
+    yield f"{name}_count {len(waits_s)}"
 
 
 def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
@@ -233,8 +255,16 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
     async def trail(request: Request) -> StreamingResponse:
         """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
         require(request.state.caller, "admin")
-        found = [line + b"\n" async for line in lines()]  # a fault of the bus is an answer, not half of one
-        return StreamingResponse(iter(found), media_type="application/jsonl")
+        source = lines()
+        first = await anext(source, b"")  # a fault of the bus at the beginning is an answer, not half of one
+
+        async def rest() -> AsyncIterator[bytes]:
+            if first:
+                yield first + b"\n"
+            async for line in source:
+                yield line + b"\n"
+
+        return StreamingResponse(rest(), media_type="application/jsonl")
 
     @router.get("/history", tags=["about"], response_model=list[PastJob])
     async def history(request: Request) -> Response:
@@ -274,6 +304,7 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         by = _submitter(caller, request.headers.get("x-stretto-user", ""))
         team = _team(caller, request.headers.get("x-stretto-team", ""))
         created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)
+        request.state.unchanged = not created
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
@@ -294,6 +325,11 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     async def decisions(job: JobName) -> Response:
         """List the decisions about a job: basis, prediction and outcome."""
         return _json(_DECISIONS, gateway.view(job).decisions)
+
+    @router.get("/jobs/{job}/log", tags=["jobs"])
+    async def log(job: JobName, pod: PodName) -> dict[str, Any]:
+        """Return the last lines of a pod that has failed, as long as the actuator has them."""
+        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod)}
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:
@@ -336,6 +372,7 @@ def _changes(gateway: Gateway) -> APIRouter:
         reason: Annotated[str, Query(max_length=500, description="stored with the event")] = "",
     ) -> JobSummary:
         """End a job. Its pods are stopped; its last checkpoint keeps what it has trained until then."""
+        request.state.unchanged = gateway.view(job).status == "cancelled"
         return summary(await gateway.cancel(job, reason, request.state.caller.name))
 
     @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
@@ -354,7 +391,9 @@ def _changes(gateway: Gateway) -> APIRouter:
     async def data(request: Request, job: JobName) -> DataAnswer:
         """Give a growing job more data, or close it. Repeatable: it states totals, not additions."""
         arrived = await _arrived(request)
+        before = gateway.view(job).data.last_seq
         known = (await gateway.add_data(job, learning.Wanted(arrived.partitions, arrived.close))).data
+        request.state.unchanged = known.last_seq == before
         return DataAnswer(job=job, growing=known.growing, samples=known.samples, partitions=len(known.partitions))
 
     @router.post("/jobs/{job}/checkpoints", tags=["jobs"], status_code=202)

@@ -18,19 +18,24 @@ class Buckets:
         self._full_at_s: OrderedDict[str, float] = OrderedDict()
         """Map from key to the time when its bucket will be full again."""
 
-    def wait_s(self, key: str, now: float) -> float:
-        """Return the seconds until ``key`` may take a token; 0: now."""
-        return max(0.0, self._full_at_s.get(key, now) - self._tolerance_s - now)
+    def wait_s(self, key: str, now: float, amount: int = 1) -> float:
+        """Return the seconds until ``key`` may take so many tokens, at most ``burst``; 0: now."""
+        more_s = (amount - 1) * self._interval_s
+        return max(0.0, self._full_at_s.get(key, now) + more_s - self._tolerance_s - now)
 
     def take(self, key: str, now: float) -> float:
         """Take a token of ``key``; returns 0, or the seconds until there is one."""
         wait_s = self.wait_s(key, now)
         if wait_s == 0.0:
-            self._full_at_s[key] = max(now, self._full_at_s.get(key, now)) + self._interval_s
-            self._full_at_s.move_to_end(key)
-            if len(self._full_at_s) > self._most:
-                self._full_at_s.popitem(last=False)
+            self.charge(key, now)
         return wait_s
+
+    def charge(self, key: str, now: float, amount: int = 1) -> None:
+        """Take so many tokens of ``key``, also if it has fewer."""
+        self._full_at_s[key] = max(now, self._full_at_s.get(key, now)) + amount * self._interval_s
+        self._full_at_s.move_to_end(key)
+        if len(self._full_at_s) > self._most:
+            self._full_at_s.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._full_at_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -13,8 +14,9 @@ from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_bus.tasks import end
-from stretto_bus.writer import Fence
+from stretto_bus.writer import Fence, fullness_in, kept_s_in
 from stretto_messages.base import Message
+from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, STATE, STATE_PREFIX
@@ -37,6 +39,8 @@ class StreamBus:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._client: Client | None = None
+        self.events_kept_s = math.inf
+        """Age at which events go, known once ``kept`` has been asked."""
 
     def reached(self, bus: Bus) -> None:
         """Use ``bus`` from here on."""
@@ -111,7 +115,9 @@ class StreamBus:
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         """Return the first sequence of the stream, and the retained entry of each job."""
-        first_seq = int((await self._bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["first_seq"])
+        facts = await self._bus.ask(f"STREAM.INFO.{wire.STREAM}")
+        first_seq = int(facts["state"]["first_seq"])
+        self.events_kept_s = kept_s_in(facts["config"])
         stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
@@ -128,6 +134,14 @@ class StreamBus:
             return Shard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
         except Fenced:
             return None
+
+    async def restorations(self) -> list[Restoration]:
+        """Return the restorations from backups that this installation remembers. Raises BusFault."""
+        return await restorations(self._bus)
+
+    async def fullness(self, stream: str) -> float:
+        """Return the used share of the stream's bytes; 0 without a bound. Raises BusFault."""
+        return fullness_in(await self._bus.ask(f"STREAM.INFO.{stream}")) or 0.0
 
     async def drop(self, job: str) -> None:
         """Remove the entry of a job. Raises BusFault if it is not stored in time."""

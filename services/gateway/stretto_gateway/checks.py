@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ STATES: dict[Status, str] = {
 OBJECTS = "trainingjob/"
 """Begins the names of submitters that are TrainingJob objects; namespace and object follow."""
 QUOTAS = "STRETTO_TEAMS_QUOTAS"
+TEAM_BYTES = "STRETTO_GATEWAY_TEAM_BYTES_PER_DAY"
 CHOOSE = "choose another name, as with `stretto submit --name`"
 FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
 
@@ -108,6 +110,28 @@ def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, Job
             value=team,
             remedy=f"wait until one of its jobs ends, cancel one, or raise its jobs in {QUOTAS}",
         )
+
+
+def check_size(size: int, most: int) -> None:
+    """Refuse a specification of more bytes than one may have. Raises Problem 422."""
+    if size > most:
+        remedy = f"at most {most} bytes (STRETTO_GATEWAY_SPEC_BYTES); a growing job gets partitions later, by its data"
+        found = [finding(("(document)",), f"{size} bytes", remedy)]
+        raise Problem.of_wire(WireError.collected(found), "too-large-job")
+
+
+def bytes_used(team: str, wait_s: float) -> Problem:
+    """Refuse a change of a team that has caused as many bytes of events as it may in a day."""
+    remedy = f"send it again in {math.ceil(wait_s)} s, or raise {TEAM_BYTES}"
+    text = f"the team {team} has used its bytes of submissions and changes"
+    return Problem(409, "bytes-used", text, field="team", value=team, remedy=remedy)
+
+
+def state_full(fullness: float) -> Problem:
+    """Refuse a new job while the services' state has hardly any room left."""
+    remedy = "wait until jobs of the past leave it, or let the operator raise STRETTO_STREAMS_STATE_MAX_BYTES"
+    text = f"the saved state of the services is {fullness:.0%} full"
+    return Problem(503, "state-full", text, field="job", value=f"{fullness:.0%}", remedy=remedy)
 
 
 def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:

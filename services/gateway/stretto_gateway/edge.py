@@ -98,9 +98,12 @@ def _slow(body_s: float) -> Problem:
 
 
 def _change(scope: Scope, status: int) -> Change | None:
-    """Return the change that a request asked for; None if it changes nothing or its address is unknown."""
+    """Return the change that a request asked for; None if it changed nothing or its address is unknown.
+
+    A request that is repeated is no change, or repetitions could fill the audit log.
+    """
     route, state = scope.get("route"), scope["state"]
-    if scope["method"] not in CHANGING or route is None:
+    if scope["method"] not in CHANGING or route is None or state.get("unchanged", False):
         return None
     caller: Caller | None = state.get("caller")
     return Change(

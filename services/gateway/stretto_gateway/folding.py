@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from functools import singledispatchmethod
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
 
 from . import views
 
 LIST_LIMIT = 500
+RETURNS_LIMIT = 50
 
 T = TypeVar("T")
 
@@ -24,6 +25,14 @@ def push(items: list[T], item: T, limit: int = LIST_LIMIT) -> None:
     items.append(item)
     if len(items) > limit:
         del items[0]
+
+
+class Returned(NamedTuple):
+    """A return of the ledger to a checkpoint, and the fact's place in the log."""
+
+    seq: int
+    time_s: float
+    change: LedgerReturn
 
 
 class Evidence:
@@ -38,6 +47,7 @@ class Evidence:
         self.settled: dict[int, list[tuple[float, float]]] = {}
         self.completed: JobCompleted | None = None
         self.finished: JobFinished | None = None
+        self.returns: list[Returned] = []
 
 
 class Fold:
@@ -87,6 +97,8 @@ class JobFold(Fold):
         progress.epoch = message.epoch
         progress.samples_per_s = message.samples_per_s
         progress.updated_at_s = self.time_s
+        if message.returned is not None:
+            push(self.evidence.returns, Returned(self.seq, self.time_s, message.returned), RETURNS_LIMIT)
 
     @fold.register
     def _(self, message: JobCompleted) -> None:

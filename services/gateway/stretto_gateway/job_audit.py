@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -22,7 +23,9 @@ from stretto_messages.books import (
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
+from stretto_runtime.backup import Restoration
 
+from .folding import Returned
 from .problems import Problem
 from .views import Status
 
@@ -43,6 +46,39 @@ class OpenShard:
     lease: Lease
     applied_least: int
     applied_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A return of the job to a checkpoint.
+
+    ``backup_at_s``: it followed a restoration from a backup of that moment; None: parameter servers were lost.
+    ``samples_before`` were done in the ledger until then. ``samples_gained`` are done in the checkpoint alone, and are
+    not trained again; ``samples_undone`` were done in the ledger alone, and are trained again. After a restoration the
+    samples trained since the checkpoint are in neither: nobody knows how many, and they are trained again.
+    """
+
+    at_s: float
+    checkpoint: str
+    samples_before: int
+    samples_gained: int
+    samples_undone: int
+    backup_at_s: float | None = None
+
+
+def returns(
+    known: Sequence[Returned], restorations: Sequence[Restoration], submitted_at_s: float
+) -> tuple[Return, ...]:
+    """Return the returns of a job. The first one after the moment of a backup is that of its restoration."""
+    moments: dict[int, float] = {}
+    for restoration in restorations:
+        after = [number for number, one in enumerate(known) if one.seq > restoration.log_seq]
+        if after and submitted_at_s <= restoration.taken_at_s:
+            moments[after[0]] = restoration.taken_at_s
+    return tuple(
+        Return(at_s=one.time_s, backup_at_s=moments.get(number), **asdict(one.change))
+        for number, one in enumerate(known)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +111,7 @@ class JobAudit:
     epochs: tuple[EpochBooks, ...] = ()
     open: tuple[OpenShard, ...] = ()
     given_up: tuple[GivenUp, ...] = ()
+    returns: tuple[Return, ...] = ()
 
 
 async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
@@ -195,7 +232,9 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
     total = ledger.samples_done + ledger.samples_given_up + ledger.samples_waiting + flying
     findings = [_words(fault) for fault in proof.faults]
     if not columns:
-        findings.append("no parameter server reported what it applied")
+        findings.append(
+            "no parameter server says what it applied: they start, or the job returns to a checkpoint; ask again"
+        )
     if total != ledger.samples_total:
         findings.append(f"the ledger's own books do not add up: {total:,} of {ledger.samples_total:,} samples")
     return JobAudit(
@@ -211,7 +250,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
         samples_in_flight=flying,
         samples_waiting=ledger.samples_waiting,
         samples_before=books.samples_before,
-        samples_lost=proof.lost if columns else ledger.samples_done,
+        samples_lost=proof.lost if columns else 0,  # without servers nothing is known to be lost
         samples_repeated=proof.repeated,
         fingerprint=books.fingerprint,
         columns=columns,

@@ -14,7 +14,7 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.planner import HistoryRecorded
 
 from . import views
-from .folding import Evidence, JobFold
+from .folding import Evidence, JobFold, Returned
 from .learning import LearningFold, take
 from .measurements import MeasurementFold
 from .pods import PodFold
@@ -60,6 +60,10 @@ class Projection:
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
+    def skip(self, seq: int) -> None:
+        """Pass over an event of a job that was forgotten."""
+        self.last_seq = max(self.last_seq, seq)
+
     def forget(self, job: str) -> None:
         """Drop a job whose events are about to age out."""
         for known in (self.jobs, self.history, self._evidence):
@@ -78,6 +82,10 @@ class Projection:
         """Return the events by which the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]
         return evidence.completed, evidence.finished
+
+    def returns(self, job: str) -> list[Returned]:
+        """Return the returns of the job's ledger to a checkpoint, as far as the log reaches."""
+        return self._evidence[job].returns
 
     def _submit(self, message: wire.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> views.JobView:
         view = self.jobs.get(message.job)

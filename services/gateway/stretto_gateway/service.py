@@ -9,17 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import stretto_wire as wire
 import structlog
 from stretto_bus.faults import Fault
+from stretto_messages.actuator import GetPodLog, GetPodLogReply
 from stretto_messages.base import DEFAULT_TEAM, Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
-from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.gateway import DataArrived, JobCancelled, PlanRequested
+from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
+from stretto_runtime.backup import Restoration
+from stretto_runtime.settings import DAY_S
+from stretto_wire.registry import STATE
 
 from . import checks, job_audit
+from .buckets import Buckets
+from .fullness import Fullness
 from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection, Reads
@@ -27,10 +35,16 @@ from .retention import Retention
 from .settings import GatewaySettings
 from .spent_names import DamagedNames, Shard, by_shard
 from .sse import EventSource, ReadableEvents, StoredEvent, trace_id_of
-from .summaries import JobSummary, as_of, checkpoint_is_late, summary
+from .summaries import JobSummary, as_of, checkpoint_is_late, has_stopped, summary
 from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=Message)
+NAMING = (wire.JobSubmitted, HistoryRecorded)
+"""Events by which the read model learns of a job."""
+CHANGES = (PlanRequested, DataArrived)
+"""Events that users cause as often as they like."""
+STATE_FULL_AT = 0.9
+"""No new job is taken above it: what the services save of the jobs that there are needs the rest."""
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
 ATTEMPTS = 5
@@ -39,6 +53,8 @@ log = structlog.get_logger("stretto.gateway")
 
 class Bus(EventSource, Protocol):
     """The part of the bus that the gateway needs (:mod:`stretto_gateway.bus`)."""
+
+    events_kept_s: float
 
     @property
     def there(self) -> bool:
@@ -73,8 +89,16 @@ class Bus(EventSource, Protocol):
         """Replace a part of the spent names. None: another replica has replaced it since ``last``."""
         ...
 
+    async def restorations(self) -> list[Restoration]:
+        """Return the restorations from backups that this installation remembers."""
+        ...
+
     async def drop(self, job: str) -> None:
         """Remove the entry of a job."""
+        ...
+
+    async def fullness(self, stream: str) -> float:
+        """Return the used share of the stream's bytes; 0 without a bound."""
         ...
 
     async def fold(
@@ -106,7 +130,10 @@ class Gateway:
         self._traceparents: dict[str, str] = {}
         """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
-        self._retention = Retention()
+        self._retention = Retention(ended_bytes=settings.ended_bytes)
+        self._bytes = Buckets(settings.team_bytes_per_day / DAY_S, settings.team_bytes_per_day)
+        """Bytes of events that each team may still cause, by all events that were folded in."""
+        self.fullness = Fullness(bus, settings.stream_look_s)
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
 
@@ -128,8 +155,12 @@ class Gateway:
         """Keep the read model up to date; never returns."""
 
         def apply(message: Message, seq: int, time_s: float, traceparent: str) -> None:
+            if isinstance(message, NAMING) and self._is_forgotten(message.job):
+                self.projection.skip(seq)
+                return
             if isinstance(message, wire.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
+            self._charge(message, time_s)
             if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
                 self._retention.note(message, seq, time_s, traceparent)
 
@@ -145,8 +176,9 @@ class Gateway:
                 await self._keep()
 
         first_seq, self._retention.stored = await self._bus.kept()
+        self._retention.events_kept_s = self._bus.events_kept_s
         # after the entries: a name is spent before its entry goes, so none can be missing from both
-        self._retention.spent.shards = await self._bus.spent()
+        self._retention.read_spent(await self._bus.spent())
         for kept in self._retention.aged_out(first_seq, self._clock()):
             try:
                 apply(wire.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
@@ -154,19 +186,48 @@ class Gateway:
                 log.error("a retained message is skipped", subject=kept.subject, seq=kept.seq, error=str(error))
         await self._bus.fold(apply, self.projection.report, caught_up, advanced)
 
+    def _is_forgotten(self, job: str) -> bool:
+        """Return whether the job has left the read model although its events are still there."""
+        return job not in self.projection.jobs and self._retention.is_spent(job)
+
+    def _charge(self, message: Message, time_s: float) -> None:
+        """Count the bytes of a change against the team that asked for it, as every replica does."""
+        if isinstance(message, wire.JobSubmitted):
+            self._bytes.charge(message.team, time_s, len(wire.encode(message)))
+        elif isinstance(message, CHANGES) and (view := self.projection.jobs.get(message.job)) is not None:
+            self._bytes.charge(view.team, time_s, len(wire.encode(message)))
+
+    def _check_bytes(self, size_bytes: int, team: str) -> None:
+        """Check that the team may cause an event of this size now. Raises Problem 409."""
+        wait_s = self._bytes.wait_s(team, self._clock(), size_bytes)
+        if wait_s > 0:
+            raise checks.bytes_used(team, wait_s)
+
     async def _keep(self) -> None:
-        for job, entry in self._retention.due(self.projection.jobs.values(), self._clock()).items():
-            try:
-                await self._bus.keep(job, entry)
-            except Fault as fault:  # a later attempt will do: events age out after days
-                log.warning("not retained yet", job=job, fault=str(fault))
-                return
-            self._retention.stored[job] = entry
+        """Store what has changed; then forget the jobs that are not needed, which makes room if the bucket is full."""
+        all_seen = False
+        while not all_seen:
+            all_seen = not await self._keep_entries()
+            await asyncio.sleep(0)  # others are served meanwhile
         try:
             for number, names in by_shard(self._retention.outlived).items():
                 await self._spend(number, names)
         except (Fault, DamagedNames) as fault:  # the names stay taken meanwhile
             log.warning("names of past jobs are not stored yet", fault=str(fault))
+
+    async def _keep_entries(self) -> bool:
+        """Store the entries of some changed jobs; returns whether to go on with others."""
+        due = self._retention.due(self.projection.jobs, self._clock())
+        while due:
+            job, entry = due.popitem()
+            try:
+                await self._bus.keep(job, entry)
+            except Fault as fault:  # a later attempt will do: events age out after days
+                log.warning("not retained yet", job=job, fault=str(fault))
+                self._retention.put_back([job, *due])
+                return False
+            self._retention.stored[job] = entry
+        return self._retention.has_more
 
     async def _spend(self, number: int, names: list[str]) -> None:
         """Forget jobs of long ago: store their names with those that are spent, then remove their entries.
@@ -175,14 +236,13 @@ class Gateway:
             Fault: not stored in time.
             DamagedNames: the names there cannot be read.
         """
-        spent = self._retention.spent
         stored = None
         while stored is None:
-            shard = spent.shard(number)
+            shard = self._retention.spent_shard(number)
             stored = await self._bus.spend(number, shard.joined_by(names), shard.seq)
             if stored is None:
-                spent.shards |= await self._bus.spent(number)
-        spent.shards[number] = stored
+                self._retention.read_spent(await self._bus.spent(number))
+        self._retention.read_spent({number: stored})
         for job in names:
             await self._bus.drop(job)
             self._retention.forget(job)
@@ -237,15 +297,22 @@ class Gateway:
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self.projection.jobs.values())
 
+    def stopped_jobs(self) -> int:
+        """Return the number of training jobs whose workers have all stood still for too long."""
+        now_s = self._clock()
+        return sum(has_stopped(view, now_s) for view in self.projection.jobs.values())
+
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
         Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
-        live jobs as it may have; 422 if a new job asks for what is not allowed; 503 while the used names are unknown.
+        live jobs as it may have, or has used its bytes; 422 if a new job is too large or asks for what is not allowed;
+        503 while the used names are unknown, or hardly any room is left for the state of services.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
-            wire.encode(message)  # a specification beyond the wire's bounds is the caller's, whoever has the name
+            # a specification beyond the wire's bounds is the caller's, whoever has the name
+            size_bytes = len(wire.encode(message))
         except wire.WireError as error:
             raise Problem.of_wire(error) from error
         known = spec.name in self.projection.jobs
@@ -254,7 +321,11 @@ class Gateway:
         if not known:
             self._check_unspent(spec.name)
         if not known:
+            checks.check_size(size_bytes, self.settings.spec_bytes)
             checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
+            self._check_bytes(size_bytes, team)
+            if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
+                raise checks.state_full(fullness)
             if (seq := await self._submit_new(message, trace)) is not None:
                 return True, seq
         await self._until_shown(lambda: spec.name in self.projection.jobs)
@@ -310,16 +381,20 @@ class Gateway:
     async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> Plan:
         """Request another number of pods; returns the whole requested plan.
 
-        Raises Problem: 409 for a job without a plan or that has ended; 422 beyond the limits of its specification.
+        Raises Problem: 409 for a job without a plan or that has ended, or if its team has used its bytes; 422 beyond
+        the limits of its specification.
         """
         view = self.view(job)
         plan = checks.changed_plan(view, workers, ps)
         message = PlanRequested(job=job, plan=plan, by=by)
+        self._check_bytes(len(wire.encode(message)), view.team)
         await self._bus.publish(message, f"gateway:{job}:requested", trace=self._traceparents.get(job, ""))
         return plan
 
     async def add_data(self, job: str, wanted: Wanted) -> JobView:
-        """State the data of a growing job; may be repeated. Raises Problem 409 for an impossible statement.
+        """State the data of a growing job; may be repeated.
+
+        Raises Problem: 409 for an impossible statement, or if the team has used its bytes.
 
         Concurrent statements are stored one after the other, and each is checked against the one before.
         """
@@ -329,6 +404,7 @@ class Gateway:
             message = arrival(view, wanted)
             if message is None:
                 return view
+            self._check_bytes(len(wire.encode(message)), view.team)
             known = view.data.last_seq  # read before publishing: any later change ends the wait below
             last = 0 if aged_out else known
             seq = await self._bus.publish(message, f"gateway:{job}:data", last, self._traceparents.get(job, ""))
@@ -361,17 +437,30 @@ class Gateway:
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
 
+    async def pod_log(self, job: str, pod: str) -> str:
+        """Return the last lines of a pod that has failed. Raises Problem 404 if they are not kept."""
+        self.view(job)
+        reply = await self._bus.call(GetPodLog(job=job, pod=pod), self.settings.call_timeout_s)
+        assert isinstance(reply, GetPodLogReply)
+        if reply.answer == "ok":
+            return reply.text
+        text = f"no last lines of {pod} of {job} are kept"
+        remedy = "name a pod that has failed; where pods run, its whole log may be left (`stretto logs`)"
+        raise Problem(404, "no-log", text, field="pod", value=pod, remedy=remedy)
+
     async def audit(self, job: str) -> job_audit.JobAudit:
         """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""
         view = self.view(job)
         completed, ended = self.projection.last_facts(job)
+        returns = job_audit.returns(self.projection.returns(job), await self._bus.restorations(), view.submitted_at_s)
         if completed is not None and ended is not None:
-            return job_audit.finished(completed, ended, view.status)
+            return replace(job_audit.finished(completed, ended, view.status), returns=returns)
         if view.status in OVER or view.started_at_s is None:
             text = f"{job} {checks.STATES[view.status]}: its parameter servers do not run, so nobody can be asked"
             raise checks.conflict(view, "no-books", text, "audit a job that trains or has finished")
         number = int(self._clock() * 1000)
-        return await job_audit.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
+        found = await job_audit.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
+        return replace(found, returns=returns)
 
     async def _until_shown(self, reached: Callable[[], bool]) -> None:
         """Wait until the read model shows a change, so that a client reads its own writes."""

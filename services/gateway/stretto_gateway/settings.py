@@ -9,6 +9,8 @@ from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime.access.tokens import Role, TeamName
 from stretto_runtime.settings import AllowedSettings, TeamsSettings
 
+from .retention import ENDED_BYTES
+
 
 class GatewaySettings(AllowedSettings, TeamsSettings):
     """Addresses, authentication and limits of the gateway, and what jobs may ask for."""
@@ -58,6 +60,20 @@ class GatewaySettings(AllowedSettings, TeamsSettings):
         "", description="addresses of proxies whose X-Forwarded-For is trusted, separated by commas; *: all"
     )
     body_bytes: int = Field(128 * 1024, ge=1024, le=4 << 20, description="greatest size of a request body")
+    spec_bytes: int = Field(
+        64 * 1024, ge=4096, le=128 * 1024, description="greatest size of a job's specification, as it is stored"
+    )
+    team_bytes_per_day: int = Field(
+        16 << 20,
+        ge=1 << 20,
+        description="bytes of submissions, added data and requested plans of one team: so many at once, and in a day",
+    )
+    ended_bytes: int = Field(
+        ENDED_BYTES,
+        ge=1 << 20,
+        description="bytes of the views of ended jobs, as JSON with what is retained of them. Beyond it the oldest "
+        "leave, first those of the team that has most; their names stay taken",
+    )
     body_s: float = Field(30.0, gt=0, le=600, description="longest time for a request body to arrive")
     call_timeout_s: float = Field(
         5.0, gt=0, le=60, description="longest wait for a service's answer to a user's request"

@@ -13,6 +13,11 @@ STALLED_S = 10.0
 LATE_INTERVALS = 3
 """A job whose last checkpoint is older than so many of its intervals has one late."""
 
+STOPPED_S = 60.0
+"""The objective of charts/runbook: all workers of a job never stand still for longer."""
+START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
+"""Buckets of the time from submission to the first step; one of them is the objective of charts/runbook."""
+
 
 @dataclass(slots=True)
 class JobSummary:
@@ -71,6 +76,17 @@ def checkpoint_is_late(view: JobView, now_s: float) -> bool:
         return False
     taken_s = [each.time_s for each in view.checkpoints if each.stage in ("cached", "stored")]
     return now_s - max([started_s, *taken_s]) > LATE_INTERVALS * every_s
+
+
+def has_stopped(view: JobView, now_s: float) -> bool:
+    """Return whether all workers of a training job have stood still for more than ``STOPPED_S``."""
+    since_s = as_of(view, now_s).progress.stalled_since_s
+    return since_s is not None and now_s - since_s > STOPPED_S
+
+
+def start_s(view: JobView) -> float | None:
+    """Return the time from a job's submission to its first step; None before that step."""
+    return None if view.started_at_s is None else view.started_at_s - view.submitted_at_s
 
 
 def as_of(view: JobView, now: float) -> JobView:

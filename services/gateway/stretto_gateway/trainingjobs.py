@@ -43,7 +43,11 @@ from .views import JobView
 MANAGER = "stretto-gateway"
 LEASE = "stretto-trainingjobs"
 AGAIN_S = 2.0
-RETRIED: dict[str, Literal["NameTaken", "QuotaUsed"]] = {"name-taken": "NameTaken", "quota-used": "QuotaUsed"}
+RETRIED: dict[str, Literal["NameTaken", "QuotaUsed"]] = {
+    "name-taken": "NameTaken",
+    "quota-used": "QuotaUsed",
+    "bytes-used": "QuotaUsed",
+}
 """Reasons in an object's status for refusals that may pass, by the kind of the problem: the object is tried again."""
 
 log = structlog.get_logger("stretto.gateway")

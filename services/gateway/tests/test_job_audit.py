@@ -9,6 +9,7 @@ import pytest
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway import job_audit
+from stretto_gateway.folding import Returned
 from stretto_gateway.problems import Problem
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.base import Message
@@ -22,9 +23,10 @@ from stretto_messages.books import (
     PartialShard,
     ShardApplied,
 )
-from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted
+from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted, LedgerReturn
 from stretto_messages.pods import GetBooks, GetBooksReply
 from stretto_messages.values import ParameterServer, Shard
+from stretto_runtime.backup import Restoration
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}
@@ -101,7 +103,8 @@ def test_opposite_errors_of_two_shards_show_in_one_column() -> None:
 
 def test_books_that_do_not_add_up_and_servers_that_tell_nothing_are_not_exact() -> None:
     assert job_audit.audit(JOB, "training", ledger(waiting=79), [GOOD]).findings[0].startswith("the ledger's own books")
-    assert job_audit.audit(JOB, "training", ledger(), []).samples_lost == 160
+    unknown = job_audit.audit(JOB, "training", ledger(), [])
+    assert (unknown.exact, unknown.columns, unknown.samples_lost) == (False, 0, 0), "nothing is known to be lost"
 
 
 async def test_a_job_in_training_is_read_until_the_ledger_stood_still() -> None:
@@ -155,3 +158,16 @@ def test_more_given_up_shards_than_the_books_name_are_called_not_provable() -> N
     assert (found.exact, found.samples_lost, found.samples_repeated) == (False, 0, 0)
     (finding,) = found.findings
     assert "30 samples more than in the books; not provable" in finding
+
+
+def test_the_first_return_after_the_moment_of_a_backup_is_that_of_its_restoration() -> None:
+    """A server lost before and after, two restorations in a row before one return, and a job submitted later."""
+    change = LedgerReturn(checkpoint="c", samples_before=5, samples_gained=3, samples_undone=1)
+    known = [Returned(seq, seq * 10.0, change) for seq in (4, 20, 30)]
+    restorations = [
+        Restoration(log_seq=seq, taken_at_s=seq * 10.0, restored_at_s=seq * 10.0 + 5) for seq in (9, 12, 40)
+    ]
+    found = job_audit.returns(known, restorations, submitted_at_s=10.0)
+    assert [each.backup_at_s for each in found] == [None, 120.0, None]
+    assert asdict(found[1]) == {**asdict(change), "at_s": 200.0, "backup_at_s": 120.0}
+    assert {each.backup_at_s for each in job_audit.returns(known, restorations, submitted_at_s=150.0)} == {None}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_gateway.measurements import HISTORY_POINTS
 from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import STALLED_S, as_of, summary
+from stretto_gateway.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
 from stretto_gateway.views import JobView
 from stretto_messages.actuator import (
     JobFailed,
@@ -350,6 +350,17 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
     assert view.progress.samples_per_s == 500.0
     projection.apply(progressed(101), 6, 20.0)
     assert as_of(view, 21.0).progress.stalled_since_s is None
+
+
+def test_a_job_has_stopped_when_it_stands_still_for_longer_than_the_objective_allows() -> None:
+    view = fold(submitted(), decided(1, "initial", plan(), None), started("worker-0"), progressed(100)).jobs["a"]
+    assert view.started_at_s is not None
+    assert start_s(view) == view.started_at_s - view.submitted_at_s > 0
+    assert not has_stopped(view, view.started_at_s + STOPPED_S)
+    assert has_stopped(view, view.started_at_s + STOPPED_S + 0.1)
+    waiting = fold(submitted()).jobs["a"]
+    assert start_s(waiting) is None
+    assert not has_stopped(waiting, 1e6)
 
 
 def test_a_job_that_is_not_training_never_stalls() -> None:

@@ -275,6 +275,10 @@ def test_health_and_metrics_need_no_token(gateway: Running) -> None:
     assert values["stretto_gateway_ready"] == "1"
     assert int(values["stretto_gateway_last_seq"]) > 0
     assert int(values['stretto_gateway_jobs{status="submitted"}']) > 0
+    assert int(values["stretto_gateway_stopped_jobs"]) == 0
+    started = int(values["stretto_gateway_start_seconds_count"])
+    assert int(values['stretto_gateway_start_seconds_bucket{le="+Inf"}']) == started
+    assert int(values['stretto_gateway_start_seconds_bucket{le="45"}']) <= started
 
 
 def test_the_openapi_document_names_every_address(gateway: Running) -> None:

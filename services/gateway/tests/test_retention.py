@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import stretto_wire as wire
@@ -15,6 +15,7 @@ from stretto_gateway.retention import Retention
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.spent_names import Shard
+from stretto_gateway.views import JobView
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
@@ -101,14 +102,43 @@ def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer(
         projection.apply(message, seq, 1000.0)
         retention.note(message, seq, 1000.0, "")
     soon, late = 1000.0 + EVENTS_KEPT_S - 90_000, 1000.0 + EVENTS_KEPT_S - 80_000
-    retention.stored = retention.due(projection.jobs.values(), soon)
+    retention.stored = retention.due(projection.jobs, soon)
     assert [kept.seq for kept in retention.aged_out(2, soon)] == [1]
-    assert retention.due(projection.jobs.values(), soon) == {}
-    assert retention.due(projection.jobs.values(), late) == {}
+    assert retention.due(projection.jobs, soon) == {}
+    assert retention.due(projection.jobs, late) == {}
     another = Retention(stored=retention.stored)
     assert another.aged_out(9, late) == [], "without its end it would seem to live"
     assert retention.outlived == another.outlived == {"j"}
     assert another.is_taken("j")
+    shorter = Retention(stored=retention.stored, events_kept_s=8 * 86400)
+    assert shorter.aged_out(9, 1000.0 + 8 * 86400 - 80_000) == [], "an installation may keep events for less"
+
+
+def test_only_jobs_that_have_changed_are_looked_at() -> None:
+    """Goal: a minute's work does not grow with the jobs of a month. Method: count the views that are asked for."""
+
+    class Views(dict[str, JobView]):
+        asked: ClassVar[list[str]] = []
+
+        def get(self, job: str, default: Any = None) -> Any:
+            self.asked.append(job)
+            return super().get(job, default)
+
+    projection, retention = Projection(), Retention()
+    for seq in range(1, 6):
+        projection.apply(submitted(f"job-{seq}"), seq, 1000.0)
+        retention.note(submitted(f"job-{seq}"), seq, 1000.0, "")
+    views = Views(projection.jobs)
+    assert len(retention.due(views, 1001.0, most=3)) == 3
+    assert retention.has_more
+    assert len(retention.due(views, 1001.0)) == 2
+    views.asked.clear()
+    changed = replace(example_of(PlanDecided), job="job-3")
+    projection.apply(changed, 6, 1002.0)
+    retention.note(changed, 6, 1002.0, "")
+    assert list(retention.due(views, 1003.0)) == views.asked == ["job-3"]
+    retention.put_back(["job-3"])
+    assert list(retention.due(views, 1003.0)) == ["job-3"], "it could not be stored"
 
 
 async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
@@ -118,7 +148,7 @@ async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
         projection.apply(message, seq, 1000.0)
         retention.note(message, seq, 1000.0, "")
     late = 1000.0 + EVENTS_KEPT_S
-    bus: Any = Emptied(retention.due(projection.jobs.values(), 1000.0))
+    bus: Any = Emptied(retention.due(projection.jobs, 1000.0))
     gateway = Gateway(bus, GatewaySettings(), lambda: late)
     with pytest.raises(Problem, match="not ready: still reading"):  # it does not know yet what names are spent
         await gateway.submit(submitted("j").spec, "somebody")
@@ -131,6 +161,7 @@ class Emptied:
     """A bus whose stream has nothing left."""
 
     there = True
+    events_kept_s = EVENTS_KEPT_S
 
     def __init__(self, stored: dict[str, bytes]) -> None:
         self.stored = stored
@@ -150,7 +181,7 @@ async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others
     for seq, name in enumerate(("bad", "good"), start=1):
         projection.apply(submitted(name), seq, 1000.0)
         retention.note(submitted(name), seq, 1000.0, "")
-    stored = retention.due(projection.jobs.values(), 1000.0)
+    stored = retention.due(projection.jobs, 1000.0)
     stored["bad"] = stored["bad"].replace(b"m:M", b"no entry")
 
     bus: Any = Emptied(stored)

@@ -19,6 +19,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_bus.tasks import end
 from stretto_gateway.bus import KEPT, SPENT, StreamBus
 from stretto_gateway.problems import Problem
+from stretto_gateway.retention import ENDED_BYTES, EndedJobs
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.spent_names import DamagedNames, Shard, SpentNames, by_shard, shard_of
@@ -73,12 +74,12 @@ class Replicas:
         self.later_s = 0.0
         self._server, self._stack, self._folder = server, stack, folder
 
-    async def start(self) -> Gateway:
+    async def start(self, ended_bytes: int = ENDED_BYTES) -> Gateway:
         client = await Client.connect(self._server.url, self._server.login("gateway"))
         self._stack.push_async_callback(client.close)
         bus = StreamBus(Tracing("gateway", self._folder, 1 << 20, 100.0))
         bus.reached(client.bus)
-        gateway = Gateway(bus, GatewaySettings(), lambda: time.time() + self.later_s)
+        gateway = Gateway(bus, GatewaySettings(ended_bytes=ended_bytes), lambda: time.time() + self.later_s)
         task = asyncio.create_task(gateway.follow())
         self._stack.push_async_callback(end, task)
         await eventually(lambda: gateway.ready)
@@ -131,3 +132,70 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
             for job in jobs:
                 with pytest.raises(Problem, match="ended long ago"):
                     await gateway.submit(spec(job), "somebody")
+
+
+def large(job: str) -> wire.JobSpec:
+    environment = {f"V{number}": "x" * 3900 for number in range(15)}
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 100}, "environment": environment}
+    return wire.JobSpec.parse(document)
+
+
+async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_them_back(tmp_path: Path) -> None:
+    """Goal: a team that submits and ends large jobs fills neither memory nor bucket, and costs no other its past.
+
+    Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
+    jobs = [f"large-{number:02d}" for number in range(16)]
+    async with AsyncExitStack() as stack:
+        server = EmbeddedServer(tmp_path / "nats")
+        await server.start()
+        stack.callback(server.kill)
+        client = await Client.connect(server.url, server.login())
+        stack.push_async_callback(client.close)
+        await provision(client.bus)
+        await client.publish(wire.JobSubmitted(job="other", spec=spec("other"), submitted_by="s", team="calm"))
+        await client.publish(JobCancelled(job="other", by="s", reason=""))
+        for job in jobs:
+            await client.publish(wire.JobSubmitted(job=job, spec=large(job), submitted_by="s", team="loud"))
+            await client.publish(JobCancelled(job=job, by="s", reason=""))
+        replicas = Replicas(server, stack, tmp_path)
+        first = await replicas.start(1 << 20)
+        await client.publish(wire.JobSubmitted(job="young", spec=spec("young"), submitted_by="s"))
+        await eventually(lambda: jobs[0] not in first.projection.jobs)
+        # nothing is read while jobs are being forgotten: what is read afterwards tells that it is done
+        await client.publish(wire.JobSubmitted(job="youngest", spec=spec("youngest"), submitted_by="s"))
+        await eventually(lambda: "youngest" in first.projection.jobs)
+        left = [job for job in jobs if job in first.projection.jobs]
+        assert left == jobs[-len(left) :], "the oldest leave"
+        assert 3 <= len(left) <= 9, "each counts with its view and with what is retained"
+        assert "other" in first.projection.jobs
+        second = await replicas.start(1 << 20)
+        for gateway in (first, second):
+            await eventually(lambda gateway=gateway: gateway.projection.last_seq == first.projection.last_seq)
+            assert [job for job in jobs if job in gateway.projection.jobs] == left
+            with pytest.raises(Problem, match="there is no job large-00"):
+                gateway.view("large-00")
+            with pytest.raises(Problem, match="a job called large-00 ended long ago"):
+                await gateway.submit(large("large-00"), "s", team="loud")
+        assert (await entries(client, f"{KEPT}*")).keys() <= {
+            f"{KEPT}{job}" for job in (*left, "other", "young", "youngest")
+        }
+
+
+@given(st.lists(st.tuples(names, st.sampled_from("ab"), st.integers(0, 99), st.integers(1, 50)), max_size=40))
+def test_ended_jobs_are_within_their_bound_and_the_oldest_of_the_largest_team_leave(
+    added: list[tuple[str, str, int, int]],
+) -> None:
+    """Goal: the bound holds. Method: a plain list beside it, from which the same are taken."""
+    ended, left = EndedJobs(100), dict[str, tuple[str, int, int]]()
+    for job, team, ended_at_s, size in added:
+        if job in left:
+            continue
+        ended.add(job, team, ended_at_s, size)
+        left[job] = team, ended_at_s, size
+        for gone in ended.superfluous():
+            sums = {each: sum(size for of, _, size in left.values() if of == each) for each in "ab"}
+            assert sums[left[gone][0]] == max(sums.values())
+            assert left[gone][1] == min(at_s for of, at_s, _ in left.values() if of == left[gone][0])
+            del left[gone]
+        assert sum(size for _, _, size in left.values()) <= 100
+    assert sorted(ended.before(50)) == sorted(job for job, (_, at_s, _) in left.items() if at_s < 50)

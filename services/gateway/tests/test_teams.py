@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from nats.aio.msg import Msg
 from stretto_gateway.app import create_app
 from stretto_gateway.buckets import Buckets
 from stretto_gateway.callers import Access, TokenFile
@@ -151,6 +153,34 @@ def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: s
     shown = {who: job in asked(who, job).text for who in ("bob", "eve", "ada", "watcher", "root")}
     readers = FILTERED.get(path, False)
     assert shown == {"bob": False, "eve": readers, "ada": readers, "watcher": readers, "root": readers}
+
+
+async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) -> None:
+    """Goal: readers of a job, and nobody else, read what its pods said. Method: an actuator that answers, two teams."""
+    running, tokens = teams
+    job = await asyncio.to_thread(submitted, teams, "ada")
+    actuator = await running.operator()
+
+    def tell(asked: Msg) -> None:
+        pod = json.loads(asked.data)["pod"]
+        known = {"answer": "ok", "text": "column 7"} if pod == "worker-0" else {"answer": "unknown"}
+        actuator.bus.offer(asked.reply, json.dumps({"job": job, **known}).encode())
+
+    await actuator.bus.subscribe(f"rpc.v1.actuator.get-pod-log.*.{job}", tell)
+    await actuator.bus.flush()
+
+    def asked(who: str, pod: str) -> httpx.Response:
+        with client(running, tokens[who]) as caller:
+            return caller.get(f"/jobs/{job}/log", params={"pod": pod})
+
+    try:
+        answers = [await asyncio.to_thread(asked, who, "worker-0") for who in ("ada", "eve", "bob")]
+        assert [answer.status_code for answer in answers] == [200, 200, 404]
+        assert answers[0].json() == {"job": job, "pod": "worker-0", "text": "column 7"}
+        assert problem(await asyncio.to_thread(asked, "ada", "worker-1"))["type"].endswith(":no-log")
+        assert (await asyncio.to_thread(asked, "ada", "../worker")).status_code == 400
+    finally:
+        await actuator.close()
 
 
 def test_an_event_stream_has_the_readers_team_only_and_resumes(teams: Teams) -> None:
