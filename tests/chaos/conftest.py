@@ -17,6 +17,7 @@ from runtime_live import Replicas, connect
 from stretto_bus import BusFault, Client
 from stretto_runtime import provision
 from stretto_runtime.process.telemetry import configure_logs
+from stretto_runtime.settings import StreamsSettings
 
 configure_logs("test", "error")
 
@@ -70,7 +71,7 @@ async def provisioned(cluster: Cluster) -> Client:
     async with asyncio.timeout(READY_S):
         while True:
             try:
-                await provision(connected.bus, replicas=SIZE, sync_interval=cluster.sync_interval)
+                await provision(connected.bus, StreamsSettings(replicas=SIZE, sync_interval=cluster.sync_interval))
                 break
             except BusFault:  # the three have not found each other yet
                 await asyncio.sleep(0.2)

@@ -16,6 +16,7 @@ from runtime_books import books, feed, settle
 from runtime_counting import Counting
 from runtime_live import connect, running, until_ready
 from stretto_runtime import EmbeddedServer, provision
+from stretto_runtime.settings import StreamsSettings
 
 DISK_BYTES = 64 << 20
 
@@ -70,7 +71,7 @@ async def test_what_was_accepted_outlives_a_loss_of_power_where_every_write_is_s
     await server.start()
     client = await connect(server)
     try:
-        await provision(client.bus, sync_interval="always")
+        await provision(client.bus, StreamsSettings(sync_interval="always"))
         async with running(Counting, server, tmp_path) as runner:
             accepted: set[str] = set()
             for number in range(rounds):

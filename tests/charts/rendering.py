@@ -32,7 +32,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "redis": {"secret": "redis"},
     "store": {"url": "", "secret": "store", "claim": "store"},
-    "provision": {"external": True},
+    "provision": {"external": True, "kept": {"eventsDays": 8, "auditDays": 400}},
     "tracing": {"endpoint": "http://otel-collector:4318"},
     "trainer": {
         "namespace": "jobs",

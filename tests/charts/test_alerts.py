@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from stretto_gateway.summaries import START_BOUNDS_S
 from stretto_wire.registry import PARTITIONS, SERVICES
 
 from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered
-from tests.charts.test_dashboards import is_answered
+from tests.charts.test_dashboards import is_answered, shown
 
 ALERTS = CHART / "alerts.yaml"
 RULES: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
@@ -33,6 +35,31 @@ def test_each_alert_has_a_page_of_cause_look_and_act_and_no_page_is_left_over() 
     assert sorted(path.stem for path in RUNBOOK.glob("*.md")) == sorted([*NAMES, "README"])
     for name in NAMES:
         assert re.findall(r"^\*\*(\w+)\.\*\*", (RUNBOOK / f"{name}.md").read_text(), re.M) == ["Cause", "Look", "Act"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_names_metrics_that_are_shown_and_lines_that_are_logged(name: str) -> None:
+    text = (RUNBOOK / f"{name}.md").read_text()
+    assert set(re.findall(r"`(stretto_[a-z_]+)`", text)) <= set(shown())
+    quoted = re.findall(r"[Ll]og[^.`]{0,12} `([^`]+)`", " ".join(text.split()))
+    assert [line for line in quoted if line not in logged()] == []
+
+
+@cache
+def logged() -> str:
+    """Return the source of everything that logs."""
+    folders = (CHART.parents[1] / "libs/runtime/stretto_runtime", *CHART.parents[1].glob("services/*/stretto_*"))
+    return "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")))
+
+
+def test_each_objective_asks_for_what_is_shown() -> None:
+    rows = re.findall(r"^\|[^|]*\|[^|]*\| (.*) \|$", (RUNBOOK / "README.md").read_text(), re.M)[2:]
+    assert len(rows) == 4
+    for row in rows:
+        if not row.startswith("no metric: "):
+            is_answered(row.strip("`"))
+    bounds = {f"{bound_s:g}" for bound_s in START_BOUNDS_S}
+    assert set(re.findall(r'start_seconds_bucket{le="(\d+)"}', rows[2])) <= bounds
 
 
 def test_partitions_are_those_of_the_wire() -> None:

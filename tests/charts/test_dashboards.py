@@ -31,7 +31,12 @@ def shown() -> dict[str, set[str]]:
     metrics.dead_letters.labels("oom", "because").inc()
     for each in (forwarder.delivered, forwarder.failures, forwarder.letters, forwarder.pending, forwarder.stopped):
         each.labels("crm")
-    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection(), late_checkpoints=lambda: 0))
+    counts = {
+        "late_checkpoints": lambda: 0,
+        "stopped_jobs": lambda: 0,
+        "fullness": SimpleNamespace(shares={"AUDIT": 0.1}),
+    }
+    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection(), **counts))
     found: dict[str, set[str]] = {}
     for text in (metrics.text().decode(), forwarder.text().decode(), exposition(gateway)):
         for family in text_string_to_metric_families(text):

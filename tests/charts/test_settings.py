@@ -86,6 +86,8 @@ class TestTheProvisionJob:
         told = StreamsSettings.read(environment(workload(EVERYTHING, "provision")))
         assert told.max_bytes == 8 << 30
         assert told.external_credentials == Path("/run/external")
+        assert (told.events_kept_s, told.audit_kept_s) == (8 * 86400, 400 * 86400)
+        assert (told.telemetry_kept_s, told.dead_letters_kept_s) == (3600, 30 * 86400)
 
     def test_runs_before_the_services(self) -> None:
         hook = workload({}, "provision")["metadata"]["annotations"]["helm.sh/hook"]

@@ -30,14 +30,16 @@
   to:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-{{ include "stretto.egress" (dict "to" $policy.nats "ports" (include "stretto.ports" (dict "text" .Values.nats.url "default" 4222) | fromJsonArray)) }}
+{{- $anywhere := include "stretto.anywhere" . | fromYamlArray }}
+{{ include "stretto.egress" (dict "to" ($policy.nats | default $anywhere) "ports" (include "stretto.ports" (dict "text" .Values.nats.url "default" 4222) | fromJsonArray)) }}
 {{- with .Values.tracing.endpoint }}
-{{ include "stretto.egress" (dict "to" $policy.tracing "ports" (include "stretto.ports" (dict "text" . "default" 4318) | fromJsonArray)) }}
+{{ include "stretto.egress" (dict "to" ($policy.tracing | default $anywhere) "ports" (include "stretto.ports" (dict "text" . "default" 4318) | fromJsonArray)) }}
 {{- end }}
 {{- end }}
 
 {{- define "stretto.egress.redis" -}}
-{{ include "stretto.egress" (dict "to" .Values.networkPolicy.redis "ports" (list .Values.networkPolicy.redisPort)) }}
+{{- $peers := .Values.networkPolicy.redis | default (include "stretto.anywhere" . | fromYamlArray) -}}
+{{ include "stretto.egress" (dict "to" $peers "ports" (list .Values.networkPolicy.redisPort)) }}
 {{- end }}
 
 {{- define "stretto.egress.store" -}}
