@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stretto_bus import Client
 from stretto_runtime import EmbeddedServer, provision
+from stretto_runtime.settings import StreamsSettings
 
 
 @asynccontextmanager
@@ -21,7 +22,7 @@ async def fresh_bus(sync_interval: str = "") -> AsyncIterator[tuple[Client, Embe
             await server.start()
             client = await Client.connect(server.url)
             try:
-                await provision(client.bus, sync_interval=sync_interval)
+                await provision(client.bus, StreamsSettings(sync_interval=sync_interval))
                 yield client, server, folder
             finally:
                 await client.close()

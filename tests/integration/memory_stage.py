@@ -91,6 +91,8 @@ class MemoryStage:
         await self.server.start()
         self.client = await Client.connect(self.server.url, self.server.login())
         await provision(self.client.bus)
+        self.curves = self.folder / "curves"
+        self.curves.mkdir()
         python = self.folder / "growing-python"
         python.write_text(f"#!/bin/sh\nexec {sys.executable} {POD}\n")
         python.chmod(0o755)
@@ -104,6 +106,7 @@ class MemoryStage:
         start = {
             "signing_key_file": self.server.keys.signing_file,
             "pod_python": str(python),
+            "local_writable": str(self.curves),
             "poll_s": 0.1,
             "stop_grace_s": 1.0,
         }
@@ -202,7 +205,7 @@ class MemoryStage:
             worker_memory_bytes=GIB,
             ps_memory_bytes=growth.limit,
         )
-        curve = self.folder / f"{growth.job}.json"
+        curve = self.curves / f"{growth.job}.json"
         curve.write_text(
             json.dumps(
                 {
@@ -231,7 +234,7 @@ class MemoryStage:
         await self.client.publish(proposed)
 
     def _moment(self, growth: Growth) -> Path:
-        return self.folder / f"{growth.job}.moment"
+        return self.curves / f"{growth.job}.moment"
 
     async def _progress(self, growth: Growth, share: float) -> None:
         await self.client.publish(

@@ -50,7 +50,7 @@ class House:
             self.events.append(event.message)
 
     def start(self) -> None:
-        python = self.folder / "fake-python"
+        python = self.folder.parent / "fake-python"
         everything = self.server.login().credentials  # a pod that plays several
         python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE_POD}\n")
         python.chmod(0o755)
@@ -85,14 +85,15 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     await server.start()
     client = await Client.connect(server.url, server.login())
     await provision(client.bus)
-    made = House(server, client, tmp_path)
+    (tmp_path / "state").mkdir()
+    made = House(server, client, tmp_path / "state")
     made.start()
     yield made
     made.stop.set()
     follower, *services = made.tasks
     await asyncio.gather(*services)
     follower.cancel()
-    await end_pods(tmp_path)
+    await end_pods(made.folder)
     await client.close()
     server.kill()
 

@@ -13,19 +13,22 @@ from pathlib import Path
 
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_gateway.folding import Returned
+from stretto_gateway.job_audit import returns
 from stretto_messages.actuator import JobFinished, PlanApplied, PodStarted
 from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, SaveCheckpoint
 from stretto_messages.dispatcher import (
     AuditLedger,
     AuditLedgerReply,
     JobCompleted,
+    JobProgressed,
     NextShard,
     NextShardReply,
     ShardReport,
 )
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.provision import streams
-from stretto_runtime.backup import restore, take
+from stretto_runtime.backup import restorations, restore, take
 
 from tests.integration.pods import end_pods
 from tests.integration.test_parameters_come_back import JOB, House, plan_decided
@@ -111,25 +114,28 @@ async def test_a_restored_job_goes_on_from_its_latest_checkpoint_and_trains_each
 
     Method: three shards, the backup, two more, a checkpoint that replaces the one which the backup knows, one more.
     What is trained after the restoration is compared with what the checkpoint holds: nothing lacks, nothing is twice,
-    and of all that was trained after the backup only the shard after the checkpoint is trained again.
+    and of all that was trained after the backup only the shard after the checkpoint is trained again. The audit's
+    account of the return says the same.
     """
+    state = tmp_path / "state"
+    state.mkdir()
     first = EmbeddedServer(tmp_path / "nats")
     await first.start()
     operator = await Client.connect(first.url, first.login())
     await provision(operator.bus)
-    async with house_on(first, tmp_path) as house:
+    async with house_on(first, state) as house:
         await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(SPEC)))
         await house.client.publish(plan_decided())
         await house.until(lambda: house.told(PlanApplied))
         await save(house, 1)
         worker = Worker(house, "worker-0")
         before = await worker.train(3)
-        await take(operator.bus, tmp_path / "backup", [config["name"] for config in streams()], time.time())
+        manifest = await take(operator.bus, tmp_path / "backup", [config["name"] for config in streams()], time.time())
         after = await worker.train(2)
         latest = await save(house, 2)
         in_checkpoint = before + after
         lost = await worker.train(1)
-        await house.until(lambda: len(list((tmp_path / f"checkpoints/{JOB}").glob("*/manifest.json"))) == 1)
+        await house.until(lambda: len(list((state / f"checkpoints/{JOB}").glob("*/manifest.json"))) == 1)
     await operator.close()
     first.kill()
 
@@ -138,7 +144,7 @@ async def test_a_restored_job_goes_on_from_its_latest_checkpoint_and_trains_each
     operator = await Client.connect(second.url, second.login())
     await restore(operator.bus, tmp_path / "backup", streams(), time.time())
     await operator.close()
-    async with house_on(second, tmp_path) as house:
+    async with house_on(second, state) as house:
         [restored] = await house.until(lambda: house.told(CheckpointRestored))
         assert restored.checkpoint.id == latest.checkpoint.id
         pods = await house.until(
@@ -150,8 +156,18 @@ async def test_a_restored_job_goes_on_from_its_latest_checkpoint_and_trains_each
         again = await Worker(house, pods[0]).train(SAMPLES // SHARD)
         [finished] = await house.until(lambda: house.told(JobFinished))
         assert await samples_done(house) == SAMPLES
+        said = [event async for event in house.client.events(follow=False)]
+        known = await restorations(house.client.bus)
     second.kill()
     assert finished.samples_expected == SAMPLES
+    [returned] = [
+        Returned(event.seq, event.time_s, event.message.returned)
+        for event in said
+        if isinstance(event.message, JobProgressed) and event.message.returned is not None
+    ]
+    [told] = returns([returned], known, submitted_at_s=said[0].time_s)
+    assert (told.checkpoint, told.backup_at_s) == (latest.checkpoint.id, manifest.taken_at_s)
+    assert (told.samples_before, told.samples_gained, told.samples_undone) == (3 * SHARD, 2 * SHARD, 0)
     assert set(lost) <= set(again)
     assert not set(in_checkpoint) & set(again)
     assert sorted(in_checkpoint + again) == [(start, SHARD) for start in range(0, SAMPLES, SHARD)]

@@ -50,6 +50,8 @@ class House:
         self.state = folder / "state"
         self.logs = folder / "logs"
         self.logs.mkdir()
+        self.report = folder / "reports" / "report.jsonl"
+        self.report.parent.mkdir()
         self.secret = self.state / "secrets" / "s3"
         self.secret.parent.mkdir(parents=True)
         self.secret.write_text(f"JOB_CANARY={JOBS_OWN}\n")
@@ -58,7 +60,7 @@ class House:
 
     def start(self, name: str, log: str = "", **settings: str) -> subprocess.Popen[bytes]:
         python = self.folder / "asking-python"
-        python.write_text(f"#!/bin/sh\nREPORT={self.folder}/report.jsonl exec {sys.executable} {POD}\n")
+        python.write_text(f"#!/bin/sh\nREPORT={self.report} exec {sys.executable} {POD}\n")
         python.chmod(0o755)
         redis = f"redis://:{REDIS}@127.0.0.1:{free_port()}/0"
         told = {
@@ -67,6 +69,7 @@ class House:
             "STRETTO_CHECKPOINTS_REDIS_URL": redis,
             "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self.keys.signing_file),
             "STRETTO_ACTUATOR_POD_PYTHON": str(python),
+            "STRETTO_ACTUATOR_LOCAL_WRITABLE": str(self.report.parent),
             "STRETTO_ACTUATOR_CREDENTIALS_S": "10",
             "STRETTO_GATEWAY_TOKEN": TOKEN,
             "STRETTO_ALLOWED_SECRETS": "s3",
@@ -214,16 +217,16 @@ async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tm
         "environment_from": ["s3"],
     }
     await client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-    await until(lambda: (tmp_path / "report.jsonl").exists())
-    lives = await until(lambda: len(_lives(tmp_path / "report.jsonl")) >= 1 and _lives(tmp_path / "report.jsonl"))
-    arrived = json.loads((tmp_path / "report.jsonl").read_text().splitlines()[0])["secret"]
+    await until(lambda: house.report.exists())
+    lives = await until(lambda: len(_lives(house.report)) >= 1 and _lives(house.report))
+    arrived = json.loads(house.report.read_text().splitlines()[0])["secret"]
     assert arrived == hashlib.sha256(JOBS_OWN.encode()).hexdigest(), "the pod has its job's secret"
 
     # the bus dies and comes back; the pod's credentials are renewed
     house.server.kill()
     await until(lambda: "ConnectionRefused" in _log(house, "planner"))
     await house.server.start()
-    await until(lambda: _lives(tmp_path / "report.jsonl") - lives)
+    await until(lambda: _lives(house.report) - lives)
     await until(lambda: _status(url, TOKEN) == 200)
     assert [process for process in running if process.poll() is not None] == []
     found = dict(house.answers())

@@ -60,7 +60,7 @@ class Installation:
         python = folder / "fake-python"
         python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_POD}\n")
         python.chmod(0o755)
-        self._base = {"nats_url": url, "state_folder": folder}
+        self._base = {"nats_url": url, "state_folder": folder / "state"}
         self._more = {Actuator: {"pod_python": str(python), "pod_nats_url": url}}
         self._workers: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._following = asyncio.create_task(self._follow())
@@ -162,7 +162,7 @@ async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
     made = Installation(client, server.url, tmp_path)
     yield made
     await made.end()
-    await end_pods(tmp_path)
+    await end_pods(tmp_path / "state")
     await client.close()
     server.kill()
 

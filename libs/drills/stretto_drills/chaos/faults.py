@@ -12,17 +12,21 @@ import contextlib
 import random
 import signal
 import time
+import zlib
 from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
 
 import psutil
-from stretto_bus.faults import IdentityFault
+from stretto_bus.faults import BusFault, IdentityFault
 from stretto_cli.errors import CliError
 from stretto_cli.installation.state import read_state
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.server import keys_of
 from stretto_wire.registry import SERVICES
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 from . import hostile
 from .schedule import Planned
@@ -302,7 +306,7 @@ class FillMemory(Fault):
 
 
 class Hostile(Fault):
-    """Let a pod of another job, in the same partition, send whatever its credentials allow."""
+    """Submit another job of the same partition, and let a pod of it do whatever its credentials allow."""
 
     async def inject(self) -> str:
         victim, folder = self.target.record.job, self.target.folder
@@ -310,16 +314,27 @@ class Hostile(Fault):
             keys, url = keys_of(folder / "nats"), read_state(folder)["nats_url"]
         except (CliError, KeyError, IdentityFault) as error:
             raise NotNow(f"{folder} has no keys that credentials of a pod could be made with") from error
-        job = hostile.job_beside(victim)
+        name = f"hostile-{self.planned.number}-{zlib.crc32(victim.encode()):08x}"  # no name is given to a job twice
+        self._job = job = hostile.job_beside(victim, name)
+        submitted = JobSubmitted(job=job, spec=JobSpec.parse(hostile.document_for(job)))
+        try:
+            await self.target.client.publish(submitted, f"chaos:{job}:submitted")
+        except BusFault as error:
+            raise NotNow(f"the bus takes no job: {error}") from error
         signing = Key(keys.signing_file.read_text().strip())
         credentials = mint(signing, keys.pods_account, job, hostile.POD, time.time(), HOSTILE_S)
-        dice = random.Random(f"hostile {self.planned.chance}")
+        dice = random.Random(f"hostile 2 {self.planned.chance}")  # the number grows with whatever changes what is drawn
         self._attacking = asyncio.create_task(hostile.attack(url, credentials, dice, job, victim))
         return f"{hostile.POD} of {job}"
 
     async def heal(self) -> bool:
-        """End it; returns whether every service is ready."""
+        """End it, cancel its job, and return whether every service is ready."""
         self.release()
+        cancelled = JobCancelled(job=self._job, by="stretto chaos", reason="the hostile pod has done its worst")
+        try:
+            await self.target.client.publish(cancelled, f"chaos:{self._job}:cancelled")
+        except BusFault:
+            return False
         for service in SERVICES:
             if not await until(partial(self.target.ready, service), HEALED_S):
                 return False

@@ -80,7 +80,9 @@ class Target:
         try:
             process = psutil.Process(int((home / "pid").read_text()))
             pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")  # names installation, job and pod
-            if process.status() == psutil.STATUS_ZOMBIE or Path(pod_folder).resolve() != home.resolve():
+            if process.status() == psutil.STATUS_ZOMBIE or not Path(pod_folder).resolve().is_relative_to(
+                home.resolve()
+            ):
                 return []  # the pid belongs to another process by now
             return [process, *process.children(recursive=True)]
         except (OSError, ValueError, psutil.Error):
