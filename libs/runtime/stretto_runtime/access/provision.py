@@ -35,7 +35,7 @@ from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.settings import StreamsSettings
 
 NOT_FOUND = 10059
-DEFAULTS = StreamsSettings()
+DEFAULTS = StreamsSettings.read({})
 KEY_VARIABLE = "STRETTO_STREAMS_KEY"
 _PARTITIONED = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 DUPLICATE_WINDOW_S = 120
