@@ -1,0 +1,137 @@
+"""A server's side: an address at which each connection is served in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+
+from .addresses import listening, parsed, tune
+from .keys import Key
+from .session import Counts, Handler, Journal, Session, Terms
+from .transports import shut
+
+STRANGERS_MAX = 64
+"""connections that are not authenticated yet; one more ends the oldest, so that no crowd shuts out who has the key"""
+BACKLOG = 1024
+RETRY_S = 0.05
+CLOSE_S = 2.0
+
+log = logging.getLogger("stretto_plane")
+
+
+class Listener:
+    """Serves an address until it is closed.
+
+    ``handler`` answers a request. It runs in the thread of its connection: requests of one connection come one after
+    the other, those of several at the same time. If it raises, the peer gets the text (PeerFailed), the log gets the
+    traceback, and the connection goes on. A frame that breaks the limits ends its connection only.
+
+    ``size_bytes_max``: the most bytes of a request. It may be set later. ``connections_max``: the most connections that
+    are served at a time.
+
+    Raises:
+        PlaneError: the address cannot be served.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handler: Handler,
+        key: Key,
+        *,
+        size_bytes_max: int,
+        encrypted: bool = False,
+        connections_max: int = 4096,
+    ) -> None:
+        self.size_bytes_max = size_bytes_max
+        self._connections_max = connections_max
+        self._journal = Journal()
+        context = key.context(server=True) if encrypted else None
+        self._terms = Terms(handler, key, context, lambda: self.size_bytes_max, self._journal)
+        self._lock = threading.Lock()
+        self._strangers: dict[Session, threading.Thread] = {}
+        """in the order of their coming"""
+        self._served: dict[Session, threading.Thread] = {}
+        self._closing = threading.Event()
+        self._socket, real, self._remove = listening(parsed(address), BACKLOG)
+        self.address = str(real)
+        """the real address: with the port that was taken for 0"""
+        self._accepting = threading.Thread(target=self._accept, name=f"plane {self.address}", daemon=True)
+        self._accepting.start()
+
+    @property
+    def counts(self) -> Counts:
+        """Counts since the start."""
+        return self._journal.counts
+
+    def close(self) -> None:
+        """End all connections and leave the address; repeatable. Handlers that run get two seconds to end."""
+        self._closing.set()
+        shut(self._socket)
+        self._accepting.join(CLOSE_S)
+        self._socket.close()
+        self._remove()
+        with self._lock:
+            sessions = self._strangers | self._served
+        for session in sessions:
+            session.shut()
+        for thread in sessions.values():
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S / len(sessions))
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        """Take connections. Errors pass: a peer that is gone again, or no descriptor, memory or thread for a while."""
+        while not self._closing.is_set():
+            try:
+                plain, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closing.is_set():
+                    log.warning("%s: no connection is taken for now: %s", self.address, error)
+                self._closing.wait(RETRY_S)
+                continue
+            try:
+                self._begin(plain)
+            except Exception as error:
+                log.warning("a connection to %s is dropped: %s", self.address, error)
+                plain.close()
+
+    def _begin(self, plain: socket.socket) -> None:
+        tune(plain)
+        session = Session(plain, self._terms, self._admit)
+        thread = threading.Thread(target=self._run, args=(session,), name=f"plane {session.peer.address}", daemon=True)
+        with self._lock:
+            oldest = next(iter(self._strangers)) if len(self._strangers) >= STRANGERS_MAX else None
+            self._strangers[session] = thread
+        if oldest is not None:
+            oldest.shut()
+        try:
+            thread.start()
+        except BaseException:
+            self._forget(session)
+            raise
+
+    def _run(self, session: Session) -> None:
+        try:
+            session.run()
+        finally:
+            self._forget(session)
+
+    def _admit(self, session: Session) -> bool:
+        with self._lock:
+            thread = self._strangers.pop(session)
+            if len(self._served) >= self._connections_max or self._closing.is_set():
+                return False
+            self._served[session] = thread
+            return True
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            self._strangers.pop(session, None)
+            self._served.pop(session, None)
