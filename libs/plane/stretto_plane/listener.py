@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 
 from .addresses import listening, parsed, tune
 from .keys import Key
-from .session import Counts, Handler, Journal, Session, Terms
+from .session import Counts, Handler, Journal, Peer, Session, Terms
 from .transports import shut
 
 STRANGERS_MAX = 64
@@ -16,8 +15,6 @@ STRANGERS_MAX = 64
 BACKLOG = 1024
 RETRY_S = 0.05
 CLOSE_S = 2.0
-
-log = logging.getLogger("stretto_plane")
 
 
 class Listener:
@@ -93,13 +90,13 @@ class Listener:
                 plain, _ = self._socket.accept()
             except OSError as error:
                 if not self._closing.is_set():
-                    log.warning("%s: no connection is taken for now: %s", self.address, error)
+                    self._journal.complain("dropped", Peer(self.address), f"no connection is taken for now: {error}")
                 self._closing.wait(RETRY_S)
                 continue
             try:
                 self._begin(plain)
             except Exception as error:
-                log.warning("a connection to %s is dropped: %s", self.address, error)
+                self._journal.complain("dropped", Peer(self.address), f"a connection is not begun: {error}")
                 plain.close()
 
     def _begin(self, plain: socket.socket) -> None:

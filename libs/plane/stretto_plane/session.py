@@ -50,6 +50,8 @@ class Counts:
     """requests whose handler raised, or gave what cannot be sent"""
     refused_peers: int = 0
     refused_frames: int = 0
+    dropped: int = 0
+    """times that a connection was not begun, for lack of a descriptor, memory or a thread"""
 
 
 class Journal:
@@ -74,7 +76,7 @@ class Journal:
         """Count and log."""
         now_s = time.monotonic()
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + 1
+            self._counts[name] += 1
             if now_s - self._logged_at_s.get(name, -LOG_S) < LOG_S:
                 self._suppressed[name] = self._suppressed.get(name, 0) + 1
                 return
