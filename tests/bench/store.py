@@ -150,7 +150,8 @@ def copied(store: Store) -> dict[str, float]:
         total_bytes = 0
         for bucket, size in enumerate(store.sizes().tolist()):
             begun = perf_counter()
-            store.copy_bucket(bucket, 0, keys[: 8 * size], rows[: 128 * size])
+            store.copy_keys(bucket, 0, keys[: 8 * size])
+            store.copy_rows(bucket, 0, rows[: 128 * size])
             ended = perf_counter()
             np.copyto(keys[: 8 * size], source[total_bytes:][: 8 * size])
             np.copyto(rows[: 128 * size], source[total_bytes + 8 * size :][: 128 * size])

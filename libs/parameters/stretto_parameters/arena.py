@@ -18,7 +18,7 @@ PAGE_BYTES = mmap.PAGESIZE
 _HUGE_BYTES = 2**21
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python does not name
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: one call touches all pages
+POPULATE_WRITE = 23  # MADVPOPULATE_WRITE of Linux 5.14: one call touches all pages
 _STEP_BYTES_MAX = 2**16
 _STEP_SHARE = 8
 """A part is touched an eighth of its size ahead, 64 KiB at most: a call to the system for some hundred rows."""
@@ -78,7 +78,7 @@ class Arena:
         wanted = min(wanted, self.part_bytes_max)
         if self._whole is not None:
             with contextlib.suppress(OSError):  # an older system touches each page at its first use
-                self._mapping.madvise(_POPULATE_WRITE, part * self.part_bytes_max + touched, wanted - touched)
+                self._mapping.madvise(POPULATE_WRITE, part * self.part_bytes_max + touched, wanted - touched)
         else:
             self._move(part, wanted)
         self._touched[part] = wanted

@@ -26,21 +26,43 @@ WEIGHTS: U64 = np.uint64(1) | split_mix(np.uint64(MULTIPLIER) * np.arange(1, PIE
 """The odd weights of the words of a piece."""
 
 
-def of_block(data: NDArray[np.uint8]) -> int:
-    """Return the 64-bit multilinear hash of bytes (Lemire and Kaser, The Computer Journal 57, 2014).
+class BlockChecksum:
+    """The 64-bit multilinear hash of the bytes of a block (Lemire and Kaser, The Computer Journal 57, 2014).
 
     The pieces p = 1..n have PIECE_BYTES (the last one is filled up with zeros), words x and fixed odd weights w:
     h_p = h_{p-1} m + sum_i w_i x_i mod 2^64; the number of bytes comes last, like a piece. As weights are odd, every
     change of a single word shows; any other passes with a probability of about 2^-64.
     """
-    value = 0
-    for begin in range(0, len(data), PIECE_BYTES):
-        piece = data[begin : begin + PIECE_BYTES]
-        padded = np.zeros(-(-len(piece) // 8) * 8, np.uint8)
-        padded[: len(piece)] = piece
-        words = padded.view(np.uint64)
-        value = (value * MULTIPLIER + int((words * WEIGHTS[: len(words)]).sum(dtype=np.uint64))) % 2**64
-    return (value * MULTIPLIER + len(data)) % 2**64
+
+    def __init__(self) -> None:
+        self._hash = 0
+        self._bytes = 0
+
+    def update(self, data: memoryview | bytes | NDArray[np.uint8]) -> None:
+        """Add the next bytes: whole pieces of PIECE_BYTES, except in the last call."""
+        view = memoryview(data)
+        whole = view.nbytes // PIECE_BYTES * PIECE_BYTES
+        words = np.frombuffer(view, np.uint64, whole // 8)
+        for begin in range(0, len(words), len(WEIGHTS)):
+            self._add(int(np.einsum("i,i->", words[begin : begin + len(WEIGHTS)], WEIGHTS)))
+        if rest := bytes(view[whole:]):
+            words = np.frombuffer(rest + bytes(-len(rest) % 8), np.uint64)
+            self._add(int(np.einsum("i,i->", words, WEIGHTS[: len(words)])))
+        self._bytes += view.nbytes
+
+    def _add(self, value: int) -> None:
+        self._hash = (self._hash * MULTIPLIER + value) % 2**64
+
+    def value(self) -> int:
+        """Return the checksum of all bytes so far."""
+        return (self._hash * MULTIPLIER + self._bytes) % 2**64
+
+
+def of_block(data: NDArray[np.uint8]) -> int:
+    """Return the checksum of the bytes of a block."""
+    checksum = BlockChecksum()
+    checksum.update(data)
+    return checksum.value()
 
 
 def of_rows(keys: U64, rows: NDArray[np.float32]) -> int:

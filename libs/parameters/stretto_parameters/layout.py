@@ -12,10 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from . import optimizers
+from . import keys, optimizers
 from .errors import InputRefused
+from .keys import KeyBatch
 from .optimizers import Adagrad, Optimizer
 
+F32 = NDArray[np.float32]
+
+ENTRY_BYTES = 16
+"""Bytes of a row's entry (parts.py)."""
 _BUCKETS_MAX = 4096
 _WIDTH_MAX = 2**28
 
@@ -80,6 +85,28 @@ class Layout:
     def shift(self) -> int:
         """Bits that a stored key is shifted by to give its bucket: the top ones are the bucket."""
         return 64 - (self.buckets.bit_length() - 1)
+
+    def index(self, *ids: NDArray[np.integer[Any]]) -> KeyBatch:
+        """Return the unique keys of a batch: one array of ids, in any shape, for each table. Raises InputRefused."""
+        if len(ids) != len(self.tables):
+            raise InputRefused(f"ids of {len(ids)} tables were given, the layout has {len(self.tables)}")
+        return keys.index(ids, self.buckets)
+
+    def split_dense(self, dense: F32) -> F32:
+        """Cut the dense vector [dense_size] into [slices, slice_length], padded with zeros. Raises InputRefused."""
+        if dense.shape != (self.dense_size,):
+            raise InputRefused(f"dense vector has shape {dense.shape}, the layout wants ({self.dense_size},)")
+        padded = np.zeros(self.slices * self.slice_length, np.float32)
+        padded[: self.dense_size] = dense
+        return padded.reshape(self.slices, self.slice_length)
+
+    def join_dense(self, parts: F32) -> F32:
+        """Join slices [slices, slice_length] to the dense vector [dense_size]."""
+        return parts.reshape(-1)[: self.dense_size]
+
+    def row_bytes(self, table: int = 0) -> int:
+        """Return the bytes that a row of a table takes with its entry, without its share of the index."""
+        return RowFormat.of_table(self.tables[table]).row_bytes + ENTRY_BYTES
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""

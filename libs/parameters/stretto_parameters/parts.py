@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .arena import Arena, Bytes
 from .errors import StoreFull
-from .layout import RowFormat
+from .layout import ENTRY_BYTES, RowFormat
 
 F32 = NDArray[np.float32]
 U32 = NDArray[np.uint32]
@@ -20,6 +20,7 @@ I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
 ENTRY = np.dtype([("key", np.uint64), ("epoch", np.uint32), ("spare", np.uint32)])
+assert ENTRY.itemsize == ENTRY_BYTES
 FIRST_SLOTS = 1024
 _LOAD_MIN, _LOAD_MAX = 0.60, 0.75
 """A part's index doubles at a load between these, by the part's number: parts grow alike, and all at once would make a
@@ -116,8 +117,11 @@ class Parts:
         self.heads[part, MASK] = slots - 1
         return slots > mask + 1
 
-    def append_blank(self, part: int, keys: U64, epoch: int) -> slice:
-        """Give keys that are not there rows of zeros, once there is room; return their rows. The index is not told."""
+    def append_blank(self, part: int, keys: U64, epoch: int, *, blank: bool = True) -> slice:
+        """Give keys that are not there rows of zeros, once there is room; return their rows. The index is not told.
+
+        blank: false where the caller writes every word of the rows.
+        """
         begin = self.size(part)
         self.heads[part, SIZE] = begin + len(keys)
         added = slice(begin, begin + len(keys))
@@ -125,7 +129,8 @@ class Parts:
         entries["key"][added] = keys
         entries["epoch"][added] = epoch
         entries["spare"][added] = 0
-        self.rows(part)[added] = 0
+        if blank:
+            self.rows(part)[added] = 0
         return added
 
     def clear(self, part: int) -> None:

@@ -207,8 +207,7 @@ class Store:
             if column >= self.layout.buckets:
                 self._clear_slice(column - self.layout.buckets)
             else:
-                for table in self._tables:
-                    table.clear(column)
+                self.drop_bucket(column)
         if mask[self.layout.buckets]:
             self._state[:] = 0
         self.records.drop(mask)
@@ -370,18 +369,49 @@ class Store:
             found.append(RawBucket(entries["key"][changed].copy(), rows[changed].copy()))
         return tuple(found)
 
-    def copy_bucket(self, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, int]:
-        """Copy all rows of a table's bucket into memory of the caller, whose sizes are exact; return the checksums
-        of both blocks (checksums.of_block)."""
+    def copy_keys(self, bucket: int, table: int, to: Bytes) -> int:
+        """Copy the stored keys of a table's bucket into memory of exactly their bytes; return its checksum."""
+        source = self._bucket_of(bucket, table)
+        memory = _array("to", to, np.uint8, (8 * source.size(bucket),), write=True)
+        return self.kernels.copy(memory, np.ascontiguousarray(source.keys(bucket)).view(np.uint8))
+
+    def copy_rows(self, bucket: int, table: int, to: Bytes) -> int:
+        """Copy the rows of a table's bucket, in the order of its keys, into memory of exactly their bytes; return its
+        checksum."""
+        source = self._bucket_of(bucket, table)
+        memory = _array("to", to, np.uint8, (source.size(bucket) * source.form.row_bytes,), write=True)
+        return self.kernels.copy(memory, source.raw_rows(bucket))
+
+    def load_bucket(self, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, int]:
+        """Replace a table's rows of a bucket by the bytes of copies; return the checksums of the keys and rows read.
+
+        Keys and rows are copied once, and their checksums come with that. If they are not those that were expected,
+        the caller drops the bucket (`drop_bucket`) before anything else reads it. Raises InputRefused or StoreFull.
+        """
+        target = self._bucket_of(bucket, table)
+        count = len(keys) // 8
+        stored = _array("keys", keys, np.uint8, (8 * count,))
+        words = _array("rows", rows, np.uint8, (count * target.form.row_bytes,))
+        target.clear(bucket)
+        target.grow(bucket, count)
+        loaded = np.empty(count, np.uint64)
+        sum_of_keys = self.kernels.copy(loaded.view(np.uint8), stored)
+        target.append_blank(bucket, loaded, self.epoch, blank=False)
+        sum_of_rows = self.kernels.copy(target.raw_rows(bucket), words)
+        self.kernels.rebuild(target, bucket)
+        return sum_of_keys, sum_of_rows
+
+    def drop_bucket(self, bucket: int) -> None:
+        """Drop the rows of a bucket and give their memory back; its progress and its owner stay."""
         self._check_bucket(bucket)
-        if not 0 <= table < len(self._tables):
-            raise InputRefused(f"table = {table} must be between 0 and {len(self._tables) - 1}")
-        source = self._tables[table]
-        count = source.size(bucket)
-        to_keys = _array("keys", keys, np.uint8, (8 * count,), write=True)
-        to_rows = _array("rows", rows, np.uint8, (count * source.form.row_bytes,), write=True)
-        stored = np.ascontiguousarray(source.keys(bucket)).view(np.uint8)
-        return self.kernels.copy(to_keys, stored), self.kernels.copy(to_rows, source.raw_rows(bucket))
+        for table in self._tables:
+            table.clear(bucket)
+
+    def _bucket_of(self, bucket: int, number: int) -> Parts:
+        self._check_bucket(bucket)
+        if not 0 <= number < len(self._tables):
+            raise InputRefused(f"table = {number} must be between 0 and {len(self._tables) - 1}")
+        return self._tables[number]
 
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         """Write rows into a bucket: instead of those there, or (`replace` false) over them, as a difference.
@@ -465,6 +495,11 @@ class Store:
         """Return the rows in each bucket over all tables, owned or not: [buckets]."""
         return sum((table.sizes for table in self._tables), np.zeros(self.layout.buckets, np.int64))
 
+    def table_sizes(self, bucket: int) -> list[tuple[int, int]]:
+        """Return (rows, bytes of a row) of a bucket, by table."""
+        self._check_bucket(bucket)
+        return [(table.size(bucket), table.form.row_bytes) for table in self._tables]
+
     def sizes(self) -> I64:
         """Return the rows in each bucket owned here, 0 for the others: [buckets]."""
         return np.where(self._own[: self.layout.buckets] != Own.NOT_MINE, self.raw_sizes(), 0)
@@ -475,6 +510,10 @@ class Store:
     def memory_bytes(self) -> int:
         """Return the bytes that rows, indices and dense slices take: pages that were touched."""
         return sum(table.used_bytes for table in self._tables) + self._dense.used_bytes
+
+    def dense_bytes(self) -> int:
+        """Return the bytes of the dense slices with their slots, and of the state."""
+        return self.layout.slices * self._dense.form.row_bytes + self._state.nbytes
 
     def progress_bytes(self) -> int:
         """Return about the bytes of records and marks."""

@@ -136,19 +136,3 @@ def test_clipping_equals_that_of_keras() -> None:
         theirs = keras.optimizers.SGD(**{option: 0.3})._clip_gradients(tensors)
         for mine, other in zip(ours, theirs, strict=True):
             assert mine == pytest.approx(np.asarray(other), rel=1e-5)
-
-
-def test_initial_rows_and_checksums_are_those_of_the_engine() -> None:
-    from stretto.engine import layout as engine
-
-    random = np.random.default_rng(8)
-    keys = random.integers(0, 2**64, 1000, dtype=np.uint64)
-    for seed in (0, 7, 2**40 + 3):
-        theirs = engine.Layout(16, 10, seed=seed, initial_scale=0.03).initial_rows(keys.view(np.int64))
-        ours = initial_weights(RowFormat.of_table(Table(16, seed=seed, initial_scale=0.03)), keys)
-        assert ours.tobytes() == theirs.tobytes()
-    rows = random.normal(0, 1, (1000, 16)).astype(np.float32)
-    assert checksums.of_rows(keys, rows) == engine.checksum(keys.view(np.int64), rows)
-    for size in (0, 5, checksums.PIECE_BYTES, 2 * checksums.PIECE_BYTES + 11):
-        data = random.bytes(size)
-        assert checksums.of_block(np.frombuffer(data, np.uint8)) == engine.block_checksum(data)

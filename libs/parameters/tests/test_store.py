@@ -381,13 +381,23 @@ def test_a_bucket_is_copied_into_the_memory_of_the_caller() -> None:
     store.push(a_push())
     [raw, _] = store.export_bucket(1)
     keys, rows = np.zeros(raw.keys.nbytes, np.uint8), np.zeros(raw.rows.nbytes, np.uint8)
-    assert store.copy_bucket(1, 0, keys, rows) == (
+    sums = store.copy_keys(1, 0, keys), store.copy_rows(1, 0, rows)
+    assert sums == (
         Reference().copy(keys.copy(), raw.keys.view(np.uint8)),
         Reference().copy(rows.copy(), raw.rows.reshape(-1).view(np.uint8)),
     )
     assert (keys.tobytes(), rows.tobytes()) == (raw.keys.tobytes(), raw.rows.tobytes())
-    with pytest.raises(InputRefused, match=r"rows: uint8 \(143,\) were given, wanted uint8 \(144,\)"):
-        store.copy_bucket(1, 0, keys, rows[:-1])
+    with pytest.raises(InputRefused, match=r"to: uint8 \(143,\) were given, wanted uint8 \(144,\)"):
+        store.copy_rows(1, 0, rows[:-1])
+    other = a_store()
+    assert other.load_bucket(1, 0, keys, rows) == sums
+    [loaded, _] = other.export_bucket(1)
+    assert (loaded.keys.tobytes(), loaded.rows.tobytes()) == (raw.keys.tobytes(), raw.rows.tobytes())
+    wanted = [raw.keys, np.zeros(0, np.uint64)]
+    found, expected = (each.pull(wanted, np.arange(0)).rows[0] for each in (other, store))
+    assert (found == expected).all()
+    other.drop_bucket(1)
+    assert other.raw_sizes()[1] == 0
 
 
 def test_a_survivor_goes_back_to_an_image_in_place() -> None:
@@ -517,7 +527,7 @@ RAW_2 = RawBucket(KEYS[:0], np.zeros((0, 6), F32))
         (lambda s: s.set_own([6], Own.MINE), "columns .6. must be between 0 and 5"),
         (lambda s: s.clear([-1]), "columns .-1. must be between 0 and 5"),
         (lambda s: s.export_bucket(4), "bucket = 4 must be between 0 and 3"),
-        (lambda s: s.copy_bucket(0, 2, RAW.keys, RAW.keys), "table = 2 must be between 0 and 1"),
+        (lambda s: s.copy_rows(0, 2, RAW.keys), "table = 2 must be between 0 and 1"),
         (lambda s: s.import_bucket(0, [RAW]), "bucket 0: 1 tables of rows, the layout has 2"),
         (lambda s: s.import_bucket(1, [RAW, RAW_2]), "keys of bucket 1: some are of another bucket"),
         (lambda s: s.import_bucket(0, [RawBucket(KEYS[[0, 0]], RAW.rows), RAW_2]), "bucket 0: some are there twice"),

@@ -103,7 +103,7 @@ def check_reads_partitions(task: Task) -> None:
         ) from error
 
 
-def keys_of(task: Task, batch: Batch) -> NDArray[np.int64]:
-    """Call the user's ``keys``, or the default."""
+def keys_of(task: Task, batch: Batch) -> NDArray[np.int64] | dict[str, NDArray[np.int64]]:
+    """Call the user's ``keys``, or the default; a model of several tables gets ids by the name of their input."""
     own = getattr(task, "keys", None)
     return own(batch) if own is not None else field_keys(batch["categorical"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
 
-Pull = Callable[["KeyBatch"], "tuple[F32, F32, F32]"]
+Pull = Callable[["KeyBatch"], "tuple[tuple[F32, ...], F32, F32]"]
 """Unique keys -> rows, dense, state. It must not create rows: a key without a row has its initial value."""
 
 

@@ -27,9 +27,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import fsspec
+import numpy as np
 import redis
+from numpy.typing import NDArray
+from stretto_parameters.arena import POPULATE_WRITE
 
-from .engine import Control, Exported, export_image, image_bytes, load_image
+from .engine import Exported, Operations, export_image, image_bytes, load_image
 from .errors import CheckpointError
 from .images import ImageWriter, Part, ReadRange, open_image, verified
 
@@ -55,9 +58,9 @@ class Export:
 
 
 class Exports:
-    """The exports of one server, one at a time. At most one bucket of an image is in this process."""
+    """The exports of one server, one at a time. At most one block of an image is in memory of this process."""
 
-    def __init__(self, job: str, pod: str, control: Control, pod_folder: Path | None = None) -> None:
+    def __init__(self, job: str, pod: str, control: Operations, pod_folder: Path | None = None) -> None:
         self._job = job
         self._pod = pod
         self._control = control
@@ -107,8 +110,8 @@ class Exports:
             try:
                 with contextlib.ExitStack() as undo:
                     file = undo.enter_context(_reserved(path) if path else self._on_disk())
-                    writer = ImageWriter(file, os.fstat(file.fileno()).st_size) if path else ImageWriter(file)
-                    image = export_image(self._control, writer.append)
+                    writer = ImageWriter(file, memory=_mapped(file)) if path else ImageWriter(file)
+                    image = export_image(self._control, writer)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()
@@ -224,6 +227,14 @@ def _reserved(path: Path) -> BinaryIO:
         os.close(opened)
         raise
     return open(opened, "r+b")
+
+
+def _mapped(file: BinaryIO) -> NDArray[np.uint8]:
+    """Map a reserved file, and its pages at once: one by one, at the first touch, they would cost more than the copy."""
+    memory = mmap.mmap(file.fileno(), 0)
+    with contextlib.suppress(OSError):  # an older kernel maps each page at its first touch
+        memory.madvise(POPULATE_WRITE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _whole_and_held(opened: int, path: str | Path) -> None:

@@ -1,7 +1,7 @@
 """A parameter server's image as one file: its blocks, then their description.
 
-``STRETTO3`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
-little-endian) · ``STRETTO3``. The description comes last because blocks are written one by one, as they are copied. It
+``STRETTO5`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
+little-endian) · ``STRETTO5``. The description comes last because blocks are written one by one, as they are copied. It
 holds every block's checksum, and the checkpoint's manifest holds its SHA-256. A block is read only when it is needed,
 from the nearest whole copy.
 """
@@ -13,18 +13,19 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .engine.checkpoint import PsImage
-from .engine.layout import BlockChecksum, block_checksum
+from stretto_parameters.checksums import BlockChecksum, of_block
+
+from .engine.checkpoint import Blocks, Bytes, PsImage
 from .errors import CheckpointError, ImageDamaged
 
-_MAGIC = b"STRETTO3"
-_BEGIN = 64
+_MAGIC = b"STRETTO5"
+_BEGIN = _ALIGN = 64
 _TAIL = 8 + len(_MAGIC)
 
 ReadRange = Callable[[int, int], bytes | memoryview]
@@ -64,28 +65,63 @@ class Part:
 class ImageWriter:
     """Writes an image from beginning to end and keeps none of it.
 
-    ``room_bytes``: the size beyond which the file must not grow, because a file in shared memory would then be charged
-    to this process. Raises OSError.
+    ``memory``: the whole file, mapped; blocks are then written where they stay. ``room_bytes``: the size beyond which
+    the file must not grow, because a file in shared memory would then be charged to this process.
     """
 
-    def __init__(self, file: BinaryIO, room_bytes: float = math.inf) -> None:
+    def __init__(self, file: BinaryIO, room_bytes: float = math.inf, memory: Bytes | None = None) -> None:
         self._file = file
-        self._room_bytes = room_bytes
+        self._room_bytes = room_bytes if memory is None else min(room_bytes, len(memory))
+        self._memory = memory
         self._size = 0
-        self.append(memoryview(_MAGIC.ljust(_BEGIN, b"\0")))
+        self._block: Bytes = np.zeros(0, np.uint8)  # handed out, to be written once it is filled
+        self._spare: Bytes = np.zeros(0, np.uint8)
+        self._write(_MAGIC.ljust(_BEGIN, b"\0"))
 
-    def append(self, data: memoryview) -> None:
-        if self._size + len(data) > self._room_bytes:
-            raise OSError(errno.ENOSPC, f"more than the {self._room_bytes} bytes that were reserved")
-        self._file.write(data)
-        self._size += len(data)
+    @property
+    def offset(self) -> int:
+        """Bytes of the blocks so far, padding included: where the next block begins."""
+        return self._size + len(self._block) + -len(self._block) % _ALIGN - _BEGIN
+
+    def room(self, size_bytes: int) -> Bytes:
+        """Return the memory of the next block, to be filled before the next call. Raises OSError."""
+        self._end_block()
+        self._need(size_bytes)
+        if self._memory is not None:
+            self._block = self._memory[self._size : self._size + size_bytes]
+        else:
+            if len(self._spare) < size_bytes:
+                self._spare = np.empty(size_bytes, np.uint8)
+            self._block = self._spare[:size_bytes]
+        return self._block
 
     def finish(self, manifest: dict[str, Any]) -> tuple[int, str]:
         """Write the description; return (bytes of the whole file, SHA-256 of the description)."""
+        self._end_block()
         description = json.dumps(manifest, separators=(",", ":")).encode()
-        self.append(memoryview(description + struct.pack("<Q", len(description)) + _MAGIC))
+        self._write(description + struct.pack("<Q", len(description)) + _MAGIC)
         self._file.flush()
         return self._size, hashlib.sha256(description).hexdigest()
+
+    def _end_block(self) -> None:
+        block, self._block = self._block, self._block[:0]
+        if self._memory is None:
+            self._write(block)
+        else:
+            self._size += len(block)
+        self._write(bytes(-len(block) % _ALIGN))
+
+    def _need(self, size_bytes: int) -> None:
+        if self._size + size_bytes > self._room_bytes:
+            raise OSError(errno.ENOSPC, f"more than the {self._room_bytes} bytes that were reserved")
+
+    def _write(self, data: Bytes | bytes) -> None:
+        self._need(len(data))
+        if self._memory is None:
+            self._file.write(memoryview(data))
+        else:
+            self._memory[self._size : self._size + len(data)] = np.frombuffer(data, np.uint8)
+        self._size += len(data)
 
 
 def open_image(part: Part, sources: Sequence[tuple[str, ReadRange]]) -> PsImage:
@@ -119,7 +155,7 @@ def _description(part: Part, read: ReadRange) -> bytes:
 def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
     """Yield the file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed.
 
-    chunk_bytes: a multiple of BlockChecksum.PIECE_BYTES.
+    chunk_bytes: a multiple of PIECE_BYTES.
     """
 
     def read(offset: int, length: int) -> bytes:
@@ -152,7 +188,7 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
     yield read(at, part.size_bytes - at)
 
 
-class _Blocks(Mapping[str, np.ndarray]):
+class _Blocks(Blocks):
     def __init__(self, pod: str, entries: dict[str, dict[str, Any]], sources: Sequence[tuple[str, ReadRange]]) -> None:
         self._pod = pod
         self._entries = entries
@@ -168,22 +204,31 @@ class _Blocks(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         if name in self._small:
             return self._small[name]
-        entry = self._entries[name]
-
-        def block(read: ReadRange) -> bytes | memoryview:
-            raw = read(_BEGIN + entry["offset"], entry["bytes"]) if entry["bytes"] else b""
-            if len(raw) != entry["bytes"]:
-                raise CheckpointError(f"truncated: {len(raw)} of {entry['bytes']} bytes")
-            if block_checksum(raw) != entry["checksum"]:
-                raise CheckpointError("its checksum differs from the description")
-            return raw
-
-        raw = _first_good(self._pod, f"block {name}", self._sources, block)
-        array = np.frombuffer(raw, entry["dtype"]).reshape(entry["shape"])
+        array = self.copied(name, lambda block: (of_block(block), block))
         if not name.startswith("bucket"):
             # slices and progress are read often, and are small
             self._small[name] = array
         return array
+
+    def copied(self, name: str, copy: Callable[[Bytes], tuple[int, Any]]) -> Any:
+        """Read a block by ``copy``, which gives the checksum of what it read, from the first source that has it whole.
+
+        Return the second value of ``copy``: an array of bytes gets the block's type and shape. A copy of a damaged block
+        is followed by that of another source. Raises CheckpointError.
+        """
+        entry = self._entries[name]
+
+        def block(read: ReadRange) -> Any:
+            raw = read(_BEGIN + entry["offset"], entry["bytes"]) if entry["bytes"] else b""
+            if len(raw) != entry["bytes"]:
+                raise CheckpointError(f"truncated: {len(raw)} of {entry['bytes']} bytes")
+            checksum, found = copy(np.frombuffer(raw, np.uint8))
+            if checksum != entry["checksum"]:
+                raise CheckpointError("its checksum differs from the description")
+            return found
+
+        found = _first_good(self._pod, f"block {name}", self._sources, block)
+        return found.view(entry["dtype"]).reshape(entry["shape"]) if isinstance(found, np.ndarray) else found
 
 
 def _first_good(pod: str, what: str, sources: Sequence[tuple[str, ReadRange]], use: Callable[[ReadRange], Any]) -> Any:

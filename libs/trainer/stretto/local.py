@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from .engine import KeyBatch, Parameters, ParameterServer
+from .engine import Access, KeyBatch, Parameters, ParameterServer
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
@@ -68,7 +66,7 @@ def train_locally(
     program = Program(made, optimizer=optimizer, learning_rate=learning_rate, seed=seed)
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
-    parameters = Parameters(program.layout, {0: server.address}, worker=0)
+    parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key))
     meter = Meter()
     trainer = Trainer(program, parameters, batch_size, meter, pipeline=pipeline)
     try:
@@ -87,16 +85,16 @@ def train_locally(
             losses.append(trainer.last_loss)
         window = meter.window()
 
-        def pull(keys: KeyBatch) -> tuple[F32, F32, F32]:
+        def pull(keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
             pulled = parameters.pull(keys)
             return pulled.rows, pulled.dense, pulled.state
 
         begin = samples if isinstance(samples, int) else 0
         quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
-        last = parameters.pull(program.layout.index(np.zeros((0, program.fields), np.int64)))
+        last = parameters.pull(program.no_keys())
         program.load_into_model(last.dense, last.state)
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
     finally:
         trainer.close()
         parameters.close()
-        server.control.close()
+        server.close()

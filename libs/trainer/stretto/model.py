@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,9 +14,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from .engine.layout import F32, KeyBatch, Layout
+from stretto_messages.values import BUCKETS, SLICES
+
+from .engine.layout import F32, KeyBatch, Layout, Table
 from .entry import Task, keys_of, read_of
-from .errors import DataError, LayoutError, ModelRefused
+from .errors import DataError, ModelRefused
 from .optimizers import resolve
 from .readers import Batch
 
@@ -27,10 +29,12 @@ _OLD_SEED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients of a batch's mean loss: rows [n, dimension], dense [dense_size]; state_delta [state_size] is added."""
+    """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
+    is added.
+    """
 
     loss: float
-    rows: F32
+    rows: tuple[F32, ...]
     dense: F32
     state_delta: F32
 
@@ -54,13 +58,12 @@ class Program:
         model = self.model = _build(task)
         _check_layers(model)
         self._names = _input_names(model)
-        fields, dimension = _rows_shape(model)
-        if embedding_dim is not None and dimension != embedding_dim:
+        self.tables = _tables(model)
+        if embedding_dim is not None and ROWS in self.tables and self.tables[ROWS][1] != embedding_dim:
             raise ModelRefused(
-                f"model.embedding_dim = {embedding_dim}, but the input {ROWS!r} has {dimension} floats per row; "
-                "make them equal"
+                f"model.embedding_dim = {embedding_dim}, but the input {ROWS!r} has {self.tables[ROWS][1]} floats per "
+                "row; make them equal"
             )
-        self.fields = fields
         self._trainable = list(model.trainable_variables)
         self._fixed = list(model.non_trainable_variables)
         self._is_state = [variable.dtype == "float32" for variable in self._fixed]
@@ -71,24 +74,26 @@ class Program:
         self._loss = _loss_of(task, model, self._probability)
         given = getattr(task, "optimizer", None)
         given = given if given is not None else getattr(model, "optimizer", None)
+        update = resolve(given, optimizer, learning_rate)
         self.layout = Layout(
-            dimension=dimension,
+            tables=tuple(Table(width, update, seed + i) for i, (_, width) in enumerate(self.tables.values())),
             dense_size=sum(_size(variable) for variable in self._trainable),
+            buckets=BUCKETS,
+            slices=SLICES,
             state_size=sum(_size(v) for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state),
-            optimizer=resolve(given, optimizer, learning_rate),
-            seed=seed,
+            optimizer=update,
         )
         # counters of random layers stay in this process: they are no parameters
         self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
         features = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
             for name, tensor in zip(self._names, model.inputs, strict=True)
-            if name != ROWS
+            if name not in self.tables
         }
         self._features = features
         shared = (
-            tf.TensorSpec((None, dimension), tf.float32),
-            tf.TensorSpec((None, fields), tf.int64),
+            [tf.TensorSpec((None, width), tf.float32) for _, width in self.tables.values()],
+            [tf.TensorSpec((None, fields), tf.int64) for fields, _ in self.tables.values()],
             tf.TensorSpec((self.layout.dense_size,), tf.float32),
             tf.TensorSpec((self.layout.state_size,), tf.float32),
             [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
@@ -130,27 +135,35 @@ class Program:
             row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
             raise DataError(f"sample {int(where[5 : where.index(',')]) + row}: {name!r} is not finite")
 
-    def keys(self, batch: Batch) -> NDArray[np.int64]:
-        """Call the user's ``keys`` and check the result: [n, fields]. Raises DataError."""
+    def keys(self, batch: Batch) -> list[NDArray[np.int64]]:
+        """Call the user's ``keys`` and check the result: [n, fields] of each table. Raises DataError."""
         try:
-            ids = np.asarray(keys_of(self.task, batch))
+            given = keys_of(self.task, batch)
         except DataError:
             raise
         except Exception as error:
             raise DataError(f"keys(batch) failed: {type(error).__name__}: {error}") from error
-        if ids.dtype.kind not in "iu" or ids.shape != (len(batch["label"]), self.fields):
+        by_name = given if isinstance(given, dict) else dict.fromkeys([*self.tables][:1], given)
+        if set(by_name) != set(self.tables):
+            raise DataError(f"keys(batch) gave ids for {sorted(by_name)}; the model's tables are {[*self.tables]}")
+        return [self._checked(name, by_name[name], len(batch["label"])) for name in self.tables]
+
+    def _checked(self, name: str, given: Any, samples: int) -> NDArray[np.int64]:
+        ids, fields = np.asarray(given), self.tables[name][0]
+        if ids.dtype.kind not in "iu" or ids.shape != (samples, fields):
             raise DataError(
-                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({len(batch['label'])}, {self.fields}), "
-                f"one id for each row of the input {ROWS!r}"
+                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({samples}, {fields}), one id for each row "
+                f"of the input {name!r}"
             )
         return ids.astype(np.int64, copy=False)
 
     def index(self, batch: Batch) -> KeyBatch:
-        """Return the unique keys of a batch. Raises DataError, also for a key that the tables reserve."""
-        try:
-            return self.layout.index(self.keys(batch))
-        except LayoutError as error:
-            raise DataError(f"keys(batch): {error}") from error
+        """Return the unique keys of a batch. Raises DataError."""
+        return self.layout.index(*self.keys(batch))
+
+    def no_keys(self) -> KeyBatch:
+        """Return a batch without samples, to pull the dense parameters alone."""
+        return self.layout.index(*(np.zeros((0, fields), np.int64) for fields, _ in self.tables.values()))
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -172,20 +185,23 @@ class Program:
 
     # --- computation --------------------------------------------------------------------------------------
 
-    def step(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
-        """Compute the gradients. rows [n unique, dimension]. Raises ModelRefused if the loss is not finite."""
+    def step(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        """Compute the gradients. rows: of each table, [n unique, dimension]. Raises ModelRefused for a loss that is not
+        finite.
+        """
         label = np.asarray(batch["label"], np.float32)
         loss, row_gradients, dense_gradient, delta, self._local = self._step(
-            rows, keys.inverse, dense, state, self._local, self._inputs(batch), label
+            [*rows], _inverse(keys), dense, state, self._local, self._inputs(batch), label
         )
         value = float(loss)
         if not np.isfinite(value):
             raise ModelRefused(f"the loss is {value}: training diverged; lower model.learning_rate or check the loss")
-        return Gradients(value, row_gradients.numpy(), dense_gradient.numpy(), delta.numpy())
+        of_rows = tuple(each.numpy() for each in row_gradients)
+        return Gradients(value, of_rows, dense_gradient.numpy(), delta.numpy())
 
-    def predict(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
-        return self._predict(rows, keys.inverse, dense, state, self._local, self._inputs(batch)).numpy()
+        return self._predict([*rows], _inverse(keys), dense, state, self._local, self._inputs(batch)).numpy()
 
     def warm(self) -> None:
         """Trace the step on two invented samples, so that the first real step is as fast as the others."""
@@ -194,53 +210,65 @@ class Program:
             shape = (2, *(int(length or 1) for length in spec.shape[1:]))
             batch[name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
         batch["label"] = np.array([0.0, 1.0], np.float32)
-        keys = self.layout.index(np.arange(2 * self.fields).reshape(2, self.fields))
-        rows = np.zeros((len(keys), self.layout.dimension), np.float32)
+        keys = self.layout.index(*(np.arange(2 * fields).reshape(2, fields) for fields, _ in self.tables.values()))
+        widths = (table.dimension for table in self.layout.tables)
+        rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
         dense = self.initial_dense()
         state = self.initial_state()
-        self._step(rows, keys.inverse, dense, state, self._local, self._inputs(batch), batch["label"])
+        self._step(rows, _inverse(keys), dense, state, self._local, self._inputs(batch), batch["label"])
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._features.items()}
 
     def _call(
-        self, gathered: Any, pieces: list[Any], state: Any, local: list[Any], features: dict[str, Any], training: bool
+        self, gathered: list[Any], pieces: list[Any], state: Any, local: list[Any], features: dict[str, Any], training: bool
     ) -> Any:
         states = iter(_pieces(state, [v for v, s in zip(self._fixed, self._is_state, strict=True) if s]))
         locals_ = iter(local)
         fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
-        values = {**features, ROWS: gathered}
+        values = {**features, **dict(zip(self.tables, gathered, strict=True))}
         inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
         return self.model.stateless_call(pieces, fixed, inputs, training=training, return_losses=True)
 
     def _step_graph(
-        self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], label: Any
+        self,
+        rows: list[Any],
+        inverse: list[Any],
+        dense: Any,
+        state: Any,
+        local: list[Any],
+        features: dict[str, Any],
+        label: Any,
     ) -> Any:
         with tf.GradientTape() as tape:
-            gathered = tf.gather(rows, inverse)
+            gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
             # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
             pieces = _pieces(dense, self._trainable)
-            tape.watch([gathered, *pieces])
+            tape.watch([*gathered, *pieces])
             output, fixed, penalties = self._call(gathered, pieces, state, local, features, training=True)
             loss = tf.reduce_mean(self._loss(_like(label, output), output))
             for penalty in penalties:
                 loss += tf.cast(penalty, tf.float32)
-        of_gathered, *of_pieces = cast(
+        found = cast(
             "list[Any]",
-            tape.gradient(loss, [gathered, *pieces], unconnected_gradients=tf.UnconnectedGradients.ZERO),
+            tape.gradient(loss, [*gathered, *pieces], unconnected_gradients=tf.UnconnectedGradients.ZERO),
         )
+        of_gathered, of_pieces = found[: len(gathered)], found[len(gathered) :]
         of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
-        flat = tf.reshape(of_gathered, (-1, self.layout.dimension))
-        of_rows = tf.math.unsorted_segment_sum(flat, tf.reshape(inverse, (-1,)), tf.shape(rows)[0])
+        of_rows = [
+            tf.math.unsorted_segment_sum(tf.reshape(gradient, (-1, of.shape[1])), tf.reshape(at, (-1,)), tf.shape(of)[0])
+            for gradient, of, at in zip(of_gathered, rows, inverse, strict=True)
+        ]
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
         return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
 
     def _predict_graph(
-        self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any]
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], features: dict[str, Any]
     ) -> Any:
         pieces = _pieces(dense, self._trainable)
-        output = self._call(tf.gather(rows, inverse), pieces, state, local, features, training=False)[0]
+        gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
+        output = self._call(gathered, pieces, state, local, features, training=False)[0]
         output = tf.reshape(output, (-1,))
         return output if self._probability else tf.sigmoid(output)
 
@@ -300,16 +328,25 @@ def _input_names(model: Any) -> list[str]:
     return [tensor.name for tensor in keras.tree.flatten(structure)]
 
 
-def _rows_shape(model: Any) -> tuple[int, int]:
-    for name, tensor in zip(_input_names(model), model.inputs, strict=True):
-        if name == ROWS:
-            if len(tensor.shape) != 3 or None in tensor.shape[1:]:
-                raise ModelRefused(f"the input {ROWS!r} has shape {tensor.shape}; expected (None, fields, dimension)")
-            return int(tensor.shape[1]), int(tensor.shape[2])
-    raise ModelRefused(
-        f"the model has inputs {_input_names(model)}, none named {ROWS!r}; add "
-        f"keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)"
-    )
+def _tables(model: Any) -> dict[str, tuple[int, int]]:
+    """Return (fields, dimension) of each input that receives embedding rows: `rows`, or several `rows_…`, by name."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, tensor in sorted(zip(_input_names(model), model.inputs, strict=True), key=lambda pair: pair[0]):
+        if name != ROWS and not name.startswith(f"{ROWS}_"):
+            continue
+        if len(tensor.shape) != 3 or None in tensor.shape[1:]:
+            raise ModelRefused(f"the input {name!r} has shape {tensor.shape}; expected (None, fields, dimension)")
+        found[name] = int(tensor.shape[1]), int(tensor.shape[2])
+    if not found:
+        raise ModelRefused(
+            f"the model has inputs {_input_names(model)}, none named {ROWS!r}; add "
+            f"keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)"
+        )
+    return found
+
+
+def _inverse(keys: KeyBatch) -> list[Any]:
+    return [table.inverse for table in keys.tables]
 
 
 def _ends_in_sigmoid(model: Any) -> bool:

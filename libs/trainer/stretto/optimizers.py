@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from .engine.layout import Optimizer
+from stretto_parameters import InputRefused
+from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop
+
 from .errors import ModelRefused
 
-SUPPORTED = ("adagrad", "adam")
+_NAMED: dict[str, Callable[[float], Optimizer]] = {
+    "sgd": SGD, "adagrad": Adagrad, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop, "ftrl": Ftrl,
+}  # fmt: skip
+SUPPORTED = tuple(_NAMED)
 
 _DEFAULTS: dict[str, Any] = {
     "weight_decay": None, "clipnorm": None, "global_clipnorm": None, "clipvalue": None, "use_ema": False,
-    "loss_scale_factor": None, "gradient_accumulation_steps": None, "amsgrad": False,
+    "loss_scale_factor": None, "gradient_accumulation_steps": None, "amsgrad": False, "centered": False,
+    "learning_rate_power": -0.5,
 }  # fmt: skip
-_REMEDY = "use 'adagrad', 'adam', or keras.optimizers.Adagrad / Adam with a constant learning rate"
+_REMEDY = f"use {', '.join(SUPPORTED)}, or a fresh Keras optimizer of these with a constant learning rate"
+
+_FROM_KERAS: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
+    "SGD": lambda rate, c: SGD(rate, c["momentum"], c["nesterov"]),
+    "Adagrad": lambda rate, c: Adagrad(rate, c["initial_accumulator_value"], c["epsilon"]),
+    "Adam": lambda rate, c: Adam(rate, c["beta_1"], c["beta_2"], c["epsilon"]),
+    "AdamW": lambda rate, c: AdamW(rate, c["beta_1"], c["beta_2"], c["epsilon"], c["weight_decay"]),
+    "RMSprop": lambda rate, c: RMSprop(rate, c["rho"], c["momentum"], c["epsilon"]),
+    "Ftrl": lambda rate, c: Ftrl(
+        rate,
+        c["initial_accumulator_value"],
+        c["l1_regularization_strength"],
+        c["l2_regularization_strength"],
+        c["l2_shrinkage_regularization_strength"],
+        c["beta"],
+    ),
+}
 
 
 def resolve(given: object, kind: str, learning_rate: float) -> Optimizer:
@@ -29,16 +52,23 @@ def resolve(given: object, kind: str, learning_rate: float) -> Optimizer:
 
 
 def _named(kind: str, learning_rate: float) -> Optimizer:
-    if kind not in SUPPORTED:
+    if kind not in _NAMED:
         raise ModelRefused(f"optimizer = {kind!r} is not supported: {_REMEDY}")
-    return Optimizer(kind, learning_rate)  # type: ignore[arg-type]
+    return _made(kind, lambda: _NAMED[kind](learning_rate))
+
+
+def _made(name: str, make: Callable[[], Optimizer]) -> Optimizer:
+    try:
+        return make()
+    except InputRefused as error:
+        raise ModelRefused(f"optimizer = {name}: {error}") from error
 
 
 def _from_keras(given: object) -> Optimizer:
     name = type(given).__name__
     if not hasattr(given, "get_config"):
         raise ModelRefused(f"optimizer = {given!r} is neither a name nor a Keras optimizer: {_REMEDY}")
-    if name.lower() not in SUPPORTED:
+    if name not in _FROM_KERAS:
         raise ModelRefused(f"optimizer = {name} is not supported: {_REMEDY}")
     keras_optimizer = cast("Any", given)
     if getattr(keras_optimizer, "built", False) or int(keras_optimizer.iterations) > 0:
@@ -52,17 +82,9 @@ def _from_keras(given: object) -> Optimizer:
         raise ModelRefused(f"the learning rate of {name} is a schedule ({rate!r}); give a constant one")
     for option, default in _DEFAULTS.items():
         value = config.get(option, default)
-        if value != default and not (option == "weight_decay" and not value):
+        accepted = option == "weight_decay" and (name == "AdamW" or not value)
+        if value != default and not accepted:
             raise ModelRefused(
                 f"{name}({option}={value!r}) is not supported on the parameter servers: leave {option} out"
             )
-    if name.lower() == "adagrad":
-        accumulator = float(config["initial_accumulator_value"])
-        return Optimizer("adagrad", float(rate), initial_accumulator=accumulator, epsilon=float(config["epsilon"]))
-    return Optimizer(
-        "adam",
-        float(rate),
-        beta_1=float(config["beta_1"]),
-        beta_2=float(config["beta_2"]),
-        epsilon=float(config["epsilon"]),
-    )
+    return _made(name, lambda: _FROM_KERAS[name](float(rate), config))

@@ -21,10 +21,12 @@ import psutil
 import structlog
 from stretto_messages.pods import PodPing, PodPingReply
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
+from stretto_plane import Key, PlaneError
 from stretto_wire.errors import WireError
 from stretto_wire.spec import JobSpec
 
 from .bus import Bus
+from .engine.link import Access
 from .errors import CallRefused, DataError, ModelRefused, PodError
 from .identity import identity_of
 from .tracing import Tracing
@@ -60,11 +62,22 @@ class PodSettings:
     traceparent: str
     host: str = LOOPBACK
     """The host name or address at which other pods reach this one."""
+    plane_key: Path | None = None
+    """The file of the job's key: who has it reaches its parameter servers."""
+    plane_encrypted: bool = False
+    """True where connections between pods cross a network that others may read."""
 
     @property
     def index(self) -> int:
         """The n of ``worker-<n>`` or ``ps-<n>``."""
         return int(self.pod.rpartition("-")[2])
+
+    @property
+    def plane_address(self) -> str:
+        """The address at which a parameter server listens: a socket in the pod's folder where pods share a machine."""
+        if self.host == LOOPBACK and self.pod_folder is not None:
+            return f"unix:{self.pod_folder}/plane.sock"
+        return f"{self.host}:0"
 
     @property
     def threads(self) -> int:
@@ -117,7 +130,19 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         pod_folder=Path(own) if own else None,
         traceparent=environment.get("TRACEPARENT", ""),
         host=environment.get("STRETTO_POD_HOST") or LOOPBACK,
+        plane_key=file("PLANE_KEY"),
+        plane_encrypted=environment.get("STRETTO_PLANE_ENCRYPTED", "off") == "required",
     )
+
+
+def access_of(settings: PodSettings) -> Access:
+    """Read the job's key, by which its pods know each other. Raises PodError."""
+    if settings.plane_key is None:
+        raise PodError("STRETTO_PLANE_KEY is not set; the actuator lays the job's key into each pod's files")
+    try:
+        return Access(Key.load(settings.plane_key), settings.plane_encrypted)
+    except (OSError, ValueError, PlaneError) as error:
+        raise PodError(f"STRETTO_PLANE_KEY = {str(settings.plane_key)!r} cannot be used: {error}") from None
 
 
 def take_secrets(environment: MutableMapping[str, str]) -> None:
@@ -177,6 +202,7 @@ class Pod:
         self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
         identity = identity_of(settings.nats_credentials, settings.nats_ca)
         self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
+        self.access = access_of(settings)
         self._report_interval_s = REPORT_INTERVAL_S
         self._ready = False
         self._address = ""

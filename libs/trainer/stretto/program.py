@@ -42,13 +42,13 @@ def build_program(pod: Pod) -> Program:
         seed=pod.settings.spec.dataset.seed,
     )
     log.info(
-        "TensorFlow imported in %.2f s, graphs in %.2f s, %s built in %.2f s: %d dense parameters, rows of %d floats",
+        "TensorFlow imported in %.2f s, graphs in %.2f s, %s built in %.2f s: %d dense parameters, rows of %s floats",
         imported - begun,
         ready - imported,
         spec.entry,
         time.monotonic() - ready,
         program.layout.dense_size,
-        program.layout.dimension,
+        [table.dimension for table in program.layout.tables],
     )
     return program
 

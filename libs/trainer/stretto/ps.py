@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
@@ -34,15 +33,14 @@ from stretto_messages.pods import (
     TakeBuckets,
     TakeBucketsReply,
 )
+from stretto_messages.values import BUCKETS, SLICES
+from stretto_parameters import Applied
 
+from .engine import Operations, ParameterServer, move
+from .engine.layout import I64
 from .errors import ImageDamaged, LayoutError, StrettoError
+from .exports import Exports
 from .pod import EXIT_OK, Pod, run_pod
-from .program import build_program
-
-if TYPE_CHECKING:
-    from .engine import Control, Layout, ParameterServer
-    from .engine.control import Applied
-    from .engine.layout import I64
 
 log = logging.getLogger("stretto.ps")
 
@@ -62,17 +60,15 @@ class Agent:
         self._report_next_s = 0.0
 
     def run(self) -> int:
-        """Serve until asked to leave. The model is built only for its layout, which is the same in every pod."""
+        """Serve until asked to leave. The first worker, another server or an image gives the layout."""
         settings = self._pod.settings
-        layout = build_program(self._pod).layout
-        from .engine import ParameterServer
-        from .exports import Exports
-
-        self._layout: Layout = layout
-        # the number is fixed for life while the cores may grow in place: the limit from outside is the one that binds
-        threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
-        self._server: ParameterServer = ParameterServer(settings.index, layout, f"{settings.host}:0", threads)
-        self._control: Control = self._server.control
+        self._server = ParameterServer(
+            settings.index,
+            address=settings.plane_address,
+            key=self._pod.access.key,
+            encrypted=self._pod.access.encrypted,
+        )
+        self._control: Operations = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
         self._importing = threading.Lock()
@@ -97,12 +93,11 @@ class Agent:
     # --- ownership ----------------------------------------------------------------------------------------
 
     def _columns(self, buckets: Iterable[int], slices: Iterable[int]) -> list[int]:
-        columns = [*buckets, *(self._layout.buckets + s for s in slices)]
-        wrong = [c for c in buckets if c >= self._layout.buckets] + [s for s in slices if s >= self._layout.slices]
+        columns = [*buckets, *(BUCKETS + s for s in slices)]
+        wrong = [c for c in buckets if c >= BUCKETS] + [s for s in slices if s >= SLICES]
         if wrong:
             raise LayoutError(
-                f"bucket or slice {wrong[0]} does not exist: there are {self._layout.buckets} buckets and "
-                f"{self._layout.slices} slices"
+                f"bucket or slice {wrong[0]} does not exist: there are {BUCKETS} buckets and {SLICES} slices"
             )
         return sorted(columns)
 
@@ -121,8 +116,8 @@ class Agent:
         own = self._control.own().tolist()
         return GetOwnershipReply(
             job=self._job,
-            buckets=tuple(own[: self._layout.buckets]),
-            slices=tuple(own[self._layout.buckets :]),
+            buckets=tuple(own[:BUCKETS]),
+            slices=tuple(own[BUCKETS:]),
             bucket_rows=tuple(self._control.sizes().tolist()),
             applied_samples=self._applied_samples(),
             image_bytes=self._exports.room_bytes(),
@@ -161,7 +156,7 @@ class Agent:
             for shard, record in rows.items():
                 far.setdefault((shard, int(record[column])), []).append(column)
         applied = AppliedBooks(
-            columns_total=self._layout.columns,
+            columns_total=BUCKETS + SLICES,
             columns=tuple(
                 ColumnBooks(columns=tuple(columns), samples=samples, fingerprint=f"{prints % 2**64:016x}")
                 for (samples, prints), columns in counted.items()
@@ -194,7 +189,7 @@ class Agent:
             applied_samples=self._applied_samples(),
             skipped_repeats=stats.repeated_samples,
             rejected_pushes=stats.rejected,
-            owns_dense=bool((own[self._layout.buckets :] != 0).any()),
+            owns_dense=bool((own[BUCKETS:] != 0).any()),
             rows=self._control.categories(),
             checksum=f"{self._control.checksum():016x}" if request.checksum else "",
             applied=applied,
@@ -220,7 +215,7 @@ class Agent:
                 update_time_s=max(0.0, seconds) / max(1, updates),
                 applied_samples_total=self._applied_samples(),
                 categories=self._control.categories(),
-                buckets=int((self._control.own()[: self._layout.buckets] != 0).sum()),
+                buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
                 memory_used_bytes=used.memory_bytes,
@@ -314,8 +309,6 @@ class Move:
         return ""
 
     def _run(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> None:
-        from .engine import move
-
         error = None
         try:
             for step in move(self._server, {m.bucket: m.source for m in moves}, addresses):

@@ -87,6 +87,7 @@ class Worker:
                     self.program.layout,
                     servers,
                     worker=self._pod.settings.index,
+                    access=self._pod.access,
                     refresh_servers=self._servers.known,
                     patience_s=_PATIENCE_S,
                 )
@@ -218,7 +219,7 @@ class Worker:
                     self._leases.drop()
         self._meter.idle()
 
-    def _pull(self, keys: KeyBatch) -> tuple[F32, F32, F32]:
+    def _pull(self, keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
         if self._parameters is None:
             raise BusError("the worker is not connected to the parameter servers yet; ask again")
         deadline_s = time.monotonic() + _PULL_AGAIN_S

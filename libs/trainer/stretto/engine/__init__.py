@@ -1,33 +1,41 @@
-"""The parameter-server engine: layout, servers, clients, live migration and checkpoint images."""
+"""The parameter-server engine: servers, clients, live migration and checkpoint images."""
+
+from stretto_plane import Key
 
 from .checkpoint import Exported, PsImage, export_image, image_bytes, load_image
 from .client import FINISHED, Parameters, Pulled, PushResult
-from .control import Applied, Control, Stats, WorkerSeen
-from .layout import KeyBatch, Layout, Optimizer
+from .codec import ServerStats, WorkerSeen
+from .control import Control
+from .layout import KeyBatch, Layout, Table, one_table
+from .link import Access
 from .migration import MoveStep, move
+from .operations import Operations
 from .ownership import Own, owners
 from .server import ParameterServer
 
 __all__ = [
     "FINISHED",
-    "Applied",
+    "Access",
     "Control",
     "Exported",
+    "Key",
     "KeyBatch",
     "Layout",
     "MoveStep",
-    "Optimizer",
+    "Operations",
     "Own",
     "ParameterServer",
     "Parameters",
     "PsImage",
     "Pulled",
     "PushResult",
-    "Stats",
+    "ServerStats",
+    "Table",
     "WorkerSeen",
     "export_image",
     "image_bytes",
     "load_image",
     "move",
+    "one_table",
     "owners",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from stretto_parameters import Code
 
 from ..errors import (
     BatchMisaligned,
@@ -18,26 +19,29 @@ from ..errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from .graph import APPLIED, GAP, MISALIGNED, NOT_OWNED, STALE
-from .layout import F32, I64, KeyBatch, Layout
+from . import protocol
+from .layout import F32, I64, U64, Bools, KeyBatch, Layout
+from .link import Access, Link
 from .ownership import Own
+from .protocol import Kind
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
-from .state import state_length
 
 _BACKOFF_SHARE = 0.2
 """Pause before a push is repeated, as a share of the time since its first rejection."""
 _BACKOFF_MOST_S = 0.5
 FINISHED = 2**62  # the progress of a shard whose records were deleted
+_NOTHING: F32 = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The pulled parameters: rows [n, dimension] in the order of the key batch, dense [dense_size], state [state_size].
+    """The pulled parameters: rows [n, dimension] of each table in the order of its keys, dense [dense_size], and the
+    state [state_size].
 
     seconds: duration of the whole pull. rows_seconds: the share of the rows, by bytes (both travel together).
     """
 
-    rows: F32
+    rows: tuple[F32, ...]
     dense: F32
     state: F32
     seconds: float
@@ -62,7 +66,7 @@ class PushResult:
 class Parameters:
     """The parameters of a job, as one worker sees them.
 
-    servers: id -> "host:port". worker: the n of pod `worker-<n>`. refresh_servers: returns the current servers; called
+    servers: id -> address. access: the key of the job. worker: the n of pod `worker-<n>`. refresh_servers: returns the current servers; called
     when the route turns out to be outdated. timeout_s: limit of one operation on one server. patience_s: how long
     columns may be without an owner before `OwnershipUnknown`.
 
@@ -75,6 +79,7 @@ class Parameters:
         servers: dict[int, str],
         *,
         worker: int,
+        access: Access,
         refresh_servers: Callable[[], dict[int, str]] | None = None,
         timeout_s: float = 20.0,
         patience_s: float = 60.0,
@@ -82,13 +87,12 @@ class Parameters:
         self.layout = layout
         self.worker = worker
         self._patience_s = patience_s
-        self._routes = Routes(layout, refresh_servers, timeout_s, patience_s)
-        self._pool = self._routes.pool
+        self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
         self._pulls = ThreadPoolExecutor(4, thread_name_prefix="pull")
         self.connect(servers, wait=True)
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
-        """Make `servers` the ones in use. New ones are opened and warmed in a thread while training goes on.
+        """Make `servers` the ones in use. New ones are opened in a thread while training goes on.
 
         Servers that left the list are dropped as soon as they own nothing.
         """
@@ -110,10 +114,10 @@ class Parameters:
         extra = self._state(state)
         deadline = time.monotonic() + self._patience_s
         while True:
-            answers = self._routes.on_all(lambda link: link.seed(values, extra))
-            slices = self.layout.slices
-            own = {s: a[slices:][self.layout.buckets :] for s, a in answers.items()}
-            seeded = [((own[s] != Own.NOT_MINE) & (a[:slices] == 1)) for s, a in answers.items()]
+            answers: dict[int, tuple[I64, I64]] = self._routes.call_all("seed", values, extra)
+            seeded = [
+                (own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()
+            ]
             if np.any(seeded, axis=0).all():
                 return
             if time.monotonic() > deadline:
@@ -123,10 +127,10 @@ class Parameters:
     def _state(self, state: F32 | None) -> F32:
         size = self.layout.state_size
         if state is None:
-            return np.zeros(state_length(self.layout), np.float32)
+            return np.zeros(size, np.float32)
         if state.shape != (size,):
             raise LayoutError(f"state has shape {state.shape}, the layout wants ({size},)")
-        return state if size else np.zeros(1, np.float32)
+        return state
 
     def begin_pull(self, keys: KeyBatch) -> Future[Pulled]:
         """Run `pull` in a thread, to overlap it with the step before."""
@@ -136,33 +140,30 @@ class Parameters:
         """Read the current rows of the keys and the whole dense vector. Raises ServerLost, OwnershipUnknown."""
         begun = time.perf_counter()
         layout = self.layout
-        rows = layout.initial_rows(keys.stored)
-        dense = np.empty((layout.slices, layout.slice_length), np.float32)
         while True:
             route = self._routes.current()
-            chosen = _keys_by_server(route, keys)
-            answers = self._routes.gather(
-                {
-                    server: self._pool.submit(
-                        part.link.pull,
-                        np.concatenate([np.where(part.buckets, keys.counts, 0), part.slices]),
-                        keys.stored[chosen[server]],
-                    )
-                    for server, part in route.parts.items()
-                }
-            )
-            if all((answers[s][3][part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
+            chosen = {server: _chosen(part.buckets, keys) for server, part in route.parts.items()}
+            requests: dict[int, tuple[Link, Kind, Sequence[Any]]] = {
+                server: (part.link, Kind.PULL, protocol.pull_request(part.slices, _keys_at(keys, chosen[server])))
+                for server, part in route.parts.items()
+            }
+            answers = {s: protocol.read_pulled(layout, parts) for s, parts in self._routes.ask(requests).items()}
+            if all((answers[s].own[part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
                 break
             self._routes.refresh()
-        state = np.zeros(0, np.float32)
+        tables = zip(layout.tables, keys.tables, strict=True)
+        rows = tuple(np.empty((len(of), table.dimension), np.float32) for table, of in tables)
+        dense = np.empty((layout.slices, layout.slice_length), np.float32)
+        state = _NOTHING
         for server, part in route.parts.items():
-            deltas, slices, extra, _ = answers[server]
-            rows[chosen[server]] += deltas
-            dense[part.slices] = slices
+            for table, given, at in zip(rows, answers[server].rows, chosen[server], strict=True):
+                table[at] = given
+            dense[part.slices] = answers[server].slices
             if layout.state_size and part.claim[layout.buckets]:
-                state = extra
+                state = answers[server].state
         seconds = time.perf_counter() - begun
-        share = rows.nbytes / max(1, rows.nbytes + dense.nbytes)
+        row_bytes = sum(table.nbytes for table in rows)
+        share = row_bytes / max(1, row_bytes + dense.nbytes)
         return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
 
     # --- push ---------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class Parameters:
     def push(
         self,
         keys: KeyBatch,
-        row_gradients: F32,
+        row_gradients: Sequence[F32],
         dense_gradient: F32,
         *,
         shard: int,
@@ -182,6 +183,7 @@ class Parameters:
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
+        row_gradients: of each table, [keys, dimension].
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
         generation: the generation of the servers when the shard was requested. Under a later one nothing is sent:
@@ -207,24 +209,22 @@ class Parameters:
                     f"push of shard {shard} attempt {attempt} samples {start}..{stop}: parameter servers were lost and "
                     "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
                 )
-            chosen = _keys_by_server(route, keys)
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
-            answers = self._routes.gather(
+            gradients = (row_gradients, slices, delta)
+            answers = self._routes.ask(
                 {
-                    server: self._pool.submit(
-                        self._push_part, part, claims[server], chosen[server], head, keys, row_gradients, slices, delta
-                    )
+                    server: (part.link, Kind.PUSH, self._push_part(part, claims[server], head, keys, gradients))
                     for server, part in route.parts.items()
                     if claims[server].any()
                 }
             )
             for server, answer in answers.items():
-                code = int(answer[0])
-                update_seconds = max(update_seconds, int(answer[2]) / 1e6)
-                if code == APPLIED:
+                code, columns, spent_s = protocol.read_push_answer(answer)
+                update_seconds = max(update_seconds, spent_s)
+                if code is Code.APPLIED:
                     pending &= ~claims[server]
-                    applied += int(answer[1])
-                elif code != NOT_OWNED:
+                    applied += columns
+                elif code is not Code.NOT_OWNED:
                     raise _refusal(code, server, shard, attempt, start, stop)
             if not pending.any():
                 return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
@@ -239,25 +239,17 @@ class Parameters:
             self._routes.refresh()
 
     def _push_part(
-        self,
-        part: Part,
-        claim: Any,
-        chosen: Any,
-        head: I64,
-        keys: KeyBatch,
-        row_gradients: F32,
-        slices: F32,
-        delta: F32,
-    ) -> I64:
+        self, part: Part, claim: Bools, head: I64, keys: KeyBatch, gradients: tuple[Sequence[F32], F32, F32]
+    ) -> list[Any]:
+        """Return the parts of a push to one server. gradients: of rows, of slices, and the state's delta."""
+        rows, slices, delta = gradients
         buckets = self.layout.buckets
-        if not np.array_equal(claim, part.claim):  # a retry: some columns of this server have it already
-            owner = np.repeat(claim[:buckets], keys.counts)
-            chosen = np.flatnonzero(owner)
-        full_head = np.concatenate([head, claim, np.where(claim[:buckets], keys.counts, 0)])
+        chosen = _chosen(claim[:buckets], keys)
         ids: Any = np.flatnonzero(claim[buckets:])
         if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
             ids = slice(int(ids[0]), int(ids[-1]) + 1)
-        return part.link.push(full_head, keys.stored[chosen], row_gradients[chosen], slices[ids], delta)
+        of_rows = [np.ascontiguousarray(given[at], np.float32) for given, at in zip(rows, chosen, strict=True)]
+        return protocol.push_request(head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta)
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -266,18 +258,13 @@ class Parameters:
 
         The call raises the fence to `attempt` on every server: pushes of lower attempts are refused from then on.
         """
-        head = np.array([shard, attempt], np.int64)
-        columns = self.layout.columns
         deadline = time.monotonic() + self._patience_s
         while True:
             self._routes.current()
-            answers = self._routes.on_all(lambda link: link.progress(head))
-            offsets = np.full(columns, -1, np.int64)
-            for answer in answers.values():
-                done = answer[0]
-                own = answer[1 : 1 + columns]
-                record = answer[1 + columns :]
-                seen = np.where(done == 1, FINISHED, record[:columns])
+            answers = self._routes.call_all("progress", shard, attempt)
+            offsets = np.full(self.layout.columns, -1, np.int64)
+            for is_finished, own, record in answers.values():
+                seen = FINISHED if is_finished else record[: self.layout.columns]
                 # between two steps of a move two servers have the column: the new owner is ahead
                 offsets = np.where(own != Own.NOT_MINE, np.maximum(offsets, seen), offsets)
             if (offsets >= 0).all():
@@ -289,28 +276,33 @@ class Parameters:
 
     def forget(self, shards: Iterable[int]) -> None:
         """Delete the progress records of finished shards on all servers (about 0.6 kB each); a mark stays."""
-        ids = np.fromiter(shards, np.int64)
-        if len(ids):
-            self._routes.on_all(lambda link: link.finish(ids))
+        ids = [int(shard) for shard in shards]
+        if ids:
+            self._routes.call_all("finish", ids)
 
     def close(self) -> None:
         self._pulls.shutdown(wait=False, cancel_futures=True)
         self._routes.close()
 
 
-def _keys_by_server(route: Route, keys: KeyBatch) -> dict[int, Any]:
-    """Return server -> its keys in the batch: a slice (no copy) if its buckets are adjacent, else an index."""
-    ends = np.cumsum(keys.counts)
-    chosen: dict[int, Any] = {}
-    for server, part in route.parts.items():
-        held = np.flatnonzero(part.buckets)
-        if not len(held):
-            chosen[server] = slice(0, 0)
-        elif held[-1] - held[0] + 1 == len(held):
-            chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
+def _chosen(buckets: Bools, keys: KeyBatch) -> list[Any]:
+    """Return the keys of these buckets in each table: a slice (no copy) if they are adjacent, else an index."""
+    held = np.flatnonzero(buckets)
+    if not len(held):
+        return [slice(0, 0)] * len(keys.tables)
+    adjacent = held[-1] - held[0] + 1 == len(held)
+    chosen: list[Any] = []
+    for table in keys.tables:
+        if adjacent:
+            begin = int(table.counts[: held[0]].sum())
+            chosen.append(slice(begin, begin + int(table.counts[held[0] : held[-1] + 1].sum())))
         else:
-            chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
+            chosen.append(np.flatnonzero(np.repeat(buckets, table.counts)))
     return chosen
+
+
+def _keys_at(keys: KeyBatch, chosen: Sequence[Any]) -> list[U64]:
+    return [table.stored[at] for table, at in zip(keys.tables, chosen, strict=True)]
 
 
 class _Backoff:
@@ -332,19 +324,21 @@ class _Backoff:
         self._pause_s = min(2 * self._pause_s, longest_s, _BACKOFF_MOST_S)
 
 
-def _check_push(layout: Layout, keys: KeyBatch, row_gradients: F32, start: int, stop: int) -> None:
+def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], start: int, stop: int) -> None:
     """Raise LayoutError for a push that no server could apply."""
     if not 0 <= start < stop:
         raise LayoutError(f"push of samples {start}..{stop}: wanted 0 <= start < stop")
-    if row_gradients.shape != (len(keys), layout.dimension):
-        raise LayoutError(f"row gradients have shape {row_gradients.shape}, wanted {(len(keys), layout.dimension)}")
+    found = [tuple(given.shape) for given in row_gradients]
+    wanted = [(len(of), table.dimension) for table, of in zip(layout.tables, keys.tables, strict=True)]
+    if found != wanted:
+        raise LayoutError(f"row gradients have shapes {found[:8]}, wanted {wanted[:8]}, one array for each table")
 
 
-def _refusal(code: int, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:
+def _refusal(code: Code, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:
     what = f"ps-{server} refused shard {shard} attempt {attempt} samples {start}..{stop}"
-    if code == STALE:
+    if code is Code.STALE:
         return StaleAttempt(f"{what}: a higher attempt holds the shard, or it is finished; drop it and ask for another")
-    if code == GAP:
+    if code is Code.GAP:
         return ProgressGap(f"{what}: samples before {start} are missing there; resume at progress({shard})")
-    assert code == MISALIGNED
+    assert code is Code.MISALIGNED
     return BatchMisaligned(f"{what}: applied up to the middle of it; replay with the batch boundaries used before")

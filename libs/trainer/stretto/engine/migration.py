@@ -15,10 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
+from stretto_messages.values import BUCKETS
+from stretto_parameters import InputRefused, StoreFull
 
 from ..errors import MigrationError, StrettoError
-from .control import Control, RawBucket
+from .control import Control
 from .layout import I64, Layout
+from .link import Access
+from .operations import Operations
 from .ownership import Own
 from .server import ParameterServer
 
@@ -28,8 +32,8 @@ _OTHERS_FREEZE_S = 10.0
 _SLOW_ASKED = 4
 _SLOW_ANSWER_S = 0.1
 _GROUP_BYTES = 16 << 20
-"""A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests has hardly any CPU, and training creeps
-as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
+"""A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before, has
+hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
 Meanwhile it has no pushes to apply, which would take most of its CPU."""
 
 
@@ -37,7 +41,7 @@ Meanwhile it has no pushes to apply, which would take most of its CPU."""
 class MoveStep:
     """A group of columns that has changed its owner.
 
-    frozen_seconds: how long pushes to the group were rejected. moved_bytes: raw slots, empty ones included. done,
+    frozen_seconds: how long pushes to the group were rejected. moved_bytes: rows with their keys, and slices. done,
     total: numbers of columns.
     """
 
@@ -67,7 +71,6 @@ def move(
 
     Raises MigrationError or ServerLost; the current group is then returned to its source, if that still answers.
     """
-    layout = server.layout
     here = server.control
     here.set_own([c for c, s in sources.items() if s == server.index], Own.MINE, Own.FROZEN)
     here_before = here.own()
@@ -75,9 +78,11 @@ def move(
     unknown = {s for s in todo.values() if s not in addresses}
     if unknown:
         raise MigrationError(f"no address for source servers {sorted(unknown)}; pass those of all parameter servers")
+    access = Access(server.key, server.encrypted)
+    known = here.layout if here.knows_layout else None
     with ExitStack() as stack:
         there = {
-            s: stack.enter_context(Control(layout, addresses[s], s))
+            s: stack.enter_context(Control(known, addresses[s], s, access=access))
             for s in sorted({*sources.values()} - {server.index})
         }
         for source in there.values():
@@ -86,18 +91,20 @@ def move(
             if taken:
                 source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
             _empty_leftovers(source)
-            if not _is_slow(source):
-                _warm_source(source)
             here.finish(source.finished())
         _empty_leftovers(here)
-        _warm(here)
-        groups = _groups(layout, todo)
+        groups = _groups(todo)
         done = 0
-        bytes_of = {s: control.raw_sizes() * layout.row_bytes for s, control in there.items()}
+        bytes_of = {s: control.raw_sizes() * _row_bytes(here.layout) for s, control in there.items()}
+        frozen_s: dict[int, float] = {}  # source -> how long its last group was frozen
         while groups:
             source = there[groups[0][0]]
-            columns = _take(groups, bytes_of[source.server], _GROUP_BYTES if _is_slow(source) else 0)
+            slow = frozen_s.get(source.server, 0.0) > _SLOW_ANSWER_S or _is_slow(source)
+            columns = _take(groups, bytes_of[source.server], _GROUP_BYTES if slow else 0)
+            if not here.knows_layout and (layout := source.layout) is not None:
+                server.adopt(layout)
             moved_bytes, frozen_seconds = _move_group(here, source, columns)
+            frozen_s[source.server] = frozen_seconds
             done += len(columns)
             yield MoveStep(columns, source.server, moved_bytes, frozen_seconds, done, len(todo))
             if groups:
@@ -105,6 +112,11 @@ def move(
         for source in there.values():
             _empty_leftovers(source)
             here.finish(source.finished())
+
+
+def _row_bytes(layout: Layout) -> int:
+    """Return the bytes of the widest table's row, for an estimate of what a bucket takes."""
+    return max((layout.row_bytes(number) for number in range(len(layout.tables))), default=0)
 
 
 def _is_slow(source: Control) -> bool:
@@ -131,48 +143,23 @@ def _take(groups: list[tuple[int, tuple[int, ...]]], bytes_of: I64, most_bytes: 
     return tuple(columns)
 
 
-def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
+def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
     """Group the columns: dense slices first, one group per source; then single buckets, the sources taking turns."""
     groups: list[tuple[int, tuple[int, ...]]] = []
     for source in sorted(set(sources.values())):
-        slices = tuple(sorted(c for c, s in sources.items() if s == source and c >= layout.buckets))
+        slices = tuple(sorted(c for c, s in sources.items() if s == source and c >= BUCKETS))
         if slices:
             groups.append((source, slices))
     turn: dict[int, int] = {}
     buckets: list[tuple[int, int, int]] = []
     for column, source in sorted(sources.items()):
-        if column < layout.buckets:
+        if column < BUCKETS:
             turn[source] = turn.get(source, 0) + 1
             buckets.append((turn[source], source, column))
     return groups + [(source, (column,)) for _, source, column in sorted(buckets)]
 
 
-def _warm(here: Control) -> None:
-    """Run each operation once: a first run costs tens of milliseconds, too long while a column is frozen."""
-    layout = here.layout
-    none = np.zeros(0, np.int64)
-    no_shards = np.zeros((0, layout.columns + 2), np.int64)
-    zeros = np.zeros(layout.columns, np.int64)
-    here.set_own((), Own.MINE, Own.NOT_MINE)
-    here.workers()
-    here.import_slices(here.export_slices(none))
-    here.merge_columns((), none, no_shards, zeros, zeros)
-    spare = np.flatnonzero(here.own()[: layout.buckets] == Own.NOT_MINE)
-    if len(spare):
-        here.import_bucket(int(spare[0]), RawBucket.empty(layout))
-
-
-def _warm_source(source: Control) -> None:
-    """Run the source's operations once, for the same reason."""
-    source.set_own((), Own.MINE, Own.NOT_MINE)
-    source.workers()
-    source.export_bucket(0, 0)
-    source.records()
-    source.applied()
-    source.export_slices(np.zeros(0, np.int64))
-
-
-def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
+def _move_group(here: Operations | Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
@@ -184,10 +171,12 @@ def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tup
                 f"(states {states.tolist()[:8]}); the copy is dropped: plan the move anew"
             )
         here.set_own(columns, Own.MINE, Own.NOT_MINE)
-    except StrettoError:
+    except (StrettoError, InputRefused, StoreFull) as error:
         # the copy has no owner and does no harm; the source continues
         source.set_own(columns, Own.MINE, Own.FROZEN)
-        raise
+        if isinstance(error, StrettoError):
+            raise
+        raise MigrationError(f"columns {columns[:8]} of ps-{source.server} do not fit here: {error}") from error
     frozen_seconds = time.perf_counter() - begun
     source.set_own(columns, Own.NOT_MINE, Own.FROZEN)  # its rows are dropped when all have moved
     return moved_bytes, frozen_seconds
@@ -210,35 +199,32 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
         time.sleep(_POLL_S)
 
 
-def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
+def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...]) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes."""
-    layout = here.layout
     moved_bytes = 0
-    slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
+    slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
     if len(slices):
         raw_slices = source.export_slices(slices)
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
     for column in columns:
-        if column < layout.buckets:
+        if column < BUCKETS:
             raw = source.export_bucket(column)
             here.import_bucket(column, raw)
-            moved_bytes += raw.nbytes
-    shards, records = source.records()
-    applied = source.applied()
-    here.merge_columns(columns, shards, records, applied.samples, applied.fingerprints)
+            moved_bytes += sum(table.nbytes for table in raw)
+    here.merge_columns(columns, source.all_progress())
     return moved_bytes
 
 
-def _empty_leftovers(control: Control) -> None:
+def _empty_leftovers(control: Operations | Control) -> None:
     """Empty the buckets that are not owned but hold rows, left by a move that broke off."""
     sizes = control.raw_sizes()
     own = control.own()
-    for bucket in np.flatnonzero((own[: control.layout.buckets] == Own.NOT_MINE) & (sizes > 0)):
-        control.import_bucket(int(bucket), RawBucket.empty(control.layout))
+    for bucket in np.flatnonzero((own[:BUCKETS] == Own.NOT_MINE) & (sizes > 0)):
+        control.drop_bucket(int(bucket))
 
 
-def _await_steps(here: Control, source: Control, wait_s: float, active_s: float) -> None:
+def _await_steps(here: Operations | Control, source: Control, wait_s: float, active_s: float) -> None:
     """Wait until every active worker had a push accepted here, at most wait_s.
 
     The source is asked only once, because it may be overloaded.

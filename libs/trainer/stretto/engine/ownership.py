@@ -1,4 +1,4 @@
-"""The states of a column at a server, and the owners that follow from them.
+"""The owners that follow from the states of a column at all servers.
 
 Nothing here decides where a column should be: the actuator plans that (``stretto_core.actuator.placement``).
 """
@@ -6,19 +6,11 @@ Nothing here decides where a column should be: the actuator plans that (``strett
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 
 import numpy as np
+from stretto_parameters import Own
 
 from .layout import I64
-
-
-class Own(IntEnum):
-    """The state of one column at one server."""
-
-    NOT_MINE = 0
-    MINE = 1
-    FROZEN = 2  # mine and readable, but every push to it is rejected: it is being moved or copied
 
 
 def owners(own: Mapping[int, I64], columns: int) -> I64:
@@ -32,3 +24,6 @@ def owners(own: Mapping[int, I64], columns: int) -> I64:
         for server, vector in own.items():
             route[vector == state] = server
     return route
+
+
+__all__ = ["Own", "owners"]

@@ -2,97 +2,53 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from ..errors import OwnershipUnknown, ServerBusy, ServerLost
-from .graph import (
-    PUSH_HEAD,
-    build_finish,
-    build_progress,
-    build_pull,
-    build_push,
-    build_seed,
-)
-from .layout import I64, Layout
-from .link import Link
+from . import codec
+from .layout import I64, Bools, Layout
+from .link import Access, Link, Pending
 from .ownership import Own, owners
-from .state import DEVICE, build_state, read, state_length
+from .protocol import Kind
 
 FIRST_BACKOFF_S = 0.002
 LAST_BACKOFF_S = 0.05
-_PROBE_EVERY_S = 1.0
 
-
-class WorkerLink(Link):
-    """The worker's operations on one server. `warm` makes the first real step as fast as the others."""
-
-    def __init__(self, layout: Layout, graph: WorkerGraph, server: int, address: str, timeout_s: float) -> None:
-        super().__init__(graph.graph, server, address, timeout_s)
-        self._layout = layout
-        self.pull = self.callable(graph.pull[1], graph.pull[0])
-        self.push = self.callable(graph.push[1], graph.push[0])
-        self.seed = self.callable(graph.seed[1], graph.seed[0])
-        self.progress = self.callable(graph.progress[1], graph.progress[0])
-        self.finish = self.callable(graph.finish[1], graph.finish[0])
-        self.own = self.callable(graph.own, [])
-
-    def warm(self) -> None:
-        layout = self._layout
-        none = np.zeros(0, np.int64)
-        head = np.zeros(len(PUSH_HEAD) + layout.columns + layout.buckets, np.int64)
-        rows = np.zeros((0, layout.dimension), np.float32)
-        slices = np.zeros((0, layout.slice_length), np.float32)
-        self.own()
-        self.pull(np.zeros(layout.buckets, np.int64), none)
-        self.push(head, none, rows, slices, np.zeros(state_length(layout), np.float32))
-        self.progress(np.zeros(2, np.int64))
-        self.finish(none)
-
-
-class WorkerGraph:
-    """The graph of a worker's operations, built once and run on every server."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.graph = tf.Graph()
-        with self.graph.as_default(), tf.device(DEVICE):
-            state = build_state(layout)
-            self.pull = build_pull(state)
-            self.push = build_push(state)
-            self.seed = build_seed(state)
-            self.progress = build_progress(state)
-            self.finish = build_finish(state)
-            self.own = read(state.own)
+Request = tuple[Kind, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The columns of one server, as the worker last read them."""
+    """The columns of one server, as the worker last read them. slices: ids."""
 
-    link: WorkerLink
-    buckets: Any  # bool [buckets]
-    slices: I64  # ids
-    claim: Any  # bool [columns]
+    link: Link
+    buckets: Bools
+    slices: I64
+    claim: Bools
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    owner: I64  # [columns] server id
-    frozen: Any  # bool [columns] moving to another server: a push would be rejected
+    """The owner of each column [columns], those that are moving, and each server's part.
+
+    generation: that of the servers, see `Routes`.
+    """
+
+    owner: I64
+    frozen: Bools
     parts: dict[int, Part]
-    generation: int  # of the servers, see `Routes`
+    generation: int
 
 
 class Routes:
-    """Sessions on all servers, and the route: the owner of each column, as last read. Thread-safe.
+    """Links to all servers, and the route: the owner of each column, as last read. Thread-safe.
 
     The arguments are those of `Parameters`. `generation` rises with the first route after a server was lost: the
     servers may then hold an earlier state, restored from a checkpoint.
@@ -101,20 +57,21 @@ class Routes:
     def __init__(
         self,
         layout: Layout,
+        access: Access,
         refresh_servers: Callable[[], dict[int, str]] | None,
         timeout_s: float,
         patience_s: float,
     ) -> None:
         self._layout = layout
+        self._access = access
         self._refresh_servers = refresh_servers
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._graph = WorkerGraph(layout)
-        self._links: dict[int, WorkerLink] = {}
-        self._opening: dict[tuple[int, str], Future[WorkerLink]] = {}
+        self._links: dict[int, Link] = {}
+        self._opening: dict[tuple[int, str], Future[Link]] = {}
         self._listed: set[int] = set()  # servers of the last list
         self._lock = threading.Lock()
-        self.pool = ThreadPoolExecutor(64, thread_name_prefix="ps")
+        self._openers = ThreadPoolExecutor(16, thread_name_prefix="open-ps")
         self._route: Route | None = None
         self._losses = 0  # servers lost so far
         self._seen_losses = 0  # those before the last route was read
@@ -123,33 +80,37 @@ class Routes:
     # --- connections --------------------------------------------------------------------------------------
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
-        """Make `servers` the ones in use. New ones are opened and warmed in a thread while training goes on.
+        """Make `servers` the ones in use. New ones are opened in a thread while training goes on.
 
         Servers that left the list are dropped as soon as they own nothing.
         """
         with self._lock:
             self._listed = set(servers)
-            opened: list[Future[WorkerLink]] = []
+            opened: list[Future[Link]] = []
             for server, address in servers.items():
                 link, key = self._links.get(server), (server, address)
                 if link is None or link.address != address:
                     # a connection that is being opened is waited for, not opened twice
                     if key not in self._opening:
-                        self._opening[key] = self.pool.submit(self._open, server, address)
+                        self._opening[key] = self._openers.submit(self._open, server, address)
                     opened.append(self._opening[key])
             self._drop_unlisted(set(self._route.parts) if self._route else set())
         if wait:
-            self.gather(dict(enumerate(opened)))
+            for future in opened:
+                try:
+                    future.result()
+                except ServerLost as lost:
+                    self._lose(lost)
+                    raise
 
     def _drop_unlisted(self, owning: set[int]) -> None:
         """Close links to servers that left the list and own nothing. Call it under the lock."""
         for server in [s for s in self._links if s not in self._listed and s not in owning]:
-            self.pool.submit(self._links.pop(server).close)
+            self._links.pop(server).close()
 
-    def _open(self, server: int, address: str) -> WorkerLink:
+    def _open(self, server: int, address: str) -> Link:
         try:
-            link = WorkerLink(self._layout, self._graph, server, address, self._timeout_s)
-            link.warm()
+            link = Link(server, address, self._access, self._layout, self._timeout_s)
         except BaseException:
             with self._lock:
                 del self._opening[server, address]
@@ -161,10 +122,12 @@ class Routes:
             if before is not None:  # a server restarted under the same number: only then does the address change
                 self._losses += 1
                 self._route = None
-                self.pool.submit(before.close)
+                before.close()
         return link
 
     def _lose(self, lost: ServerLost) -> None:
+        if isinstance(lost, ServerBusy):
+            return
         with self._lock:
             link = self._links.get(lost.server)
             self._route = None
@@ -172,37 +135,36 @@ class Routes:
                 # else the loss was counted before, or the link never was in use: a newcomer that does not answer yet
                 del self._links[lost.server]
                 self._losses += 1
-                self.pool.submit(link.close)
+                link.close()
 
-    def gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
-        """Return results by key. A server whose port refuses connections is lost at once, not after the timeout."""
-        pending = set(futures.values())
-        while pending:
-            done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
-            for future in done:
-                error = future.exception()
-                if isinstance(error, ServerLost) and not isinstance(error, ServerBusy):
-                    self._lose(error)
-                if error is not None:
-                    raise error
-            if pending and not done:
-                self._probe()
-        return {key: future.result() for key, future in futures.items()}
+    def ask(self, requests: Mapping[int, tuple[Link, Kind, Sequence[Any]]]) -> dict[int, Sequence[Any]]:
+        """Send all requests, then await all answers: server -> parts. Raises ServerLost of the first that fails."""
+        pending: dict[int, Pending] = {}
+        try:
+            for server, (link, kind, parts) in requests.items():
+                pending[server] = link.begin(kind, parts)
+            answers: dict[int, Sequence[Any]] = {}
+            while pending:
+                server = next(iter(pending))
+                answers[server] = pending.pop(server).parts()
+            return answers
+        except ServerLost as lost:
+            self._lose(lost)
+            raise
+        finally:
+            for left in pending.values():
+                left.drop()
 
-    def _probe(self) -> None:
-        for link in list(self._links.values()):
-            host, _, port = link.address.rpartition(":")
-            try:
-                socket.create_connection((host, int(port)), timeout=_PROBE_EVERY_S).close()
-            except ConnectionRefusedError as error:
-                lost = ServerLost(link.server, link.address, "connection refused")
-                self._lose(lost)
-                raise lost from error
-            except OSError:
-                continue  # slow is not dead: the operation's own timeout decides
+    def on_all(self, kind: Kind, parts: Sequence[Any]) -> dict[int, Sequence[Any]]:
+        """Ask every server the same: server -> parts of its answer."""
+        with self._lock:
+            links = dict(self._links)
+        return self.ask({server: (link, kind, parts) for server, link in links.items()})
 
-    def on_all(self, call: Callable[[WorkerLink], Any]) -> dict[int, Any]:
-        return self.gather({s: self.pool.submit(call, link) for s, link in list(self._links.items())})
+    def call_all(self, name: str, *arguments: Any) -> dict[int, Any]:
+        """Carry out a control operation on every server: server -> result."""
+        answers = self.on_all(Kind.CALL, codec.pack([name, arguments, {}]))
+        return {server: codec.unpack(parts) for server, parts in answers.items()}
 
     # --- routing ------------------------------------------------------------------------------------------
 
@@ -213,6 +175,7 @@ class Routes:
             return self._generation
 
     def current(self) -> Route:
+        """Return the route as last read; read it if there is none."""
         return self._route or self.refresh()
 
     def refresh(self) -> Route:
@@ -220,16 +183,10 @@ class Routes:
         deadline = time.monotonic() + self._patience_s
         backoff = FIRST_BACKOFF_S
         while True:
-            if self._refresh_servers is not None:
-                servers = self._refresh_servers()
-                links = dict(self._links)
-                if set(servers) != self._listed or any(
-                    s not in links or links[s].address != a for s, a in servers.items()
-                ):
-                    self.connect(servers, wait=True)
+            self._follow_list()
             with self._lock:
                 losses = self._losses
-            own = self.on_all(lambda link: link.own())
+            own: dict[int, I64] = self.call_all("own")
             route = self._routed(own, losses)
             if route is not None:
                 return route
@@ -242,6 +199,15 @@ class Routes:
                 )
             time.sleep(backoff)
             backoff = min(2 * backoff, LAST_BACKOFF_S)
+
+    def _follow_list(self) -> None:
+        """Connect to the servers that the list names now."""
+        if self._refresh_servers is None:
+            return
+        servers = self._refresh_servers()
+        links = dict(self._links)
+        if set(servers) != self._listed or any(s not in links or links[s].address != a for s, a in servers.items()):
+            self.connect(servers, wait=True)
 
     def _routed(self, own: dict[int, I64], losses: int) -> Route | None:
         """Make the route that follows from `own` current; None if an owner or a link is missing or lost."""
@@ -261,15 +227,16 @@ class Routes:
                 parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
             self._generation += self._seen_losses != losses
             self._seen_losses = losses
-            frozen = np.stack([own[s] for s in parts])[np.searchsorted(list(parts), owner), np.arange(len(owner))]
-            self._route = Route(owner, frozen == Own.FROZEN, parts, self._generation)
+            state = np.stack([own[s] for s in parts])[np.searchsorted(list(parts), owner), np.arange(len(owner))]
+            self._route = Route(owner, state == Own.FROZEN, parts, self._generation)
             self._drop_unlisted(set(parts))
             return self._route
 
     def close(self) -> None:
+        """Close every link."""
         with self._lock:
             links = list(self._links.values())
             self._links = {}
         for link in links:
             link.close()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self._openers.shutdown(wait=False, cancel_futures=True)

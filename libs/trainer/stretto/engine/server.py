@@ -1,53 +1,138 @@
-"""A parameter server: a TensorFlow server that knows no other process, and its local control session."""
+"""A parameter server: it listens for workers and other servers of its job, and knows no other process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import tensorflow as tf
+import psutil
+from stretto_parameters import InputRefused, StoreFull
+from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
 from ..errors import LayoutError
-from .control import Control
-from .layout import Layout
-from .link import Link
+from . import codec, protocol
+from .layout import UNKNOWN, Layout
+from .operations import Operations
 from .ownership import Own
-from .state import DEVICE, build_state, initialise
+from .protocol import Kind
 
-v1: Any = tf.compat.v1
+log = logging.getLogger("stretto.engine")
+
+CONTROL = (
+    "own", "columns", "set_own", "clear", "sizes", "raw_sizes", "categories", "memory_bytes", "image_bytes", "applied",
+    "stats", "workers", "checksum", "known_layout", "export_bucket", "import_bucket", "drop_bucket", "export_slices",
+    "import_slices", "records", "all_progress", "merge_columns", "finished", "finish", "seed", "progress",
+)  # fmt: skip
+"""The operations that others may ask for."""
+
+_UNKNOWN_BYTES_MAX = 2**26
+"""The most bytes of a message while the layout, and so the size of a push, is unknown."""
 
 
 class ParameterServer:
-    """A running server with empty state; it owns no column yet.
+    """A running server; it owns no column yet.
 
-    index: the n of pod `ps-<n>`. address: port 0 takes any free port. threads: size of TensorFlow's two pools (0 = one
-    per core), fixed for the life of the process. TensorFlow's gRPC server listens on every interface, whatever
-    `address` says; other processes connect to its host.
-    The process should end by `os._exit`: a TensorFlow server cannot be stopped.
+    index: the n of pod `ps-<n>`. address: "host:port" (port 0 takes any free one) or "unix:/path". layout: None where
+    the first worker, another server or an image gives it. key: who has it may ask for everything; None: a fresh one,
+    for clients of this process (`key`). memory_bytes: the most memory that the pod may ever get.
     """
 
-    def __init__(self, index: int, layout: Layout, address: str = "127.0.0.1:0", threads: int = 0) -> None:
-        host, separator, port = address.rpartition(":")
-        if not separator or not port.isdigit():
-            raise LayoutError(f"address {address!r} is not host:port; give for example '127.0.0.1:0'")
+    def __init__(
+        self,
+        index: int,
+        layout: Layout | None = None,
+        address: str = "127.0.0.1:0",
+        *,
+        key: Key | None = None,
+        encrypted: bool = False,
+        memory_bytes: int = 0,
+    ) -> None:
         self.index = index
-        self.layout = layout
-        config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
-        self._server = tf.distribute.Server(
-            tf.train.ClusterSpec({"ps": [address]}), job_name="ps", task_index=0, config=config
-        )
-        self.address = f"{host}:{self._server.target.rpartition(':')[2]}"
-        self._initialise()
-        self.control = Control(layout, self.address, index, timeout_s=120.0, local=True)
+        self.key = key or Key.random()
+        self.encrypted = encrypted
+        self._memory_bytes = memory_bytes or psutil.virtual_memory().total
+        self.control = Operations(index, layout or UNKNOWN, self._memory_bytes)
+        self._life = secrets.token_hex(8)
+        self._answers: dict[int, Callable[[Message], tuple[int, list[Any]]]] = {
+            Kind.HELLO: self._hello,
+            Kind.PULL: self._pull,
+            Kind.PUSH: self._push,
+            Kind.CALL: self._call,
+        }
+        try:
+            self._listener = Listener(
+                address, self._handle, self.key, size_bytes_max=self._size_bytes_max(), encrypted=encrypted
+            )
+        except PlaneError as error:
+            raise LayoutError(f"address {address!r} cannot be listened on: {error}") from error
+        self.address = self._listener.address
 
-    def _initialise(self) -> None:
-        graph = tf.Graph()
-        with graph.as_default(), tf.device(DEVICE):
-            node = initialise(build_state(self.layout))
-        link = Link(graph, self.index, self.address, timeout_s=60.0)
-        link.callable(node, [])()
-        link.close()
+    @property
+    def layout(self) -> Layout:
+        """The layout of the job, or UNKNOWN."""
+        return self.control.layout
 
     def own(self, columns: Iterable[int]) -> None:
         """Own these columns, empty: the first placement of a new job."""
         self.control.set_own(columns, Own.MINE, Own.NOT_MINE)
+
+    def adopt(self, layout: Layout) -> None:
+        """Take the layout of the job. Raises InputRefused for another than is known."""
+        self.control.adopt(layout)
+        self._listener.size_bytes_max = self._size_bytes_max()
+
+    def close(self) -> None:
+        """Stop listening, and end every connection."""
+        self._listener.close()
+
+    def _size_bytes_max(self) -> int:
+        return self._memory_bytes if self.control.knows_layout else _UNKNOWN_BYTES_MAX
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _handle(self, message: Message, peer: Peer) -> tuple[int, list[Any]]:
+        """Answer one message. Whatever does not fit is answered, and changes nothing."""
+        answer = self._answers.get(message.kind)
+        try:
+            if answer is None:
+                raise InputRefused(f"a message of kind {message.kind}: of another version of Stretto?")
+            return answer(message)
+        except InputRefused as error:
+            log.warning("refused a message of %s: %s", peer, error)
+            return Kind.REFUSED, [str(error).encode()]
+        except (StoreFull, MemoryError) as error:
+            log.warning("no room for a message of %s: %s", peer, error)
+            return Kind.FULL, [str(error).encode()]
+
+    def _hello(self, message: Message) -> tuple[int, list[Any]]:
+        try:
+            asked = json.loads(bytes(message.parts[0]))
+            version, given = asked["protocol"], asked["layout"]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputRefused(f"a greeting that cannot be read: {error!r}") from error
+        if version != protocol.VERSION:
+            raise InputRefused(f"protocol = {version!r}, ps-{self.index} speaks {protocol.VERSION}: one job, one image")
+        if given is not None:
+            self.adopt(Layout.from_dict(given))
+        answer = {"protocol": protocol.VERSION, "server": self.index, "life": self._life, "pid": os.getpid()}
+        return Kind.ANSWER, [json.dumps(answer).encode()]
+
+    def _pull(self, message: Message) -> tuple[int, list[Any]]:
+        return Kind.ANSWER, protocol.pull_answer(self.control.pull(*protocol.read_pull(self.layout, message.parts)))
+
+    def _push(self, message: Message) -> tuple[int, list[Any]]:
+        return Kind.ANSWER, protocol.push_answer(*self.control.push(protocol.read_push(self.layout, message.parts)))
+
+    def _call(self, message: Message) -> tuple[int, list[Any]]:
+        name, arguments, named = codec.unpack(message.parts)
+        if name not in CONTROL:
+            raise InputRefused(f"operation {name!r} does not exist: of another version of Stretto?")
+        try:
+            result = getattr(self.control, name)(*arguments, **named)
+        except (TypeError, ValueError, AttributeError) as error:  # arguments of another kind than the operation takes
+            raise InputRefused(f"{name}: {error}") from error
+        return Kind.ANSWER, codec.pack(result)

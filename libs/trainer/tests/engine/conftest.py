@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from shipped_planner import first_columns
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 HERE = Path(__file__).parent
 
 
@@ -70,7 +69,9 @@ class Cluster:
     """Parameter servers 0..n-1 of one layout; `add` starts one more."""
 
     def __init__(self, pool, layout, count):
-        self.pool, self.layout = pool, layout
+        from stretto.engine import Access, Key
+
+        self.pool, self.layout, self.access = pool, layout, Access(Key.random())
         self.processes, self.addresses, self._controls, self._workers = {}, {}, {}, []
         for _ in range(count):
             self.add()
@@ -81,8 +82,8 @@ class Cluster:
         index = len(self.processes)
         process = self.pool.get(index)
         self.processes[index] = process
-        self.addresses[index] = process.ask("start", index=index, layout=self.layout.to_dict())["address"]
-        self._controls[index] = Control(self.layout, self.addresses[index], index)
+        self.addresses[index] = process.ask("start", index=index, key=self.access.key.pem.decode())["address"]
+        self._controls[index] = Control(self.layout, self.addresses[index], index, access=self.access)
         return index
 
     def place(self):
@@ -95,17 +96,16 @@ class Cluster:
         from stretto.engine import Parameters
 
         options.setdefault("refresh_servers", lambda: dict(self.addresses))
-        self._workers.append(Parameters(self.layout, dict(self.addresses), worker=number, **options))
+        self._workers.append(Parameters(self.layout, dict(self.addresses), worker=number, access=self.access, **options))
         return self._workers[-1]
 
     def lose(self, index):
         """Kill the process of one server."""
-        self._controls.pop(index).close()  # closing it afterwards would wait for the dead
+        self._controls.pop(index).close()
         self.pool.kill(index)
         del self.processes[index], self.addresses[index]
 
     def close(self):
-        # an open session on a server that is gone holds the interpreter's exit up for a hundred seconds
         for opened in (*self._workers, *self._controls.values()):
             opened.close()
 
@@ -131,13 +131,13 @@ class Cluster:
 
 
 class ClusterHere(Cluster):
-    """A cluster in this process, where images are taken."""
+    """A cluster in this process, where images are taken: its controls are those of the servers."""
 
     def add(self):
         from stretto.engine import ParameterServer
 
         index = len(self.processes)
-        self.processes[index] = server = ParameterServer(index, self.layout, threads=1)
+        self.processes[index] = server = ParameterServer(index, self.layout, key=self.access.key)
         self.addresses[index], self._controls[index] = server.address, server.control
         return index
 
@@ -145,6 +145,10 @@ class ClusterHere(Cluster):
         for index, columns in first_columns(self.layout, self.processes).items():
             self.processes[index].own(columns)
         return self
+
+    def close(self):
+        for opened in (*self._workers, *self.processes.values()):
+            opened.close()
 
 
 @pytest.fixture(scope="session")
@@ -170,17 +174,23 @@ def bare_cluster(ps_pool):
 
 
 @pytest.fixture
-def cluster_here():
-    """cluster_here(layout, count) -> servers in this process that own everything between them."""
+def bare_here():
+    """bare_here(layout, count) -> servers in this process that own nothing."""
     made = []
 
-    def make(layout, count=2):
-        made.append(ClusterHere(None, layout, count).place())
+    def make(layout, count):
+        made.append(ClusterHere(None, layout, count))
         return made[-1]
 
     yield make
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture
+def cluster_here(bare_here):
+    """cluster_here(layout, count) -> servers in this process that own everything between them."""
+    return lambda layout, count=2: bare_here(layout, count).place()
 
 
 @pytest.fixture
@@ -193,8 +203,9 @@ def cluster(bare_cluster):
 def start_worker(warm):
     started = []
 
-    def start(layout, addresses, worker):
-        config = {"servers": addresses, "layout": layout.to_dict(), "worker": worker}
+    def start(servers, worker):
+        key = servers.access.key.pem.decode()
+        config = {"servers": servers.addresses, "layout": servers.layout.to_dict(), "worker": worker, "key": key}
         started.append(Process(warm, "worker_process.py", config))
         return started[-1]
 

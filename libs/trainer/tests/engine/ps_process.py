@@ -5,15 +5,16 @@ import os
 import sys
 import time
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
-from stretto.engine import Layout, ParameterServer, export_image, load_image, move
+from stretto.engine import Key, ParameterServer, export_image, load_image, move
 from stretto.errors import StrettoError
 from stretto.images import ImageWriter, Part, open_image
 
 
-def start(state, index, layout, threads=0):
-    state["ps"] = ParameterServer(index, Layout.from_dict(layout), threads=threads)
+def start(state, index, key):
+    """A fresh server, as a pod starts it: the first client tells the layout."""
+    if "ps" in state:
+        state["ps"].close()
+    state["ps"] = ParameterServer(index, key=Key.of(key.encode()))
     return {"address": state["ps"].address}
 
 
@@ -42,7 +43,7 @@ def save(state, path):
     begun, before = time.perf_counter(), peak_bytes()
     with open(path, "wb") as file:
         writer = ImageWriter(file)
-        image = export_image(state["ps"].control, writer.append)
+        image = export_image(state["ps"].control, writer)
         size, digest = writer.finish(image.manifest)
     seconds = time.perf_counter() - begun
     part = Part(f"ps-{state['ps'].index}", os.path.basename(path), "", size, digest)
@@ -75,7 +76,7 @@ COMMANDS = {"start": start, "own": own, "move": move_here, "save": save, "load":
 def main():
     state = {}
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever TensorFlow prints stays out of the answers
+    os.dup2(2, 1)  # whatever is printed stays out of the answers
     for line in sys.stdin:
         command = json.loads(line)
         try:

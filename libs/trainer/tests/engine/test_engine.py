@@ -4,42 +4,50 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from stretto.engine import FINISHED, Layout, Optimizer, Own
-from stretto.engine.client import _keys_by_server
+from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table
+from stretto.engine.protocol import Kind
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
     OwnershipUnknown,
     ProgressGap,
-    ServerBusy,
     ServerLost,
     ServersReplaced,
     StaleAttempt,
 )
 from stretto_core.dispatcher import Counted, fingerprint_of, prove
+from stretto_parameters import reference
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.optimizers import Adagrad, Adam
 from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow
 
-LAYOUT = Layout(dimension=4, dense_size=50, state_size=3, seed=3)
+LAYOUT = one_table(4, 50, state_size=3, seed=3)
 
 
 def batch(layout, seed, n=40):
     rng = np.random.default_rng(seed)
-    keys = layout.index(rng.integers(0, 200, n))
-    rows = rng.normal(size=(len(keys), layout.dimension)).astype(np.float32)
+    keys = layout.index(*(rng.integers(0, 200, n) for _ in layout.tables))
+    rows = [
+        rng.normal(size=(len(of), table.dimension)).astype(np.float32)
+        for of, table in zip(keys.tables, layout.tables, strict=True)
+    ]
     return keys, rows, rng.normal(size=layout.dense_size).astype(np.float32)
 
 
-def reference(optimizer, weights, gradients):
-    """The optimiser in NumPy, gradient after gradient, from zero slots."""
+def initial_rows(layout, keys):
+    return reference.initial_weights(RowFormat.of_table(layout.tables[0]), keys.tables[0].stored)
+
+
+def after_steps(optimizer, weights, gradients):
+    """The weights after one gradient after the other, in float64."""
     w = weights.astype(np.float64)
-    a, m, v = np.full_like(w, optimizer.initial_accumulator), np.zeros_like(w), np.zeros_like(w)
+    a, m, v = np.full_like(w, 0.1), np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gradients, start=1):
-        if optimizer.kind == "adagrad":
+        if isinstance(optimizer, Adagrad):
             a += g**2
-            w -= optimizer.learning_rate * g / (np.sqrt(a) + optimizer.epsilon)
+            w -= optimizer.learning_rate * g / np.sqrt(a + optimizer.epsilon)
         else:
             m = optimizer.beta_1 * m + (1 - optimizer.beta_1) * g
             v = optimizer.beta_2 * v + (1 - optimizer.beta_2) * g**2
@@ -48,26 +56,26 @@ def reference(optimizer, weights, gradients):
     return w
 
 
-@pytest.mark.parametrize("kind", ["adagrad", "adam"])
-def test_updates_are_those_of_the_optimiser(cluster, kind):
-    layout = Layout(4, 50, 3, Optimizer(kind, learning_rate=0.1))
+@pytest.mark.parametrize("optimizer", [Adagrad(0.1), Adam(0.1)])
+def test_updates_are_those_of_the_optimiser(cluster, optimizer):
+    layout = one_table(4, 50, state_size=3, optimizer=optimizer)
     servers = cluster(layout)
     parameters = servers.worker(0)
     initial = np.linspace(-1, 1, 50).astype(np.float32)
     parameters.seed(initial, np.ones(3, np.float32))
     keys, rows, dense = batch(layout, 1)
     before = parameters.pull(keys)
-    assert (before.rows == layout.initial_rows(keys.stored)).all()
+    assert (before.rows[0] == initial_rows(layout, keys)).all()
     assert (before.dense == initial).all()
     for i in range(3):
         parameters.push(
-            keys, rows * (i + 1), dense * (i + 1), shard=1, attempt=1, start=i, stop=i + 1,
+            keys, [rows[0] * (i + 1)], dense * (i + 1), shard=1, attempt=1, start=i, stop=i + 1,
             state_delta=np.arange(3, dtype=np.float32),
         )  # fmt: skip
     after = parameters.pull(keys)
-    expected = reference(layout.optimizer, before.rows, [rows * (i + 1) for i in range(3)])
-    np.testing.assert_allclose(after.rows, expected, rtol=1e-5, atol=1e-5)
-    expected = reference(layout.optimizer, initial, [dense * (i + 1) for i in range(3)])
+    expected = after_steps(layout.optimizer, before.rows[0], [rows[0] * (i + 1) for i in range(3)])
+    np.testing.assert_allclose(after.rows[0], expected, rtol=1e-5, atol=1e-5)
+    expected = after_steps(layout.optimizer, initial, [dense * (i + 1) for i in range(3)])
     np.testing.assert_allclose(after.dense, expected, rtol=1e-5, atol=1e-5)
     assert after.state.tolist() == [1, 4, 7]
     assert sum(c.categories() for c in servers.controls()) == len(keys)
@@ -88,8 +96,8 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     # a worker that dies after it reached one of two servers
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    chosen = _keys_by_server(torn._routes.current(), keys)[1]
-    torn._push_part(part, part.claim, chosen, head, keys, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
+    gradients = (rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
+    part.link.ask(Kind.PUSH, torn._push_part(part, part.claim, head, keys, gradients))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
     assert healed.applied == LAYOUT.columns - part.claim.sum()
@@ -117,7 +125,7 @@ def test_wrong_pushes_are_refused_and_leave_no_trace(cluster):
     with pytest.raises(LayoutError, match="start < stop"):
         push(10, 10, attempt=2)
     with pytest.raises(LayoutError, match="row gradients"):
-        push(10, 20, 2, rows[:-1])
+        push(10, 20, 2, [rows[0][:-1]])
     assert parameters.progress(9, attempt=3) == 10
     with pytest.raises(StaleAttempt):
         push(10, 20, attempt=2)  # asking for progress raised the fence
@@ -150,7 +158,7 @@ def test_a_frozen_column_takes_nothing_until_it_thaws_and_the_others_do_not_wait
     assert (samples[others] == 40).all()
     assert servers.control(1).applied().samples.max() == 40
     assert not results
-    assert len(parameters.pull(keys).rows) == len(keys)  # readable
+    assert len(parameters.pull(keys).rows[0]) == len(keys)  # readable
     assert control.set_own([column], Own.MINE, Own.FROZEN) == 1
     pusher.join(5)
     assert results[0].retries > 0
@@ -196,11 +204,11 @@ def test_columns_without_owner_are_reported(bare_cluster):
 
 def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training):
     """Workers are killed at random offsets; another one resumes their shards at the offset of every column."""
-    layout = Layout(dimension=4, dense_size=2000)
+    layout = one_table(4, 2000)
     servers = cluster(layout)
     rng = np.random.default_rng(int(os.environ.get("STRETTO_TEST_SEED", "1")))
     length, kills = 64 * 200, 3
-    spares = [start_worker(layout, servers.addresses, 10 + k) for k in range(kills)]
+    spares = [start_worker(servers, 10 + k) for k in range(kills)]
     survivor = servers.worker(0)
     for shard, victim in enumerate(spares):
         # a first short shard says that it is up and warm
@@ -336,27 +344,39 @@ def test_a_server_that_left_and_owns_nothing_is_forgotten(cluster):
     assert parameters.generation == generation
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_request_that_grpc_sent_twice_is_repeated_and_no_server_is_lost(cluster, monkeypatch, wrapped):
+def test_whoever_has_not_the_key_of_the_job_reaches_nothing(cluster):
     servers = cluster(LAYOUT, 1)
-    parameters = servers.worker(timeout_s=5)
-    link = parameters._routes._links[0]
-    busy = tf.errors.AbortedError(None, None, "The same RunGraph request was received twice. {{node a b}}")
+    with pytest.raises(ServerLost, match="AccessRefused"):
+        Parameters(LAYOUT, dict(servers.addresses), worker=0, access=Access(Key.random()))
+    assert servers.worker().pull(batch(LAYOUT, 1)[0]).seconds > 0
 
-    def run(*_, **__):
-        if wrapped:  # as TensorFlow's session fails over the message
-            try:
-                raise busy
-            except tf.errors.OpError:
-                raise ValueError("The name 'a b' looks like an (invalid) Operation name")  # noqa: B904
-        raise busy
 
-    with monkeypatch.context() as patched:
-        patched.setattr(link._session, "make_callable", lambda *_, **__: run)
-        patched.setattr(link, "own", link.callable([], []))
-        with pytest.raises(ServerBusy, match="received twice"):
-            parameters._routes.refresh()
-    assert parameters._routes._links[0] is link
+def test_a_worker_of_another_layout_is_refused_by_name(cluster):
+    servers = cluster(LAYOUT, 1)
+    with pytest.raises(LayoutError, match="was the code changed"):
+        Parameters(one_table(8, 50), dict(servers.addresses), worker=0, access=servers.access)
+
+
+def test_tables_of_different_width_train_and_count_as_one_job(cluster):
+    layout = Layout((Table(4, Adagrad(0.1), 1), Table(16, Adam(0.1), 2)), 50, LAYOUT.buckets, LAYOUT.slices)
+    servers = cluster(layout)
+    parameters = servers.worker()
+    keys, rows, dense = batch(layout, 5)
+    before = parameters.pull(keys)
+    assert [table.shape[1] for table in before.rows] == [4, 16]
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=40)
+    after = parameters.pull(keys)
+    for table, first, last, gradient in zip(layout.tables, before.rows, after.rows, rows, strict=True):
+        np.testing.assert_allclose(last, after_steps(table.optimizer, first, [gradient]), rtol=1e-5, atol=1e-5)
+    assert (servers.samples() == 40).all()
+
+
+def test_a_server_learns_the_layout_from_the_first_worker_and_keeps_what_it_owns(bare_cluster):
+    servers = bare_cluster(LAYOUT, 0)
+    process = servers.pool.get(0)
+    address = process.ask("start", index=0, key=servers.access.key.pem.decode())["address"]
+    process.ask("own", columns=list(range(LAYOUT.columns)))
+    parameters = Parameters(LAYOUT, {0: address}, worker=0, access=servers.access)
     keys, rows, dense = batch(LAYOUT, 1)
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=parameters.generation)
-    assert parameters.generation == 0
+    assert parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10).applied == LAYOUT.columns
+    parameters.close()

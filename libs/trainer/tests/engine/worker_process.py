@@ -5,17 +5,18 @@ import os
 import sys
 import threading
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
 import numpy as np
-from stretto.engine import Layout, Parameters
+from stretto.engine import Access, Key, Layout, Parameters
 
 
 def batch_of(layout, shard, start):
     """Return the batch, a function of shard and offset: a replay relies on that."""
     rng = np.random.default_rng((shard, start))
-    keys = layout.index(rng.zipf(1.3, (64, 8)) % 5000)
-    rows = rng.normal(size=(len(keys), layout.dimension)).astype(np.float32)
+    keys = layout.index(*(rng.zipf(1.3, (64, 8)) % 5000 for _ in layout.tables))
+    rows = [
+        rng.normal(size=(len(of), table.dimension)).astype(np.float32)
+        for of, table in zip(keys.tables, layout.tables, strict=True)
+    ]
     return keys, rows, rng.normal(size=layout.dense_size).astype(np.float32)
 
 
@@ -35,7 +36,11 @@ def main():
     config = json.loads(sys.stdin.readline())
     servers = {int(s): a for s, a in config["servers"].items()}
     parameters = Parameters(
-        Layout.from_dict(config["layout"]), servers, worker=config["worker"], refresh_servers=lambda: servers
+        Layout.from_dict(config["layout"]),
+        servers,
+        worker=config["worker"],
+        access=Access(Key.of(config["key"].encode())),
+        refresh_servers=lambda: servers,
     )
     for line in sys.stdin:
         message = json.loads(line)

@@ -1,0 +1,245 @@
+"""Every operation on the columns of one server: the store under its mutex, for threads of many connections.
+
+A worker's pulls and pushes, and the control operations by which columns are owned, moved, counted and copied. What a
+`Control` asks from elsewhere are the methods of this class.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from stretto_parameters import (
+    Applied,
+    Code,
+    InputRefused,
+    Own,
+    Progress,
+    Pulled,
+    Push,
+    RawBucket,
+    RawSlices,
+    Store,
+)
+
+from .codec import ServerStats, WorkerSeen
+from .layout import F32, I64, U64, Layout
+
+Clock = Callable[[], float]
+
+
+class Operations:
+    """The columns of one server.
+
+    Larger than 250 lines: each operation of the protocol once. A server that does not know the layout yet owns columns
+    and holds nothing; `adopt` gives it the layout.
+    """
+
+    def __init__(self, index: int, layout: Layout, memory_bytes_max: int, clock: Clock = time.monotonic) -> None:
+        self.server = index
+        self._memory_bytes_max = memory_bytes_max
+        self._clock = clock
+        self._store = Store(layout, memory_bytes_max)
+        self._lock = threading.Lock()
+        self._update_s = 0.0
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the job, or UNKNOWN."""
+        return self._store.layout
+
+    @property
+    def knows_layout(self) -> bool:
+        """True once a worker, another server or an image has given the layout."""
+        return self.layout.dense_size > 0 or bool(self.layout.tables)
+
+    def adopt(self, layout: Layout) -> None:
+        """Take the layout of the job, once; columns that are owned stay so. Raises InputRefused for another one."""
+        with self._lock:
+            if self._store.layout == layout:
+                return
+            if self.knows_layout:
+                raise InputRefused(
+                    f"the layout {layout.to_dict()} is not that of ps-{self.server}, {self.layout.to_dict()}: all pods "
+                    "of a job build the same model; was the code changed while it runs?"
+                )
+            if layout.columns != self.layout.columns:
+                raise InputRefused(f"a layout of {layout.columns} columns, wanted {self.layout.columns}")
+            store = Store(layout, self._memory_bytes_max)
+            for state in (Own.MINE, Own.FROZEN):
+                store.set_own(np.flatnonzero(self._store.own() == state), state)
+            store.records = self._store.records
+            self._store = store
+
+    # --- training -----------------------------------------------------------------------------------------
+
+    def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
+        """Return the weights of keys, by table, and of slices."""
+        with self._lock:
+            return self._store.pull(keys, slices)
+
+    def push(self, push: Push) -> tuple[Code, int, int, I64]:
+        """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own)."""
+        begun = self._clock()
+        with self._lock:
+            answer = self._store.push(push, int(begun * 1e6))
+            spent_s = self._clock() - begun
+            if answer.code is Code.APPLIED:
+                self._update_s += spent_s
+            return answer.code, answer.applied, int(spent_s * 1e6), answer.own
+
+    def seed(self, slices: F32, state: F32) -> tuple[I64, I64]:
+        """Offer initial values to slices that have none; return (seeded [slices], own [columns])."""
+        with self._lock:
+            return self._store.seed(slices, state)
+
+    def progress(self, shard: int, attempt: int) -> tuple[bool, I64, I64]:
+        """Return (finished, own [columns], record [columns + 2]) of a shard, and refuse lower attempts from now on."""
+        with self._lock:
+            return self._store.progress(shard, attempt)
+
+    def finish(self, shards: Iterable[int]) -> None:
+        """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
+        with self._lock:
+            self._store.finish(int(shard) for shard in shards)
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def own(self) -> I64:
+        """Return the state of each column: [columns] of Own."""
+        return self._store.own()
+
+    def columns(self) -> list[int]:
+        """Return the columns that are MINE or FROZEN here."""
+        return self._store.columns()
+
+    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
+        """Compare and set under the mutex: once it returns, no push that read the old value is running.
+
+        Return how many columns changed: those whose state was `expect`, or all if it is None. whole: change all of
+        them or none.
+        """
+        with self._lock:
+            return self._store.set_own(columns, Own(to), None if expect is None else Own(expect), whole=whole)
+
+    def clear(self) -> None:
+        """Drop all columns, rows and records, as before the first push."""
+        with self._lock:
+            self._store.reset()
+            self._update_s = 0.0
+
+    # --- measures -----------------------------------------------------------------------------------------
+
+    def sizes(self) -> I64:
+        """Return the rows of each bucket owned here, over all tables; 0 for the others: [buckets]."""
+        return self._store.sizes()
+
+    def raw_sizes(self) -> I64:
+        """Return the rows in each bucket, owned or not: [buckets]."""
+        return self._store.raw_sizes()
+
+    def categories(self) -> int:
+        """Return the rows of all buckets owned here."""
+        return self._store.categories()
+
+    def memory_bytes(self) -> int:
+        """Return the bytes that rows, indices and dense slices take: pages that were touched."""
+        return self._store.memory_bytes()
+
+    def image_bytes(self) -> int:
+        """Return the bytes of the rows and slices owned here, as an image has them."""
+        with self._lock:
+            store = self._store
+            owned = [c for c in store.columns() if c < self.layout.buckets]
+            rows = sum(count * (8 + size) for bucket in owned for count, size in store.table_sizes(bucket))
+            return rows + store.dense_bytes() + store.progress_bytes()
+
+    def applied(self) -> Applied:
+        """Return the counters of the columns owned here."""
+        with self._lock:
+            return self._store.applied()
+
+    def stats(self) -> ServerStats:
+        """Return the counters of pushes since the start."""
+        stats = self._store.stats
+        return ServerStats(stats.updates, self._update_s, stats.rejected, stats.repeated_samples)
+
+    def workers(self) -> dict[int, WorkerSeen]:
+        """Return what is known of each worker that pushed."""
+        now_us = self._clock() * 1e6
+        with self._lock:
+            seen = self._store.workers()
+        return {worker: WorkerSeen(at.pushes, max(0.0, now_us - at.last_us) / 1e6) for worker, at in seen.items()}
+
+    def checksum(self) -> int:
+        """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
+        with self._lock:
+            return self._store.checksum()
+
+    # --- copies -------------------------------------------------------------------------------------------
+
+    def known_layout(self) -> dict[str, Any] | None:
+        """Return the layout as JSON-able values, None while nobody has given it."""
+        return self.layout.to_dict() if self.knows_layout else None
+
+    def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
+        """Copy the rows of a bucket, by table: all, or those that changed after an epoch."""
+        with self._lock:
+            return self._store.export_bucket(bucket, since_epoch)
+
+    def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
+        """Write rows into a bucket: instead of those there, or over them."""
+        with self._lock:
+            self._store.import_bucket(bucket, raw, replace=replace)
+
+    def drop_bucket(self, bucket: int) -> None:
+        """Drop the rows of a bucket and give their memory back."""
+        with self._lock:
+            self._store.drop_bucket(bucket)
+
+    def export_slices(self, ids: I64) -> RawSlices:
+        """Copy dense slices with their slots, and the state."""
+        with self._lock:
+            return self._store.export_slices(ids)
+
+    def import_slices(self, raw: RawSlices) -> None:
+        """Write dense slices; the state goes with slice 0."""
+        with self._lock:
+            self._store.import_slices(raw)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def records(self) -> tuple[I64, I64]:
+        """Return (shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
+        with self._lock:
+            at = self._store.records.progress()
+        return at.shards, at.records
+
+    def all_progress(self, known_finished: int = 0) -> Progress:
+        """Return the progress of all columns; no marks if there are no more than `known_finished`."""
+        with self._lock:
+            return self._store.records.progress(known_finished)
+
+    def merge_columns(self, columns: Iterable[int], progress: Progress) -> None:
+        """Take over the progress and the counters of `columns` from another server."""
+        with self._lock:
+            self._store.merge_columns(columns, progress)
+
+    def finished(self) -> I64:
+        """Return the finished shards that are marked here."""
+        with self._lock:
+            return self._store.records.finished.array()
+
+    # --- in the server's own process ----------------------------------------------------------------------
+
+    def locked(self) -> threading.Lock:
+        """Return the mutex, for whoever copies much at one instant in this process."""
+        return self._lock
+
+    @property
+    def store(self) -> Store:
+        """The store; whoever uses it holds the mutex."""
+        return self._store
