@@ -39,6 +39,7 @@ from stretto_messages.pods import (
 )
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_messages.values import ParameterServer, Shard
+from stretto_plane import Key
 from stretto_wire import registry
 from stretto_wire.codec import decode, encode
 from stretto_wire.spec import JobSpec
@@ -66,6 +67,7 @@ class Cluster:
 
     def __init__(self, folder: Path, spec: JobSpec, warm: WarmProcesses | None = None) -> None:
         self.folder, self.spec, self.job = folder, spec, spec.name
+        self.key_path = folder / "plane.pem"
         self._warm = warm
         """Pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it."""
         self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
@@ -107,6 +109,7 @@ class Cluster:
         )
         self.spec_path = self.folder / "spec.json"
         self.spec_path.write_text(self.spec.model_dump_json())
+        self.key_path.write_bytes(Key.random().pem)
         self.run(self._connect())
 
     def run(self, work: Any, timeout_s: float = 60.0) -> Any:
@@ -144,6 +147,7 @@ class Cluster:
             "STRETTO_CPU_CORES": "1",
             "STRETTO_MEMORY_BYTES": str(2**30),
             "STRETTO_STATE_FOLDER": str(self.folder / "state"),
+            "STRETTO_PLANE_KEY": str(self.key_path),
             "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             **extra,
         }
