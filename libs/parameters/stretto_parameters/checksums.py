@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +42,7 @@ class BlockChecksum:
 
     def update(self, data: memoryview | bytes | NDArray[np.uint8]) -> None:
         """Add the next bytes: whole pieces of PIECE_BYTES, except in the last call."""
-        view = memoryview(data)
+        view = memoryview(cast("bytes", data))
         whole = view.nbytes // PIECE_BYTES * PIECE_BYTES
         words = np.frombuffer(view, np.uint64, whole // 8)
         for begin in range(0, len(words), len(WEIGHTS)):

@@ -24,7 +24,7 @@ from .layout import F32, I64, U64, Bools, KeyBatch, Layout
 from .link import Access, Link
 from .ownership import Own
 from .protocol import Kind
-from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
+from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Routes
 
 _BACKOFF_SHARE = 0.2
 """Pause before a push is repeated, as a share of the time since its first rejection."""
