@@ -128,11 +128,14 @@ class ParameterServer:
         return Kind.ANSWER, protocol.push_answer(*self.control.push(protocol.read_push(self.layout, message.parts)))
 
     def _call(self, message: Message) -> tuple[int, list[Any]]:
-        name, arguments, named = codec.unpack(message.parts)
-        if name not in CONTROL:
-            raise InputRefused(f"operation {name!r} does not exist: of another version of Stretto?")
+        asked = codec.unpack(message.parts)
+        match asked:
+            case [str(name), list(arguments), dict(named)] if name in CONTROL:
+                pass
+            case _:
+                raise InputRefused(f"operation {str(asked)[:100]!r} does not exist: of another version of Stretto?")
         try:
             result = getattr(self.control, name)(*arguments, **named)
-        except (TypeError, ValueError, AttributeError) as error:  # arguments of another kind than the operation takes
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of another kind than it takes
             raise InputRefused(f"{name}: {error}") from error
         return Kind.ANSWER, codec.pack(result)

@@ -1,0 +1,155 @@
+"""The messages between workers and servers: whatever arrives is answered, and what is refused changes nothing."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stretto.engine import Layout, Own, ParameterServer, Table, codec, protocol
+from stretto.engine.codec import ServerStats, WorkerSeen
+from stretto.engine.protocol import Kind
+from stretto.engine.server import CONTROL
+from stretto_parameters import Code, InputRefused, Progress, RawBucket
+from stretto_parameters.optimizers import Adam
+from stretto_plane import Message, Peer
+
+LAYOUT = Layout((Table(2), Table(3, Adam(0.1))), 30, 64, 12, 2)
+PEER = Peer("a test")
+
+
+def array(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
+
+
+VALUES = [
+    None,
+    True,
+    7,
+    0.5,
+    "text",
+    [1, [2, None]],
+    {3: WorkerSeen(1, 0.5), 4: WorkerSeen(2, 1.5)},
+    ServerStats(1, 2.0, 3, 4),
+    RawBucket(array(3, dtype=np.uint64), array(3, 4)),
+    Progress(*(array(2, dtype=np.int64) for _ in range(5))),
+    np.int64(9),
+    array(0, 4),
+]
+
+
+def same(one: object, other: object) -> bool:
+    return repr(one) == repr(other) or json.dumps(one) == json.dumps(other)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_is_read_as_it_was_packed(value: object) -> None:
+    parts = [bytes(memoryview(part)) for part in codec.pack(value)]
+    assert same(codec.unpack(parts), value.item() if isinstance(value, np.integer) else value)
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = ParameterServer(0, LAYOUT)
+    made.own(range(LAYOUT.columns))
+    keys = LAYOUT.index(np.arange(50), np.arange(50))
+    request = protocol.push_request(
+        np.array([1, 1, 0, 10, 0]),
+        np.ones(LAYOUT.columns, np.bool_),
+        [table.stored for table in keys.tables],
+        [np.ones((50, 2), np.float32), np.ones((50, 3), np.float32)],
+        np.ones((12, LAYOUT.slice_length), np.float32),
+        np.ones(2, np.float32),
+    )
+    kind, parts = made._handle(message(Kind.PUSH, request), PEER)
+    assert (kind, protocol.read_push_answer(parts)[0]) == (Kind.ANSWER, Code.APPLIED)
+    yield made
+    made.close()
+
+
+def message(kind: int, parts: list) -> Message:
+    return Message(kind, tuple(memoryview(np.ascontiguousarray(part)).cast("B") for part in map(np_bytes, parts)))
+
+
+def np_bytes(part: object) -> np.ndarray:
+    return np.frombuffer(part, np.uint8) if isinstance(part, bytes) else np.ascontiguousarray(part).reshape(-1)
+
+
+def state(server: ParameterServer) -> tuple:
+    control = server.control
+    return control.checksum(), control.own().tobytes(), control.applied().samples.tobytes(), control.stats().updates
+
+
+words = st.binary(max_size=64) | st.integers(0, 20).map(lambda n: bytes(8 * n))
+names = st.sampled_from([*CONTROL, "__init__", "store", "locked", "_lock", "layout"])
+numbers = st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
+shapes = st.recursive(
+    numbers
+    | st.fixed_dictionaries({
+        "array": st.integers(-1, 3), "type": st.sampled_from(["<i8", "<f4", "|b1", "|O", "<M8", "x"]),
+        "shape": st.lists(st.integers(-1, 4), max_size=3),
+    })
+    | st.fixed_dictionaries({"of": st.sampled_from(["RawBucket", "Progress", "Path", ""]), "fields": st.just({})}),
+    lambda inner: st.lists(inner, max_size=4) | st.fixed_dictionaries({"pairs": st.lists(st.tuples(inner, inner))}),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 30), st.lists(words, max_size=10))
+def test_whatever_bytes_arrive_are_answered_and_change_no_parameter(server, kind: int, parts: list[bytes]) -> None:
+    before = state(server)
+    answered, text = server._handle(message(kind, parts), PEER)
+    assert answered in (Kind.ANSWER, Kind.REFUSED, Kind.FULL)
+    assert state(server) == before, text
+
+
+READING = [name for name in CONTROL if name not in ("set_own", "clear", "drop_bucket", "import_bucket", "finish")]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_whatever_operation_is_asked_with_whatever_arguments_is_answered(server, data) -> None:
+    name = data.draw(st.sampled_from([*READING, "__class__", "store", "_lock", "adopt"]))
+    whole = [name, data.draw(st.lists(shapes, max_size=4)), {"pairs": []}]
+    head = json.dumps(data.draw(st.just(whole) | shapes)).encode()
+    arrays = data.draw(st.lists(words, max_size=3))
+    answered, parts = server._handle(message(Kind.CALL, [head, *arrays]), PEER)
+    assert answered in (Kind.ANSWER, Kind.REFUSED, Kind.FULL), name
+    if name not in CONTROL:
+        assert answered == Kind.REFUSED
+    assert len(server.control.own()) == LAYOUT.columns, parts
+
+
+@pytest.mark.parametrize("changed", range(8))
+def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, changed: int) -> None:
+    keys = LAYOUT.index(np.arange(4), np.arange(4))
+    parts = protocol.push_request(
+        np.array([2, 1, 0, 10, 0]),
+        np.ones(LAYOUT.columns, np.bool_),
+        [table.stored for table in keys.tables],
+        [np.ones((4, 2), np.float32), np.ones((4, 3), np.float32)],
+        np.ones((12, LAYOUT.slice_length), np.float32),
+        np.ones(2, np.float32),
+    )
+    before = state(server)
+    whole = np.ascontiguousarray(parts[changed]).reshape(-1).view(np.uint8)
+    for part in (whole[:-1], np.concatenate([whole, whole[:4]]), whole[:0]):
+        kind, answer = server._handle(message(Kind.PUSH, [*parts[:changed], part, *parts[changed + 1 :]]), PEER)
+        assert kind == Kind.REFUSED, answer
+    kind, _ = server._handle(message(Kind.PUSH, parts[:-1]), PEER)
+    assert kind == Kind.REFUSED
+    assert state(server) == before
+
+
+def test_an_array_of_more_than_came_is_refused() -> None:
+    head = json.dumps({"array": 0, "type": "<f4", "shape": [2**40, 2**40]}).encode()
+    with pytest.raises(InputRefused, match="sizes do not agree"):
+        codec.unpack([head, b"1234"])
+
+
+def test_a_server_of_another_protocol_is_told_apart(server) -> None:
+    kind, parts = server._handle(message(Kind.HELLO, [json.dumps({"protocol": 99, "layout": None}).encode()]), PEER)
+    assert kind == Kind.REFUSED
+    assert b"protocol = 99" in parts[0]
+    assert (server.control.own() == Own.MINE).all()
