@@ -70,7 +70,7 @@ def talks(context: ssl.SSLContext, plain: socket.socket) -> bool:
 
 
 def test_a_key_is_the_same_wherever_it_is_derived(key: Key, tmp_path: Path) -> None:
-    """Goal: every replica of an issuer lays the same file; a release with another digest would lock running pods out."""
+    """Goal: every replica of an issuer lays the same file; a release with another digest would lock pods out."""
     command = "import sys; from stretto_plane import Key; sys.stdout.buffer.write(Key.derive(%r, 'wide-deep').pem)"
     other = subprocess.run([sys.executable, "-c", command % SECRET], capture_output=True, check=True)
     assert other.stdout == key.pem

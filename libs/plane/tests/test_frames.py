@@ -133,14 +133,14 @@ def test_damaged_frames_end_at_most_their_connection(
     for place, value in places:
         if place < len(bad):
             bad[place] = value
+    answers = bytearray()
     with admitted(open_listener, key) as link:
-        link.sendall(good * before + bytes(bad[:cut]) + after)
-        link.shutdown(socket.SHUT_WR)
-        answers = bytearray()
         try:
+            link.sendall(good * before + bytes(bad[:cut]) + after)
+            link.shutdown(socket.SHUT_WR)
             while data := link.recv(1 << 16):
                 answers += data
-        except ConnectionError:
+        except OSError:
             pass
     assert answers.startswith(good * before) or len(answers) < len(good) * before
     assert survives(open_listener, key)
@@ -156,7 +156,7 @@ def test_garbage_of_strangers_ends_at_most_their_connection(open_listener: Liste
                 link.shutdown(socket.SHUT_WR)
                 while link.recv(1 << 16):
                     pass
-            except ConnectionError:
+            except OSError:  # it may have ended the connection already
                 pass
     assert survives(open_listener, key)
 
