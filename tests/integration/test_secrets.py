@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -23,6 +25,7 @@ import stretto_wire as wire
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
 from stretto_bus.ordered_consumer import read
+from stretto_plane.certificates import SEED_BYTES
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
 from stretto_runtime.server import free_port
@@ -35,7 +38,7 @@ JOB = "hushed"
 REDIS, TOKEN, PASSWORD = "canary-of-redis", "canary-of-the-gateway", "canary-in-a-url"
 JOBS_OWN = "canary-of-a-job"
 """the value of the job's secret"""
-BY_DESIGN = ("bus.creds", "secrets.json", "gateway.token")
+BY_DESIGN = ("bus.creds", "secrets.json", "gateway.token", "plane.pem")
 """names of files that hold secrets, of mode 600 or less"""
 
 pytestmark = pytest.mark.slow
@@ -103,6 +106,10 @@ class House:
             token, key = parts_of(file.read_text())
             found[key.seed] = f"the key in {file}"
             found[token.rpartition(".")[2]] = f"the signature in {file}"
+        for file in self.state.rglob("plane.pem"):
+            _, private, *_ = file.read_text().splitlines()
+            found[private] = f"the key in {file}"
+            found[base64.b64decode(private)[-SEED_BYTES:].hex()] = f"the seed in {file}"
         return found
 
     def written(self) -> Iterator[tuple[str, str]]:
@@ -233,6 +240,9 @@ async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tm
     assert len(found) >= 3 * (len(SERVICES) - 1)
     pods = dict(house.environments())
     assert pods
+    keys = [*house.state.rglob("plane.pem")]
+    assert keys
+    assert {stat.S_IMODE(key.stat().st_mode) & 0o377 for key in keys} == {0}, "readable by the user alone"
     answers = dict(shown(url, TOKEN))
     assert "environment_from" in answers[f"GET jobs/{JOB}"]
     found |= pods | answers

@@ -94,6 +94,7 @@ STRETTO_ACTUATOR_KUBERNETES: {{ toJson $pods | quote }}
 STRETTO_ACTUATOR_KUBERNETES_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
 STRETTO_ACTUATOR_KUBERNETES_OWNER: {{ include "stretto.owner" . }}
 STRETTO_ACTUATOR_KUBERNETES_NETWORK_POLICIES: {{ .Values.networkPolicy.enabled | quote }}
+STRETTO_ACTUATOR_PLANE_ENCRYPTED: {{ ternary "required" "off" $trainer.encrypted | quote }}
 STRETTO_ACTUATOR_EGRESS: {{ $trainer.egress | quote }}
 STRETTO_ACTUATOR_METADATA_ADDRESSES: {{ join "," .Values.networkPolicy.metadata | quote }}
 {{- if ne (include "stretto.trainer.namespace" .) .Release.Namespace }}

@@ -114,6 +114,9 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r}: {error}") from error
+    encryption = environment.get("STRETTO_PLANE_ENCRYPTED") or "off"
+    if encryption not in ("required", "off"):
+        raise PodError(f"STRETTO_PLANE_ENCRYPTED = {encryption!r}: give required or off")
     state = environment.get("STRETTO_STATE_FOLDER", "")
     own = environment.get("STRETTO_POD_FOLDER", "")
     return PodSettings(
@@ -131,7 +134,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         traceparent=environment.get("TRACEPARENT", ""),
         host=environment.get("STRETTO_POD_HOST") or LOOPBACK,
         plane_key=file("PLANE_KEY"),
-        plane_encrypted=environment.get("STRETTO_PLANE_ENCRYPTED", "off") == "required",
+        plane_encrypted=encryption == "required",
     )
 
 

@@ -61,6 +61,7 @@ def test_used_cores_are_those_of_this_process():
         ({"STRETTO_POD": "ps-1"}, "STRETTO_POD = 'ps-1': give worker-<number>"),
         ({"STRETTO_JOB": ""}, "STRETTO_JOB is not set"),
         ({"STRETTO_CPU_CORES": "two"}, "STRETTO_CPU_CORES = 'two': give a number"),
+        ({"STRETTO_PLANE_ENCRYPTED": "yes"}, "STRETTO_PLANE_ENCRYPTED = 'yes': give required or off"),
         ({"STRETTO_JOB_SPEC": "/nowhere.json"}, "cannot be read"),
         ({"STRETTO_JOB_SPEC": "{folder}/bad.json"}, "Field required"),
     ],
@@ -74,7 +75,11 @@ def test_an_environment_that_cannot_work_is_refused(tmp_path: Path, change: dict
         "STRETTO_NATS_URL": "nats://nowhere:1",
         "STRETTO_JOB_SPEC": str(tmp_path / "spec.json"),
     }
-    assert settings_of(environment, "worker").index == 1
+    plain = settings_of(environment, "worker")
+    assert (plain.index, plain.plane_key, plain.plane_encrypted) == (1, None, False)
+    plane = {"STRETTO_PLANE_KEY": "/run/stretto/plane.pem", "STRETTO_PLANE_ENCRYPTED": "required"}
+    told = settings_of({**environment, **plane}, "worker")
+    assert (told.plane_key, told.plane_encrypted) == (Path("/run/stretto/plane.pem"), True)
     with pytest.raises(PodError, match=named):
         settings_of({**environment, **{k: v.format(folder=tmp_path) for k, v in change.items()}}, "worker")
 

@@ -1,10 +1,20 @@
-"""Credentials with which a pod logs in to the bus: its own, for a limited time, and renewable."""
+"""The identity of a pod: credentials for the bus, of its own and for a limited time, and its job's key for the plane.
+
+The key of a job is derived from a secret of the installation: the key that vouches for pods, or where pods are
+processes and there is none, a file of random bytes in the state folder. So every replica of the actuator lays the same
+key, and nothing of it has to be kept.
+"""
 
 from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
 
 from stretto_bus.faults import IdentityFault
 from stretto_core.actuator import ActuatorMachine
 from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
+from stretto_plane import Key as PlaneKey
 from stretto_runtime import SettingsFault
 from stretto_runtime.access.identity import Key, mint, parts_of, pods_account_of, renew
 from stretto_wire.errors import WireError
@@ -13,6 +23,10 @@ from .settings import ActuatorSettings
 
 CREDENTIALS_FILE = "bus.creds"
 CA_FILE = "ca.crt"
+PLANE_KEY_FILE = "plane.pem"
+SECRET_FILE = "plane.secret"
+SECRET_BYTES = 32
+SECRET_MODE = 0o600
 
 
 class Issuer:
@@ -27,6 +41,8 @@ class Issuer:
         self._files: dict[str, bytes] = {}
         self._key: Key | None = None
         self._account = ""
+        self._plane_secret: bytes | None = None
+        """None: pods of containers whose actuator has no signing key get no key for the plane"""
         try:
             if settings.nats_ca is not None:
                 self._files[CA_FILE] = settings.nats_ca.read_bytes()
@@ -34,6 +50,9 @@ class Issuer:
                 self._key = Key(settings.signing_key_file.read_text().strip())
                 self._account = _account_of(settings)
                 _check_life(settings)
+                self._plane_secret = self._key.seed.encode()
+            elif settings.backend == "local":
+                self._plane_secret = secret_of(settings.state_folder)
         except (OSError, IdentityFault) as error:
             raise SettingsFault(
                 f"STRETTO_ACTUATOR_SIGNING_KEY_FILE={settings.signing_key_file}, "
@@ -41,11 +60,14 @@ class Issuer:
             ) from None
 
     def files(self, job: str, pod: str, now: float) -> dict[str, bytes]:
-        """Those of a pod that is about to start."""
-        if self._key is None:
-            return self._files
-        minted = mint(self._key, self._account, job, pod, now, self._life_s)
-        return {**self._files, CREDENTIALS_FILE: minted.encode()}
+        """Return the files of a pod that is about to start."""
+        files = dict(self._files)
+        if self._plane_secret is not None:
+            files[PLANE_KEY_FILE] = PlaneKey.derive(self._plane_secret, job).pem
+        if self._key is not None:
+            minted = mint(self._key, self._account, job, pod, now, self._life_s)
+            files[CREDENTIALS_FILE] = minted.encode()
+        return files
 
     def renew(self, asked: RenewCredentials, machine: ActuatorMachine | None, now: float) -> RenewCredentialsReply:
         """Raises WireError: the token is not of this pod, or of nobody that this key vouches for."""
@@ -60,6 +82,31 @@ class Issuer:
         except IdentityFault as fault:
             raise WireError("token", "(a token)", f"the pod's own, while it is valid: {fault}") from None
         return RenewCredentialsReply(job=asked.job, answer="ok", token=token)
+
+
+def secret_of(folder: Path) -> bytes:
+    """Return the secret of a state folder, which the first caller makes. Raises OSError, SettingsFault."""
+    path = folder / SECRET_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{SECRET_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # fails where another replica was faster, and never shows half a file
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise SettingsFault(
+            f"{path} has {len(secret)} bytes, not {SECRET_BYTES}: it is damaged; end the pods and remove it, and the "
+            "actuator makes another"
+        )
+    return secret
 
 
 def _check_life(settings: ActuatorSettings) -> None:

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
 
 from . import job_secrets
 from .backend import BackendError, Places, PodSpec
-from .credentials import CA_FILE, CREDENTIALS_FILE
+from .credentials import CA_FILE, CREDENTIALS_FILE, PLANE_KEY_FILE
 from .settings import ActuatorSettings
 
 SPEC_FILE = "job.json"
@@ -22,6 +23,7 @@ VARIABLES = {
     CREDENTIALS_FILE: "STRETTO_NATS_CREDENTIALS",
     CA_FILE: "STRETTO_NATS_CA",
     SECRETS_FILE: "STRETTO_SECRETS",
+    PLANE_KEY_FILE: "STRETTO_PLANE_KEY",
 }
 """Variables that name a pod's files."""
 OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV")
@@ -40,6 +42,15 @@ def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> d
         for name, value in environment.items()
         if not name.startswith("STRETTO_") and any(fnmatchcase(name, pattern) for pattern in names)
     }
+
+
+def _environment(spec: Mapping[str, Any], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a job's specification asks for, over what its pods inherit."""
+    environment = {**inherited, **spec["environment"]}
+    if model_path := spec["model"]["path"]:
+        paths = [model_path, environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
 
 
 def pod_spec(
@@ -74,11 +85,7 @@ def pod_spec(
         files[SECRETS_FILE] = job_secrets.content(folder, secrets)
         secrets = ()
     here = settings.backend == "local"
-    environment = inherited(os.environ, settings.pod_environment, here)
-    environment |= spec["environment"]
-    if model_path := spec["model"]["path"]:
-        paths = [model_path, environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    environment = _environment(spec, inherited(os.environ, settings.pod_environment, here))
     nats_url = settings.pod_nats_url.get_secret_value() if settings.pod_nats_url else settings.nats_url
     environment |= {
         "STRETTO_JOB": state.job,
@@ -90,6 +97,7 @@ def pod_spec(
         "STRETTO_MEMORY_BYTES": str(pod.memory_bytes),
         "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_STATE_FOLDER": places.state,
+        "STRETTO_PLANE_ENCRYPTED": settings.plane_encryption,
         **{variable: f"{places.files}/{name}" for name, variable in VARIABLES.items() if name in files},
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",

@@ -48,6 +48,11 @@ class ActuatorSettings(StoreSettings):
         description="life of a pod's credentials, which it renews every hour; in containers > room_timeout_s + "
         "image_timeout_s",
     )
+    plane_encrypted: Literal["auto", "required", "off"] = Field(
+        "auto",
+        description="encrypt the bulk bytes between the pods of a job. auto: required in containers, off for processes "
+        "of this machine; off: also where the network itself encrypts",
+    )
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
     )
@@ -135,6 +140,13 @@ class ActuatorSettings(StoreSettings):
         30, ge=0, le=3600, description="pods of a node that is silent for longer are removed"
     )
     poll_s: float = Field(1.0, gt=0.01, le=60, description="interval of checks of pods while nothing happens")
+
+    @property
+    def plane_encryption(self) -> Literal["required", "off"]:
+        """The encryption that all pods of a job are told to use between them."""
+        if self.plane_encrypted != "auto":
+            return self.plane_encrypted
+        return "off" if self.backend == "local" else "required"
 
     @property
     def allowed_here(self) -> Allowed:

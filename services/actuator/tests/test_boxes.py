@@ -68,6 +68,8 @@ class Place:
                 "redis/redis.conf",
                 "secrets/s3",
                 "pods/other/worker-9/files/bus.creds",
+                "pods/other/worker-9/files/plane.pem",
+                "plane.secret",
                 "pods/other/worker-9/log",
                 "checkpoints/other/other-000001/manifest.json",
                 "spans/other/worker-0.jsonl",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stretto_actuator.backend import BackendError, Places, PodSpec
+from stretto_actuator.credentials import Issuer, secret_of
 from stretto_actuator.pods import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuator import ActuatorState, Pod
+from stretto_runtime import SettingsFault
+from stretto_runtime.access.keys import Keys
 from stretto_wire import JobSpec
 
 JOB = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}
@@ -36,15 +42,16 @@ def test_pods_inherit_what_is_harmless_and_what_is_named() -> None:
 def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
     state = ActuatorState(job="j", spec=JobSpec.parse(JOB).model_dump_json())
     pod = Pod("ps-0", "ps", 0, 1.0, 2**28, 1, "plan", 0.0)
-    places, identity = Places("/run/stretto", "/scratch", ""), {"bus.creds": b"c"}
+    places, identity = Places("/run/stretto", "/scratch", ""), {"bus.creds": b"c", "plane.pem": b"k"}
     spec = pod_spec(pod, state, ActuatorSettings(), places, "", identity)
     assert spec.files == {"job.json": state.spec.encode(), **identity}
-    names = ("JOB_SPEC", "POD_FOLDER", "STATE_FOLDER", "NATS_CREDENTIALS")
+    names = ("JOB_SPEC", "POD_FOLDER", "STATE_FOLDER", "NATS_CREDENTIALS", "PLANE_KEY")
     assert {name: spec.environment[f"STRETTO_{name}"] for name in names} == {
         "JOB_SPEC": "/run/stretto/job.json",
         "POD_FOLDER": "/scratch",
         "STATE_FOLDER": "",
         "NATS_CREDENTIALS": "/run/stretto/bus.creds",
+        "PLANE_KEY": "/run/stretto/plane.pem",
     }
     assert "STRETTO_NATS_CA" not in spec.environment
 
@@ -158,3 +165,61 @@ class TestSecrets:
         with pytest.raises(BackendError, match="UTF-8") as refused:
             described(self.settings(tmp_path), environment_from=["s3"])
         assert "canary" not in repr(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("backend", "setting", "told"),
+    [
+        ("local", "auto", "off"),
+        ("docker", "auto", "required"),
+        ("kubernetes", "auto", "required"),
+        ("local", "required", "required"),
+        ("kubernetes", "off", "off"),
+    ],
+)
+def test_pods_are_told_to_encrypt_where_a_network_is_crossed(backend: Any, setting: Any, told: str) -> None:
+    environment = described(ActuatorSettings(backend=backend, plane_encrypted=setting)).environment
+    assert environment["STRETTO_PLANE_ENCRYPTED"] == told
+    assert "STRETTO_PLANE_KEY" not in environment
+
+
+def test_each_job_has_a_key_that_every_replica_lays(tmp_path: Path) -> None:
+    """Goal: pods that different replicas start know one another. Method: issuers of one state folder, and another."""
+    settings = ActuatorSettings(state_folder=tmp_path / "state")
+    laid = Issuer(settings).files("j", "ps-0", 0.0)["plane.pem"]
+    assert Issuer(settings).files("j", "worker-7", 99.0)["plane.pem"] == laid
+    assert Issuer(settings).files("k", "ps-0", 0.0)["plane.pem"] != laid
+    assert Issuer(ActuatorSettings(state_folder=tmp_path / "other")).files("j", "ps-0", 0.0)["plane.pem"] != laid
+    secret = tmp_path / "state" / "plane.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert [path.name for path in secret.parent.iterdir()] == ["plane.secret"]
+    secret.write_bytes(b"short")
+    with pytest.raises(SettingsFault, match=r"plane\.secret has 5 bytes"):
+        Issuer(settings)
+
+
+def test_replicas_that_start_together_make_one_secret(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        made = {*pool.map(secret_of, [tmp_path / "state"] * 64)}
+    assert len(made) == 1
+
+
+def test_the_key_comes_from_the_signing_key_where_there_is_one(tmp_path: Path) -> None:
+    """Goal: replicas of containers, which share no folder, lay the same key. Method: two folders, one signing key."""
+    keys = Keys(tmp_path / "keys", time.time())
+    files = [
+        Issuer(
+            ActuatorSettings(
+                backend="kubernetes",
+                state_folder=tmp_path / name,
+                signing_key_file=keys.signing_file,
+                nats_credentials=keys.credentials("actuator"),
+            )
+        ).files("j", "ps-0", 0.0)
+        for name in ("a", "b")
+    ]
+    assert files[0]["plane.pem"] == files[1]["plane.pem"]
+    assert keys.signing_file.read_bytes().strip() not in files[0]["plane.pem"]
+    assert not (tmp_path / "a").exists()
+    without = Issuer(ActuatorSettings(backend="kubernetes", state_folder=tmp_path / "c"))
+    assert "plane.pem" not in without.files("j", "ps-0", 0.0)
