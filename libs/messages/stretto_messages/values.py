@@ -339,7 +339,7 @@ class ParameterServer(Record):
     """Address of a parameter server. ``index`` is the number in its name."""
 
     index: Annotated[int, Ge(0), Le(10**9)]
-    address: Annotated[str, Pattern(r"^[A-Za-z0-9_.:\[\]-]{3,260}$")]
+    address: Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
     leaving: bool = False
 
 

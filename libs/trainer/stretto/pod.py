@@ -36,6 +36,8 @@ EXIT_PLATFORM = 1
 EXIT_USER = 3
 
 LOOPBACK = "127.0.0.1"
+SOCKET_PATH_MAX = 280
+"""Characters of a path that an address in a message may have."""
 REPORT_INTERVAL_S = 1.0
 """Seconds between two reports until the profiler has said how many there are to be."""
 PACE_ASKED_AFTER_S = 10.0
@@ -75,8 +77,9 @@ class PodSettings:
     @property
     def plane_address(self) -> str:
         """The address at which a parameter server listens: a socket in the pod's folder where pods share a machine."""
-        if self.host == LOOPBACK and self.pod_folder is not None:
-            return f"unix:{self.pod_folder}/plane.sock"
+        path = f"{self.pod_folder}/plane.sock"
+        if self.host == LOOPBACK and self.pod_folder is not None and len(path) <= SOCKET_PATH_MAX:
+            return f"unix:{path}"
         return f"{self.host}:0"
 
     @property
