@@ -104,6 +104,7 @@ async def live_job(
 ) -> AsyncIterator[LiveJob]:
     """Train ``given`` until the test is done. ``model`` is the name and the text of its module."""
     import tensorflow as tf
+    from stretto.engine import Key
     from stretto.engine import ParameterServer as Server
     from stretto.pod import Pod, PodSettings
     from stretto.worker import Worker
@@ -130,7 +131,10 @@ async def live_job(
 
     beside = await nats.connect(server.url)
     await beside.subscribe("rpc.>", cb=actuator)
-    pod = Pod(PodSettings(job.name, "worker-0", server.url, None, None, spec, 1, 1.0, 2**30, None, None, ""))
+    key = Key.random()
+    (tmp_path / "plane.pem").write_bytes(key.pem)
+    of_pod = (job.name, "worker-0", server.url, None, None, spec, 1, 1.0, 2**30, None, None, "")
+    pod = Pod(PodSettings(*of_pod, plane_key=tmp_path / "plane.pem"))
     await asyncio.to_thread(pod.join)
     job.worker = Worker(pod)
     job.thread = threading.Thread(target=lambda: job.ended.append(job.worker.run()), daemon=True)
@@ -140,7 +144,7 @@ async def live_job(
         return getattr(job.worker, "program", None)
 
     layout = (await job.until(program)).layout
-    job.ps = Server(0, layout)
+    job.ps = Server(0, layout, key=key)
     job.ps.own(range(layout.columns))
     listed.append(ParameterServer(index=0, address=job.ps.address))
     try:
@@ -149,7 +153,7 @@ async def live_job(
         pod.leaving.set()
         await asyncio.to_thread(job.thread.join, 20)
         pod.bus.close()
-        job.ps.control.close()
+        job.ps.close()
         await beside.close()
         for replica in job.replicas:
             await replica.leave()

@@ -1,9 +1,11 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import stretto.engine
 from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table
 from stretto.engine.protocol import Kind
 from stretto.errors import (
@@ -380,3 +382,13 @@ def test_a_server_learns_the_layout_from_the_first_worker_and_keeps_what_it_owns
     keys, rows, dense = batch(LAYOUT, 1)
     assert parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10).applied == LAYOUT.columns
     parameters.close()
+
+
+def test_the_example_of_the_readme_runs():
+    text = (Path(stretto.engine.__file__).parent / "README.md").read_text().split("```python")[1].split("```")[0]
+    text = text.replace("(ids)", "(np.arange(30))").replace("row_gradients, dense_gradient", "pulled.rows, pulled.dense")
+    names: dict = {"np": np}
+    exec(text, names)
+    assert (names["server"].control.applied().samples == 512).all()
+    names["parameters"].close()
+    names["server"].close()
