@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ class Connection:
         link = self._opened()
         try:
             link.send(frame, deadline_of(self._timeout_s))
-        except TimeoutError:
-            self._lose(PeerSlow(self.address, f"it took no more bytes within {self._timeout_s:g} s"))
+        except TimeoutError as error:
+            self._lose(_slow(self.address, f"it took no more bytes within {self._timeout_s:g} s", error))
         except OSError as error:
             reason = self._reason()
             self._lose(PeerLost(self.address, error) if reason is None else FrameRefused(f"{self.address}: {reason}"))
@@ -63,8 +64,8 @@ class Connection:
         try:
             self._reader.wait(deadline_s)
             flag, message = self._reader.take(self._size_bytes_max, lambda _: deadline_s)
-        except TimeoutError:
-            self._lose(PeerSlow(self.address, f"it did not answer within {timeout_s:g} s"))
+        except TimeoutError as error:
+            self._lose(_slow(self.address, f"it did not answer within {timeout_s:g} s", error))
         except EOFError:
             self._lose(PeerLost(self.address, "it has closed the connection"))
         except OSError as error:
@@ -120,8 +121,8 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
     assert deadline_s is not None
     try:
         plain = connected(address, timeout_s)
-    except (BlockingIOError, TimeoutError):
-        raise PeerSlow(name, f"no connection within {timeout_s:g} s") from None
+    except (BlockingIOError, TimeoutError) as error:
+        raise _slow(name, f"no connection within {timeout_s:g} s", error) from None
     except OSError as error:
         raise PeerLost(name, error) from None
     link: Link = PlainLink(plain)
@@ -129,15 +130,15 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
         if encrypted:
             link = TlsLink(_wrapped(plain, key, timeout_s))
         greet(link, key, deadline_s)
-    except TimeoutError:
+    except TimeoutError as error:
         link.close()
-        raise PeerSlow(name, f"no authentication within {timeout_s:g} s") from None
+        raise _slow(name, f"no authentication within {timeout_s:g} s", error) from None
+    except (EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        link.close()
+        raise PeerLost(name, "it has closed the connection before it was authenticated") from None
     except ssl.SSLError as error:
         link.close()
         raise AccessRefused(f"{name}: {error}; give both sides the job's key, and {ENCRYPTION_REMEDY}") from None
-    except EOFError:
-        link.close()
-        raise PeerLost(name, "it has closed the connection before it was authenticated") from None
     except OSError as error:
         link.close()
         raise PeerLost(name, error) from None
@@ -145,6 +146,11 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
         link.close()
         raise AccessRefused(f"{name}: {error}") from None
     return link
+
+
+def _slow(address: str, text: str, error: OSError) -> PeerLost:
+    """Return the error of a peer that is slow; or lost, if the kernel says that its host does not answer."""
+    return PeerLost(address, error) if error.errno == errno.ETIMEDOUT else PeerSlow(address, text)
 
 
 def _wrapped(plain: socket.socket, key: Key, timeout_s: float) -> ssl.SSLSocket:

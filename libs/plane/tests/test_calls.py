@@ -264,6 +264,41 @@ def test_a_server_killed_in_mid_frame_is_noticed_at_once(
     timer.join()
 
 
+def test_a_host_that_answers_no_probe_is_lost_not_slow(
+    way: Way, key: Key, served: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: as long as a frozen process has no room for bytes, its kernel acknowledges none, as a dead host does."""
+    if way.address.startswith("unix:"):
+        pytest.skip("the process is on this machine")
+    process, address = served
+    monkeypatch.setattr("stretto_plane.addresses.UNACKNOWLEDGED_MS_MAX", 500)
+    connection = Connection(address, key, timeout_s=60, encrypted=way.encrypted)
+    freeze(process)
+    begun_s = time.monotonic()
+    with pytest.raises(PeerLost, match="EOF" if way.encrypted else "timed out") as raised:
+        connection.send(0, [bytes(200 << 20)])
+    assert time.monotonic() - begun_s < 20
+    assert not isinstance(raised.value, PeerSlow)
+
+
+def test_both_sides_probe_a_silent_peer(key: Key, listen: Listen) -> None:
+    """Goal: a host that is gone is noticed within about 10 s, whichever side waits."""
+    listener = listen(echo)
+    connection = Connection(listener.address, key, timeout_s=10)
+    assert connection._link is not None
+    [session] = listener._served
+    for link in (connection._link._link, session._socket):
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle_s, interval_s, count = (
+            link.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle_s + interval_s * count <= 10
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    connection.close()
+
+
 def test_a_frozen_server_is_slow_for_sending_and_receiving(
     way: Way, key: Key, served: tuple[subprocess.Popen[str], str]
 ) -> None:
