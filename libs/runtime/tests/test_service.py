@@ -157,7 +157,7 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
 ) -> None:
     """Padded requests of one job stop being journalled; another job of the same partition is answered."""
     neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
-    padding, answers = "x" * 40_000, Counter[str]()
+    padding, answers = "x" * 80_000, Counter[str]()
     least = {"requests_burst_bytes": LARGEST_BYTES, "requests_bytes_per_s": 1}
     async with running(Counting, server, tmp_path, **least) as runner:
         for job in ("job-a", neighbour):
@@ -172,6 +172,31 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
     assert answers == {"": 6, "busy": 14}
     assert honest.wait_s == 2.0
     assert 'stretto_requests_over_budget_total{service="dispatcher"} 14.0' in counted
+
+
+@pytest.mark.parametrize("padding", ["\n" * 250_000, '"more": "' + "\N{GRINNING FACE}" * 62_000 + '",'])
+async def test_no_requests_of_a_job_make_a_frame_that_the_stream_refuses(
+    server: EmbeddedServer, client: Client, tmp_path: Path, padding: str
+) -> None:
+    """Goal: the session of all jobs of the partition goes on. Method: sound requests, much longer within a frame."""
+    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
+
+    async def ask(number: int) -> str:
+        body = f'{{{padding}"job":"job-a","request_id":"f{number}","pod":"worker-1"}}'
+        answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
+        return str((answer.headers or {}).get("error", ""))
+
+    async with running(Counting, server, tmp_path) as runner:
+        for job in ("job-a", neighbour):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        hostile = asyncio.gather(*(ask(number) for number in range(30)))
+        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        assert await hostile == [""] * 30
+        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+    assert honest.wait_s == 2.0
+    assert after == before != []
 
 
 async def test_a_job_that_asks_without_end_does_not_fill_the_stream(

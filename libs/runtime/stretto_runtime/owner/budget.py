@@ -14,8 +14,10 @@ ENTRY_BYTES = 200
 """Bytes of an entry of the journal beside the request and its headers."""
 HEADER_CHARACTERS_MAX = 128
 """Longest id of a request, and longest ``traceparent``."""
-LARGEST_BYTES = MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
-"""Bytes of the largest request: no budget is smaller, or its job could never send one."""
+LARGEST_BYTES = 2 * MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
+"""Bytes of the largest request as the journal holds it: no budget is smaller, or its job could never send one."""
+_ESCAPED = (b'"', b"\\", b"\n", b"\r", b"\t")
+"""Bytes of a sound JSON document of which a string in JSON makes two."""
 FORGET_FROM = 10_000
 """Jobs from which on those that have spent nothing lately are forgotten."""
 SHRINKS_FROM, HALVES_EVERY = 0.5, 1 / 32
@@ -26,6 +28,11 @@ def share_at(fullness: float | None) -> float:
     """Return the share of every budget that is left at this fullness of the stream, None if that is unknown."""
     beyond = (fullness or 0.0) - SHRINKS_FROM
     return 0.5 ** (beyond / HALVES_EVERY) if beyond > 0 else 1.0
+
+
+def journalled_bytes(body: bytes) -> int:
+    """Return the size of a request's ``body`` within a journal frame, where it is a string."""
+    return len(body) + sum(map(body.count, _ESCAPED))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,12 @@ from stretto_bus.writer import Writer
 from stretto_runtime.process.faults import PartitionLost
 
 FRAME_ENTRIES = 256
-FRAME_BYTES = 512 * 1024
+FRAME_BYTES = 384 * 1024
+"""Encoded bytes from which on a frame takes no further entry.
+
+Together with one entry (``budget.LARGEST_BYTES``) it has room in the stream, which takes messages of 1 MiB. A frame
+that the stream refuses would end the session of all jobs of the partition.
+"""
 QUEUE_ENTRIES = 8192
 GATHERING_TURNS = 4
 """Turns of the loop between two frames: requests that have arrived meanwhile share the next. A turn with nothing to do
@@ -141,18 +146,18 @@ class Journal:
             self._send()
 
     def _send(self) -> None:
-        entries: list[dict[str, Any]] = []
+        entries: list[bytes] = []
         waiting: list[asyncio.Future[None]] = []
-        size = 0
-        while self._queue and len(entries) < FRAME_ENTRIES and size < FRAME_BYTES:
+        size_bytes = 0
+        while self._queue and len(entries) < FRAME_ENTRIES and size_bytes < FRAME_BYTES:
             entry, future = self._queue.popleft()
-            size += len(entry.get("d", "")) + 200
-            entries.append(entry)
+            entries.append(to_json(entry))
+            size_bytes += len(entries[-1]) + 1
             if future is not None:
                 waiting.append(future)
         frame = Frame(self, waiting)
         self._unsure.add(frame)
         try:
-            self._writer.store(self.subject, to_json(entries), self._headers, frame)
+            self._writer.store(self.subject, b"[%b]" % b",".join(entries), self._headers, frame)
         except BusFault as fault:
             self.failed(fault)

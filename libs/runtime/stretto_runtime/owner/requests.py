@@ -17,7 +17,7 @@ from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
-from stretto_runtime.owner.budget import ENTRY_BYTES, HEADER_CHARACTERS_MAX, Budget, share_at
+from stretto_runtime.owner.budget import ENTRY_BYTES, HEADER_CHARACTERS_MAX, Budget, journalled_bytes, share_at
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
@@ -105,7 +105,7 @@ class Requests:
         trace = (msg.headers or {}).get("traceparent", "")
         trace = trace if len(trace) <= HEADER_CHARACTERS_MAX else ""
         entry = request_entry(message.job, request_id, subject, msg.data, trace)
-        size_bytes = ENTRY_BYTES + len(msg.data) + len(request_id) + len(trace)
+        size_bytes = ENTRY_BYTES + journalled_bytes(msg.data) + len(request_id) + len(trace)
         if not self._budget.take(message.job, size_bytes, time.monotonic(), share_at(self._fullness())):
             self._metrics.over_budget.inc()
             text = f"the requests of {message.job!r} have spent their budget of the journal"
