@@ -6,8 +6,9 @@ state (keys, credentials, secrets, other jobs) and from changing any file but it
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from stretto_wire.stores import canonical
 
 from . import landlock
 from .backend import BackendError, PodSpec, folders_in
-from .landlock import ABI_LEAST, ABI_SCOPES, CLOSED, READ, WRITE
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, READ, WRITE
 from .settings import ActuatorSettings
 
 FILE_URL = "file://"
@@ -25,7 +26,9 @@ SHARED_MEMORY = Path("/dev/shm")
 PRIVATE_FOLDER = 0o700
 OF_SCRATCH = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "CUDA_CACHE_PATH": "cache/cuda"}
 """Variables that lead programs into the pod's own folder, where they would write elsewhere."""
-
+OF_THE_SHELL = ("PATH", "HOME", "LD_LIBRARY_PATH")
+MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
+"""Variables by which a pod's shell is found again."""
 
 LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock; landlock.main()"
 """Imported, not run as a script: an import is compiled once."""
@@ -96,7 +99,17 @@ def launch_of(boxes: Boxes | None, spec: PodSpec, folder: Path, scratch: Path) -
     if boxes is None:
         return [*spec.command], spec.environment
     box = boxes.box(spec, folder, scratch)
-    return command_in(box, spec.command), environment_in(box, spec.environment, scratch)
+    return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
+
+
+def environment_around(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of what starts a pod outside of its box; the pod itself gets ``given``.
+
+    A job chooses variables. By ``PATH`` or ``LD_PRELOAD`` its code would run in the shell, in front of the box.
+    """
+    own = {name: value for name in OF_THE_SHELL if (value := os.environ.get(name)) is not None}
+    marks = {name: given[name] for name in MARKS if name in given}
+    return {**own, **marks, **{f"{BOXED}{name}": value for name, value in given.items()}}
 
 
 def environment_in(box: Box, given: dict[str, str], scratch: Path) -> dict[str, str]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CLOSED, READ, WRITE = "--closed", "--read", "--write"
+BOXED = "STRETTO_BOXED_"
+"""Begins the names of the pod's own variables until it is in its box: the loader, the shell and Python heed none."""
 CANNOT_CONFINE = 125
 """Exit code of a pod that was not started, as when it cannot enter its control group."""
 ABI_LEAST = 3
@@ -174,7 +176,7 @@ def main() -> None:
     """Confine this process and execute the command.
 
     Arguments: the options ``--closed``, ``--read`` and ``--write``, each with a path, as often as needed; ``--``; the
-    command.
+    command. It gets the variables that begin with ``BOXED``, without that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
@@ -184,7 +186,8 @@ def main() -> None:
         confine(closed, reads, writes, abi())
     except OSError as error:
         _give_up(f"the pod cannot be confined: {error}; STRETTO_ACTUATOR_LOCAL_CONFINE=off starts it without a box")
+    environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)}
     try:
-        os.execvpe(command[0], command, os.environ)
+        os.execvpe(command[0], command, environment)
     except OSError as error:
         _give_up(f"{command[0]}: {error}")
