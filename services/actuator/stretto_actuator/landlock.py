@@ -47,7 +47,8 @@ _HANDLED = _CHANGE | _MAKE_CHAR | _MAKE_BLOCK
 _ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
 
 _DEVICES = "/dev"
-_DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+_DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty")
+"""Terminals are closed: those of the user stand among them, with what he types."""
 _DEVICES_OF_ACCELERATORS = ("nvidia", "dri", "kfd", "accel")
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 10, 14, 23})
 """Root keeps files of other users, signals, low ports, locked memory, priorities. The others lead out of the box:
@@ -126,7 +127,7 @@ def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
 
     def allow(path: str, rights: int, needed: bool = False) -> None:
         try:
-            opened = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opened = _folder(path) if needed else os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             if needed:
                 raise
@@ -152,6 +153,20 @@ def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
     _drop_capabilities()
     _call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
+
+
+def _folder(path: str) -> int:
+    """Open a folder step by step, so that no link is followed that a pod has put there meanwhile. Raises OSError."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open("/", flags)
+    for name in path.split("/"):
+        if name:
+            try:
+                below = os.open(name, flags, dir_fd=opened)
+            finally:
+                os.close(opened)
+            opened = below
+    return opened
 
 
 def _drop_capabilities() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator import landlock
-from stretto_actuator.backend import PodSpec
+from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.local import LocalBackend
@@ -202,6 +202,46 @@ async def test_a_pod_neither_ends_nor_traces_nor_sees_into_others(place: Place) 
     finally:
         service.kill()
         await service.wait()
+
+
+async def test_a_pod_neither_reads_from_nor_writes_to_a_terminal_of_its_user(place: Place) -> None:
+    keyboard, terminal = os.openpty()
+    script = f"""
+    attempt("keys", lambda: os.open("{os.ttyname(terminal)}", os.O_RDONLY | os.O_NOCTTY))
+    attempt("screen", lambda: os.open("{os.ttyname(terminal)}", os.O_WRONLY | os.O_NOCTTY))
+    """
+    try:
+        assert await place.run(script) == []
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+async def test_a_folder_of_checkpoints_that_another_job_turned_into_a_link_starts_nothing(place: Place) -> None:
+    """Method: a store that jobs choose lies in a job's own folder, which holds links to the keys."""
+    keys, store = place.secrets[0].parent, place.beside / "store"
+    (store / "hostile").mkdir(parents=True)
+    for name in ("j", "sub"):
+        (store / "hostile" / name).symlink_to(keys)
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    for url in (f"file://{store}/hostile/j", f"file://{store}/hostile/sub/j"):
+        with pytest.raises(BackendError, match="a link"):
+            await place.backend.launch(place.spec("", stores=(url,)))
+    assert {path.name for path in keys.iterdir()} == {place.secrets[0].name}
+
+
+async def test_a_job_reads_of_a_nested_store_only_the_job_that_it_starts_from(place: Place) -> None:
+    store = place.beside / "store"
+    own, others = (store / "team" / job / f"{job}-000001" / "manifest.json" for job in ("mine", "other"))
+    for file in (own, others):
+        file.parent.mkdir(parents=True)
+        file.write_text("secret")
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    script = f"""
+    attempt("own", lambda: read("{own}"))
+    attempt("others", lambda: read("{others}"))
+    """
+    assert await place.run(script, stores=(f"file://{store}/team/j",), reads=(f"file://{own}",)) == ["own"]
 
 
 @pytest.mark.parametrize("way", ["PATH", "LD_PRELOAD", "PYTHONPATH", "ENV"])
