@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
 from stretto_runtime.owner.budget import LARGEST_BYTES
+from stretto_wire.codec import encode
 from stretto_wire.registry import inputs_of, partition_of, requests_of
 
 
@@ -197,6 +199,52 @@ async def test_no_requests_of_a_job_make_a_frame_that_the_stream_refuses(
         after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
     assert honest.wait_s == 2.0
     assert after == before != []
+
+
+class Breaking(Counting):
+    """Breaks on every request of one job."""
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        if isinstance(message, NextShard) and message.job == "job-a":
+            raise RuntimeError("a bug")
+        return super().to_event(message, meta)
+
+
+async def test_a_job_that_breaks_its_machine_again_and_again_is_told_to_ask_later(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """A broken state is built again, which costs all jobs of the replica far more than a request."""
+    codes = Counter[str]()
+    async with running(Breaking, server, tmp_path, requests_burst_bytes=4 << 20, requests_bytes_per_s=1):
+        for job in ("job-a", "job-b"):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        for number in range(8):
+            body = encode(NextShard(job="job-a", request_id=f"w{number}", pod="worker-1"))
+            answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body)
+            codes[(answer.headers or {}).get("error", "")] += 1
+        assert (await client.call(NextShard(job="job-b", request_id="w", pod="worker-1"))).wait_s == 2.0
+    assert codes == {"internal": 4, "busy": 4}
+
+
+async def test_many_requests_that_take_long_cost_nobody_the_lease(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Method: a frame of requests takes six times as long as the lease of the replica that handles them."""
+    requests = [NextShard(job="job-a", request_id=f"w{number}", pod="worker-1") for number in range(120)]
+    async with running(Counting, server, tmp_path, delay_s=0.05, lease_s=1.0) as runner:
+        await client.publish(add("job-a", 1))
+        await published(client, "dispatcher", 1)
+        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        longest_s, replies = 0.0, asyncio.gather(*(client.call(request, 30.0) for request in requests))
+        while not replies.done():
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest_s = max(longest_s, time.monotonic() - began_s)
+        assert len(await replies) == len(requests)
+        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+    assert after == before
+    assert longest_s < 0.5
 
 
 async def test_a_job_that_asks_without_end_does_not_fill_the_stream(

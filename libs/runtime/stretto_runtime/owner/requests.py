@@ -17,7 +17,14 @@ from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
-from stretto_runtime.owner.budget import ENTRY_BYTES, HEADER_CHARACTERS_MAX, Budget, journalled_bytes, share_at
+from stretto_runtime.owner.budget import (
+    BROKEN_BYTES,
+    ENTRY_BYTES,
+    HEADER_CHARACTERS_MAX,
+    Budget,
+    journalled_bytes,
+    share_at,
+)
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
@@ -45,6 +52,7 @@ class Requests:
         self._told_s = 0.0
         settings = context.service.settings
         self._budget = Budget(settings.requests_burst_bytes, settings.requests_bytes_per_s)
+        handling.on_broken = self._broken
 
     async def open(self) -> None:
         """Take requests; returns once the server knows it. Raises BusFault."""
@@ -117,6 +125,9 @@ class Requests:
             self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
         else:
             self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    def _broken(self, job: str) -> None:
+        self._budget.charge(job, BROKEN_BYTES, time.monotonic(), share_at(self._fullness()))
 
     def _tell_dropped(self, msg: Msg) -> None:
         """Log a dropped request, one a second at most: a hostile pod may send thousands."""
