@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import MaxLen
 
-from stretto_messages.base import Bytes, Count, Fraction, Message, Money, Name, Rate, Seconds, example
+from stretto_messages.base import Bytes, Count, Fraction, Message, Money, Name, Rate, Seconds, Team, example
 from stretto_messages.scenario import JOB, METADATA, PLAN, WIDER
 from stretto_messages.values import Candidate, Interval, KnownModel, Match, Metadata, Plan, PlanKind, Reasons
 
@@ -23,11 +23,14 @@ class HistoryRecorded(Message):
     ps_memory_peak_bytes: Bytes
     samples: Count
     model: KnownModel | None = None
+    team: Team | None = None
+    """Team whose later jobs may start from this one; None: everybody's, as history from before Stretto."""
 
 
 example(
     HistoryRecorded(
         job=JOB,
+        team="default",
         metadata=METADATA,
         plan=WIDER,
         throughput=66400.0,

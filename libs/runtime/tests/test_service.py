@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
 from stretto_runtime.owner.budget import LARGEST_BYTES
+from stretto_wire.codec import encode
 from stretto_wire.registry import inputs_of, partition_of, requests_of
 
 
@@ -157,7 +159,7 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
 ) -> None:
     """Padded requests of one job stop being journalled; another job of the same partition is answered."""
     neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
-    padding, answers = "x" * 40_000, Counter[str]()
+    padding, answers = "x" * 80_000, Counter[str]()
     least = {"requests_burst_bytes": LARGEST_BYTES, "requests_bytes_per_s": 1}
     async with running(Counting, server, tmp_path, **least) as runner:
         for job in ("job-a", neighbour):
@@ -172,6 +174,77 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
     assert answers == {"": 6, "busy": 14}
     assert honest.wait_s == 2.0
     assert 'stretto_requests_over_budget_total{service="dispatcher"} 14.0' in counted
+
+
+@pytest.mark.parametrize("padding", ["\n" * 250_000, '"more": "' + "\N{GRINNING FACE}" * 62_000 + '",'])
+async def test_no_requests_of_a_job_make_a_frame_that_the_stream_refuses(
+    server: EmbeddedServer, client: Client, tmp_path: Path, padding: str
+) -> None:
+    """Goal: the session of all jobs of the partition goes on. Method: sound requests, much longer within a frame."""
+    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
+
+    async def ask(number: int) -> str:
+        body = f'{{{padding}"job":"job-a","request_id":"f{number}","pod":"worker-1"}}'
+        answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
+        return str((answer.headers or {}).get("error", ""))
+
+    async with running(Counting, server, tmp_path) as runner:
+        for job in ("job-a", neighbour):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        hostile = asyncio.gather(*(ask(number) for number in range(30)))
+        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        assert await hostile == [""] * 30
+        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+    assert honest.wait_s == 2.0
+    assert after == before != []
+
+
+class Breaking(Counting):
+    """Breaks on every request of one job."""
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        if isinstance(message, NextShard) and message.job == "job-a":
+            raise RuntimeError("a bug")
+        return super().to_event(message, meta)
+
+
+async def test_a_job_that_breaks_its_machine_again_and_again_is_told_to_ask_later(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """A broken state is built again, which costs all jobs of the replica far more than a request."""
+    codes = Counter[str]()
+    async with running(Breaking, server, tmp_path, requests_burst_bytes=4 << 20, requests_bytes_per_s=1):
+        for job in ("job-a", "job-b"):
+            await client.publish(add(job, 1))
+        await published(client, "dispatcher", 2)
+        for number in range(8):
+            body = encode(NextShard(job="job-a", request_id=f"w{number}", pod="worker-1"))
+            answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body)
+            codes[(answer.headers or {}).get("error", "")] += 1
+        assert (await client.call(NextShard(job="job-b", request_id="w", pod="worker-1"))).wait_s == 2.0
+    assert codes == {"internal": 4, "busy": 4}
+
+
+async def test_many_requests_that_take_long_cost_nobody_the_lease(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Method: a frame of requests takes six times as long as the lease of the replica that handles them."""
+    requests = [NextShard(job="job-a", request_id=f"w{number}", pod="worker-1") for number in range(120)]
+    async with running(Counting, server, tmp_path, delay_s=0.05, lease_s=1.0) as runner:
+        await client.publish(add("job-a", 1))
+        await published(client, "dispatcher", 1)
+        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        longest_s, replies = 0.0, asyncio.gather(*(client.call(request, 30.0) for request in requests))
+        while not replies.done():
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest_s = max(longest_s, time.monotonic() - began_s)
+        assert len(await replies) == len(requests)
+        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+    assert after == before
+    assert longest_s < 0.5
 
 
 async def test_a_job_that_asks_without_end_does_not_fill_the_stream(

@@ -6,8 +6,9 @@ state (keys, credentials, secrets, other jobs) and from changing any file but it
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from stretto_wire.stores import canonical
 
 from . import landlock
 from .backend import BackendError, PodSpec, folders_in
-from .landlock import ABI_LEAST, ABI_SCOPES, CLOSED, READ, WRITE
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, READ, WRITE
 from .settings import ActuatorSettings
 
 FILE_URL = "file://"
@@ -25,7 +26,9 @@ SHARED_MEMORY = Path("/dev/shm")
 PRIVATE_FOLDER = 0o700
 OF_SCRATCH = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "CUDA_CACHE_PATH": "cache/cuda"}
 """Variables that lead programs into the pod's own folder, where they would write elsewhere."""
-
+OF_THE_SHELL = ("PATH", "HOME", "LD_LIBRARY_PATH")
+MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
+"""Variables by which a pod's shell is found again."""
 
 LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock; landlock.main()"
 """Imported, not run as a script: an import is compiled once."""
@@ -67,7 +70,7 @@ class Boxes:
 
     def box(self, spec: PodSpec, folder: Path, scratch: Path) -> Box:
         """Return the box of a pod with these folders; what it writes is made. Raises BackendError."""
-        stored = [path for url in spec.stores if (path := _local(url)) is not None]
+        stored = [self._plain(path) for url in spec.stores if (path := _local(url)) is not None]
         own = [scratch, self.state / "spans" / spec.job, *stored]
         if self.memory is not None:
             own.append(images_folder(self.memory, self.state, spec.job))
@@ -75,6 +78,8 @@ class Boxes:
         try:
             for place in (*own, *(scratch / name for name in OF_SCRATCH.values())):
                 place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            for place in stored:
+                self._plain(place)
             writes = _resolved((*own, *shared))
         except OSError as error:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
@@ -83,12 +88,25 @@ class Boxes:
         reads = [folder, *(place for place in self._started_from(spec) if place.is_dir())]
         return Box(_resolved(barred), _resolved(reads), writes)
 
+    def _plain(self, folder: Path) -> Path:
+        """Return a job's folder. Raises BackendError: below the operator's store the way to it has a link.
+
+        A store may lie in the folder of another job, which can put links there.
+        """
+        store = max((each for each in self.stores if folder.is_relative_to(each)), default=folder.parent, key=_length)
+        if folder.resolve() != store.resolve() / folder.relative_to(store):
+            raise BackendError(f"checkpoint.url: on the way to {folder} is a link; name a store without links")
+        return folder
+
     def _started_from(self, spec: PodSpec) -> Iterator[Path]:
-        """Yield the folders of the jobs whose checkpoints this one starts from."""
+        """Yield the folders of the jobs whose checkpoints this one starts from: <store>/<job>/<checkpoint>/<file>."""
         stores = dict.fromkeys((*self.stores, *(path.parent for url in spec.stores if (path := _local(url)))))
         for store in stores:
-            for job in folders_in(str(store), spec.reads):
-                yield store / job
+            for url in spec.reads:
+                for first in folders_in(str(store), (url,)):
+                    file = _local(url)
+                    job = file.parent.parent if file is not None else store
+                    yield job if job != store and job.is_relative_to(store / first) else store / first
 
 
 def launch_of(boxes: Boxes | None, spec: PodSpec, folder: Path, scratch: Path) -> tuple[list[str], dict[str, str]]:
@@ -96,7 +114,17 @@ def launch_of(boxes: Boxes | None, spec: PodSpec, folder: Path, scratch: Path) -
     if boxes is None:
         return [*spec.command], spec.environment
     box = boxes.box(spec, folder, scratch)
-    return command_in(box, spec.command), environment_in(box, spec.environment, scratch)
+    return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
+
+
+def environment_around(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of what starts a pod outside of its box; the pod itself gets ``given``.
+
+    A job chooses variables. By ``PATH`` or ``LD_PRELOAD`` its code would run in the shell, in front of the box.
+    """
+    own = {name: value for name in OF_THE_SHELL if (value := os.environ.get(name)) is not None}
+    marks = {name: given[name] for name in MARKS if name in given}
+    return {**own, **marks, **{f"{BOXED}{name}": value for name, value in given.items()}}
 
 
 def environment_in(box: Box, given: dict[str, str], scratch: Path) -> dict[str, str]:
@@ -178,6 +206,10 @@ def _local(url: str) -> Path | None:
     except ValueError:
         return None
     return Path(spelt.removeprefix(FILE_URL)) if spelt.startswith(FILE_URL) else None
+
+
+def _length(path: Path) -> int:
+    return len(path.parts)
 
 
 def _resolved(paths: list[Path] | tuple[Path, ...]) -> tuple[str, ...]:

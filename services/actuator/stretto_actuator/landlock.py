@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CLOSED, READ, WRITE = "--closed", "--read", "--write"
+BOXED = "STRETTO_BOXED_"
+"""Begins the names of the pod's own variables until it is in its box: the loader, the shell and Python heed none."""
 CANNOT_CONFINE = 125
 """Exit code of a pod that was not started, as when it cannot enter its control group."""
 ABI_LEAST = 3
@@ -45,7 +47,8 @@ _HANDLED = _CHANGE | _MAKE_CHAR | _MAKE_BLOCK
 _ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
 
 _DEVICES = "/dev"
-_DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+_DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty")
+"""Terminals are closed: those of the user stand among them, with what he types."""
 _DEVICES_OF_ACCELERATORS = ("nvidia", "dri", "kfd", "accel")
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 10, 14, 23})
 """Root keeps files of other users, signals, low ports, locked memory, priorities. The others lead out of the box:
@@ -124,7 +127,7 @@ def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
 
     def allow(path: str, rights: int, needed: bool = False) -> None:
         try:
-            opened = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opened = _folder(path) if needed else os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             if needed:
                 raise
@@ -152,6 +155,20 @@ def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
     os.close(ruleset)
 
 
+def _folder(path: str) -> int:
+    """Open a folder step by step, so that no link is followed that a pod has put there meanwhile. Raises OSError."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open("/", flags)
+    for name in path.split("/"):
+        if name:
+            try:
+                below = os.open(name, flags, dir_fd=opened)
+            finally:
+                os.close(opened)
+            opened = below
+    return opened
+
+
 def _drop_capabilities() -> None:
     """Give up root's ways around files, for all that is executed from now on; other users have none."""
     try:
@@ -174,7 +191,7 @@ def main() -> None:
     """Confine this process and execute the command.
 
     Arguments: the options ``--closed``, ``--read`` and ``--write``, each with a path, as often as needed; ``--``; the
-    command.
+    command. It gets the variables that begin with ``BOXED``, without that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
@@ -184,7 +201,8 @@ def main() -> None:
         confine(closed, reads, writes, abi())
     except OSError as error:
         _give_up(f"the pod cannot be confined: {error}; STRETTO_ACTUATOR_LOCAL_CONFINE=off starts it without a box")
+    environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)}
     try:
-        os.execvpe(command[0], command, os.environ)
+        os.execvpe(command[0], command, environment)
     except OSError as error:
         _give_up(f"{command[0]}: {error}")

@@ -181,7 +181,8 @@ class LocalBackend:
             if record.group.remove():
                 break
             await asyncio.sleep(DYING_WAIT_S)
-        self._records.put_away(job, pod, self._clock())
+        # nobody waits for the removal of what the pod has left, which may be millions of files
+        await asyncio.to_thread(self._records.put_away, job, pod, self._clock())
         self._asked_at_s.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()

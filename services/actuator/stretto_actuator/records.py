@@ -11,11 +11,13 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from stretto_runtime.process.pid import ProcessIdentity
 
 from .limits import Group
@@ -23,6 +25,8 @@ from .limits import Group
 PRIVATE_FOLDER = 0o700
 PRIVATE = 0o600
 READ_ONLY = 0o400
+
+log = structlog.get_logger("stretto.actuator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,19 @@ class Records:
                 yield record
 
     def read(self, job: str, pod: str) -> Record | None:
-        """Return the record of a pod, or None if there is none or it was forgotten."""
+        """Return the record of a pod, or None if there is none, it was forgotten, or it cannot be read."""
         try:
             fields: dict[str, Any] = json.loads((self.of(job, pod) / "pod.json").read_text())
+            folders = fields["group"]["folders"].items()
+            fields["limits"] = tuple(fields["limits"])
+            fields["group"] = Group({controller: (folder, version) for controller, (folder, version) in folders})
+            fields["birth"] = ProcessIdentity(*fields["birth"])
+            return Record(**fields)
         except FileNotFoundError:
             return None
-        group = {controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()}
-        fields["limits"] = tuple(fields["limits"])
-        fields["group"] = Group(group)
-        fields["birth"] = ProcessIdentity(*fields["birth"])
-        return Record(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # a loss of power leaves empty files
+            log.error("the record of a pod cannot be read; it counts as vanished", job=job, pod=pod, error=str(error))
+            return None
 
     def write(self, record: Record) -> None:
         """Write a record atomically."""
@@ -105,9 +112,10 @@ class Records:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
         for gone in (self.files(job, pod), self.scratch(job, pod)):
-            shutil.rmtree(gone, ignore_errors=True)
-        os.utime(folder / "pod.json", (now_s, now_s))
-        (folder / "pod.json").rename(folder / "pod.done.json")
+            _remove(gone)
+        with contextlib.suppress(FileNotFoundError):  # put away by somebody else meanwhile
+            os.utime(folder / "pod.json", (now_s, now_s))
+            (folder / "pod.json").rename(folder / "pod.done.json")
 
     def clear(self, before_s: float, but: Container[str]) -> None:
         """Remove the folders of pods that were put away before then, except those of the jobs in ``but``."""
@@ -118,6 +126,14 @@ class Records:
                 if done.stat().st_mtime < before_s:
                     shutil.rmtree(done.parent)
                     done.parent.parent.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder as far as possible. What a pod has laid into it may be deeper than Python's stack."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def _private_folder(folder: Path) -> None:

@@ -10,12 +10,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from stretto_actuator import landlock
-from stretto_actuator.backend import PodSpec
+from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.local import LocalBackend
@@ -96,13 +97,18 @@ class Place:
     async def run(self, script: str, **more: object) -> list[str]:
         """Return what a pod could do of what the script attempts."""
         await self.backend.launch(self.spec(textwrap.dedent(script) + "\nprint(json.dumps(done))", **more))
+        code = await self.ended()
+        text = (await self.backend.logs("j", "worker-0", 5)).splitlines()
+        assert code == 0, text
+        return list(json.loads(text[-1]))
+
+    async def ended(self) -> int | None:
+        """Wait for the end of the one pod, and return its exit code."""
         deadline = time.monotonic() + LIMIT_S
         while (await self.backend.list("j"))[0].state != "exited":
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        text = (await self.backend.logs("j", "worker-0", 5)).splitlines()
-        assert (await self.backend.list("j"))[0].exit_code == 0, text
-        return list(json.loads(text[-1]))
+        return (await self.backend.list("j"))[0].exit_code
 
 
 @pytest.fixture
@@ -118,6 +124,29 @@ def place(tmp_path: Path) -> Iterator[Place]:
             await asyncio.sleep(0.02)
 
     asyncio.run(clear())
+
+
+def lay_traps(folder: Path, seed: Path) -> Path:
+    """Fill a job's folder with programs, modules and a library that copy ``seed``; returns the place of the copy."""
+    folder.mkdir()
+    stolen = folder / "stolen"
+    for name in ("mv", "kill", "sh", "python"):
+        (folder / name).write_text(f"#!/bin/sh\n/bin/cat {seed} > {stolen}\n")
+        (folder / name).chmod(0o700)
+    for name in ("landlock", "sitecustomize"):
+        (folder / f"{name}.py").write_text(f"open({str(stolen)!r}, 'w').write(open({str(seed)!r}).read())")
+    (folder / "library.c").write_text(
+        f'''
+        #include <stdio.h>
+        __attribute__((constructor)) static void steal(void) {{
+            char text[7] = {{0}};
+            FILE *from = fopen("{seed}", "r"), *to;
+            if (from && fread(text, 1, 6, from) && (to = fopen("{stolen}", "w"))) {{ fputs(text, to); fclose(to); }}
+        }}
+        '''
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "library.so", folder / "library.c"], check=True)
+    return stolen
 
 
 async def test_a_pod_neither_reads_nor_writes_what_is_not_its_jobs(place: Place) -> None:
@@ -175,6 +204,59 @@ async def test_a_pod_neither_ends_nor_traces_nor_sees_into_others(place: Place) 
     finally:
         service.kill()
         await service.wait()
+
+
+async def test_a_pod_neither_reads_from_nor_writes_to_a_terminal_of_its_user(place: Place) -> None:
+    keyboard, terminal = os.openpty()
+    script = f"""
+    attempt("keys", lambda: os.open("{os.ttyname(terminal)}", os.O_RDONLY | os.O_NOCTTY))
+    attempt("screen", lambda: os.open("{os.ttyname(terminal)}", os.O_WRONLY | os.O_NOCTTY))
+    """
+    try:
+        assert await place.run(script) == []
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+async def test_a_folder_of_checkpoints_that_another_job_turned_into_a_link_starts_nothing(place: Place) -> None:
+    """Method: a store that jobs choose lies in a job's own folder, which holds links to the keys."""
+    keys, store = place.secrets[0].parent, place.beside / "store"
+    (store / "hostile").mkdir(parents=True)
+    for name in ("j", "sub"):
+        (store / "hostile" / name).symlink_to(keys)
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    for url in (f"file://{store}/hostile/j", f"file://{store}/hostile/sub/j"):
+        with pytest.raises(BackendError, match="a link"):
+            await place.backend.launch(place.spec("", stores=(url,)))
+    assert {path.name for path in keys.iterdir()} == {place.secrets[0].name}
+
+
+async def test_a_job_reads_of_a_nested_store_only_the_job_that_it_starts_from(place: Place) -> None:
+    store = place.beside / "store"
+    own, others = (store / "team" / job / f"{job}-000001" / "manifest.json" for job in ("mine", "other"))
+    for file in (own, others):
+        file.parent.mkdir(parents=True)
+        file.write_text("secret")
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    script = f"""
+    attempt("own", lambda: read("{own}"))
+    attempt("others", lambda: read("{others}"))
+    """
+    assert await place.run(script, stores=(f"file://{store}/team/j",), reads=(f"file://{own}",)) == ["own"]
+
+
+@pytest.mark.parametrize("way", ["PATH", "LD_PRELOAD", "PYTHONPATH", "ENV"])
+async def test_no_variable_of_a_job_brings_its_code_in_front_of_the_box(place: Place, way: str) -> None:
+    """Method: a former pod of the job has laid programs into the job's folder, and the job's variable names them."""
+    folder = place.state / "checkpoints/j"
+    stolen = lay_traps(folder, place.secrets[0])
+    value = {"PATH": f"{folder}:{os.environ['PATH']}", "LD_PRELOAD": f"{folder}/library.so", "ENV": f"{folder}/mv"}
+    script = f"assert os.environ.get({way!r}, '') == {value.get(way, str(folder))!r}\nprint(json.dumps(done))"
+    spec = place.spec(script)
+    await place.backend.launch(replace(spec, environment=spec.environment | {way: value.get(way, str(folder))}))
+    assert await place.ended() == 0
+    assert not stolen.exists()
 
 
 async def test_an_honest_pod_has_all_that_it_needs(place: Place) -> None:

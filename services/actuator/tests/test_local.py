@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -75,6 +76,46 @@ async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
     assert await backend.list() == []
     await backend.launch(spec(folder, "worker-0", ""))
     assert await backend.list() == [], "a name is not used again"
+
+
+async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder: Path) -> None:
+    """Method: more folders in one another than Python's stack is deep, and very many files beside them."""
+    script = """
+    import os
+    for number in range(20000):
+        open(f"f{number}", "w").close()
+    for _ in range(1500):
+        os.mkdir("deeper")
+        os.chdir("deeper")
+    """
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", textwrap.dedent(script)))
+    await ended(backend, 20.0)
+    removing, longest_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0
+    while not removing.done():
+        began_s = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest_s = max(longest_s, time.monotonic() - began_s)
+    await removing
+    assert not (folder / "pods/j/worker-0/work").exists()
+    assert longest_s < 0.2
+    assert await backend.list() == []
+
+
+async def test_a_record_that_cannot_be_read_costs_its_pod_alone(folder: Path) -> None:
+    """A loss of power leaves empty files."""
+    backend = LocalBackend(folder)
+    for pod in ("worker-0", "worker-1"):
+        await backend.launch(spec(folder, pod, ""))
+    pid = await running_pid(folder, "worker-0")
+    record = folder / "pods/j/worker-0/pod.json"
+    text = record.read_text()
+    for damaged in ("", "{}", "[]", '{"group": 3}'):
+        record.write_text(damaged)
+        assert [pod.pod for pod in await backend.list()] == ["worker-1"]
+    record.write_text(text)
+    assert (await backend.list())[0].state == "running"
+    assert psutil.pid_exists(pid)
 
 
 async def test_kill_of_the_pod_is_seen_with_its_signal(folder: Path) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import stat
 from collections.abc import Generator
 from pathlib import Path
 
+NAMES_MAX = 10_000
+"""names of a folder that are looked at: a job can fill its own"""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
 _LINK_OR_FILE = (errno.ELOOP, errno.ENOTDIR)
@@ -49,6 +52,12 @@ def read(file: Path, size_max_bytes: int) -> bytes:
             if not stat.S_ISREG(os.fstat(opened).st_mode):
                 raise OSError(errno.EINVAL, "not a plain file")
             return source.read(size_max_bytes)
+
+
+def names(folder: Path) -> list[str]:
+    """Return at most ``NAMES_MAX`` names in the folder of a job. Raises OSError."""
+    with _store(folder) as store, _below(store, folder.name) as job, os.scandir(job) as entries:
+        return [entry.name for entry in itertools.islice(entries, NAMES_MAX)]
 
 
 def remove(folder: Path, first: str) -> None:

@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from stretto_core.checkpoints.names import number_of
 from stretto_messages.values import CheckpointRef
 
 from . import local_files
 
 VERSION = 1
-SIZE_MAX_BYTES = 16 << 20
-"""A larger manifest is none of ours: of 1,000 servers it has some 500 kB, and its ledger at most 200 kB."""
+SIZE_MAX_BYTES = 4 << 20
+"""A larger manifest is none of ours: of 1,000 servers it has some 500 kB, and its ledger at most 200 kB.
+
+A job can write one as it likes, whose values take 25 times its size in memory.
+"""
+LATER_MAX = 20
+"""Checkpoints of the highest numbers that are looked at for a later one: a job can lay as many as it likes."""
 _LOCAL = "file://"
 
 
@@ -91,7 +97,7 @@ def read(url: str) -> Manifest:
         names = ("id", "samples", "size_bytes", "ps")
         reference = CheckpointRef(url=url, **{name: document[name] for name in names})
         manifest = Manifest(
-            reference, document["job"], document["taken_at_s"], document["ledger"], tuple(document["parts"])
+            reference, document["job"], float(document["taken_at_s"]), document["ledger"], tuple(document["parts"])
         )
     except Exception as error:
         raise ManifestDamaged(
@@ -102,22 +108,32 @@ def read(url: str) -> Manifest:
     return manifest
 
 
-def taken_after(folder: str, time_s: float) -> list[Manifest]:
-    """Return the sound manifests below ``folder`` of checkpoints that were begun after ``time_s``, the newest first.
+def taken_after(folder: str, time_s: float) -> list[str]:
+    """Return the URLs of the sound manifests of checkpoints that were begun after ``time_s``, the newest first.
 
-    Raises ManifestError when the store does not list them.
+    ``folder`` is a job's; its ``LATER_MAX`` checkpoints of the highest numbers are read, one after the other. Raises
+    ManifestError when the store does not list them.
     """
     try:
-        filesystem, path = fsspec.core.url_to_fs(folder)
-        names = [name.rpartition("/")[0].rpartition("/")[2] for name in filesystem.glob(f"{path}/*/manifest.json")]
+        names = sorted(_names_in(folder), key=number_of)[-LATER_MAX:]
     except Exception as error:  # whatever a file system raises
         raise ManifestError(f"{folder} cannot be listed ({type(error).__name__}: {error}); check the store") from error
-    found: list[Manifest] = []
-    for name in names:
+    found: list[tuple[float, str]] = []
+    for url in (f"{folder}/{name}/manifest.json" for name in names):
         with contextlib.suppress(ManifestDamaged):
-            found.append(read(f"{folder}/{name}/manifest.json"))
-    later = [manifest for manifest in found if manifest.taken_at_s > time_s]
-    return sorted(later, key=lambda manifest: manifest.taken_at_s, reverse=True)
+            found.append((read(url).taken_at_s, url))
+    return [url for taken_at_s, url in sorted(found, reverse=True) if taken_at_s > time_s]
+
+
+def _names_in(folder: str) -> list[str]:
+    """Return the names in a job's folder; none if it is not there."""
+    try:
+        if (path := _local(folder)) is not None:
+            return local_files.names(path)
+        filesystem, place = fsspec.core.url_to_fs(folder)
+        return [str(name).rstrip("/").rpartition("/")[2] for name in filesystem.ls(place, detail=False)]
+    except FileNotFoundError:
+        return []
 
 
 def remove(url: str) -> None:

@@ -9,6 +9,7 @@ it has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -301,12 +302,15 @@ class Taker:
         The latter was begun after everything in the state: the installation was restored from an older backup, and the
         job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
         """
-        for later in manifest.taken_after(state.folder, state.last_began_at_s) if state.complete else ():
-            url = later.checkpoint.url
-            if url not in self._tried and url not in state.expired and later.job == self.job:
-                self._tried.add(url)
-                log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
-                return later
+        for url in manifest.taken_after(state.folder, state.last_began_at_s) if state.complete else ():
+            if url in self._tried or url in state.expired:
+                continue
+            self._tried.add(url)
+            with contextlib.suppress(ManifestDamaged):  # it was sound a moment ago
+                later = manifest.read(url)
+                if later.job == self.job:
+                    log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
+                    return later
         return manifest.read(restore.url)
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,23 @@ def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_pa
     (tmp_path / "j/j-000004/manifest.json").write_text("{")
     (tmp_path / "j/j-000005").mkdir()
     found = manifest.taken_after(f"file://{tmp_path}/j", 10.0)
-    assert [one.checkpoint.id for one in found] == ["j-000002", "j-000003"]
+    assert found == [f"file://{tmp_path}/j/j-00000{number}/manifest.json" for number in (2, 3)]
     assert manifest.taken_after(f"file://{tmp_path}/j", 40.0) == []
     assert manifest.taken_after(f"file://{tmp_path}/none", 0.0) == []
+
+
+def test_a_job_that_fills_its_folder_with_manifests_costs_bounded_memory(tmp_path: Path) -> None:
+    """Method: one manifest, whose lists take many times its size, under hundreds of names."""
+    reference = CheckpointRef(id="j-000001", url=f"file://{tmp_path}/j/m/manifest.json", samples=5, size_bytes=10, ps=1)
+    Manifest(reference, "j", 10.0, "ledger", ({"pod": "ps-0", "more": [{}] * 50_000},)).write()
+    for number in range(1, 400):
+        folder = tmp_path / f"j/j-{number:06d}"
+        folder.mkdir()
+        (folder / "manifest.json").hardlink_to(tmp_path / "j/m/manifest.json")
+    tracemalloc.start()
+    found = manifest.taken_after(f"file://{tmp_path}/j", 5.0)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found[0] == f"file://{tmp_path}/j/j-000399/manifest.json"
+    assert len(found) == manifest.LATER_MAX
+    assert peak_bytes < 20 << 20

@@ -13,6 +13,12 @@ from stretto_wire.errors import WireError
 PACKED_OVER = 150_000
 """Bytes of JSON above which a document is compressed, so that it fits into its message."""
 
+PLAIN_MAX = 8 << 20
+"""Bytes of JSON that a document unfolds to; the largest books, of all partitions and workers, have some 2 MB.
+
+Documents come back from manifests, which lie where the job's own code can write.
+"""
+
 _BOOK = TypeAdapter(Book)
 
 
@@ -34,7 +40,15 @@ def read(document: str) -> Book:
 
 def _unpacked(document: str) -> object:
     try:
-        plain = document if document.startswith("{") else zlib.decompress(b64decode(document, validate=True))
-        return json.loads(plain)
-    except (ValueError, zlib.error) as error:
+        return json.loads(document if document.startswith("{") else _decompressed(document))
+    except (ValueError, zlib.error, RecursionError) as error:
         raise WireError("ledger", document[:100], "the document that MarkLedger gave") from error
+
+
+def _decompressed(document: str) -> bytes:
+    """Return at most ``PLAIN_MAX`` bytes. Raises ValueError or zlib.error for more, and for what is no document."""
+    unpacking = zlib.decompressobj()
+    plain = unpacking.decompress(b64decode(document, validate=True), PLAIN_MAX)
+    if not unpacking.eof:
+        raise ValueError(f"more than {PLAIN_MAX} bytes, or cut off")
+    return plain

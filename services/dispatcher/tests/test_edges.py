@@ -1,5 +1,8 @@
 """Decisions at the dispatcher's edge: the opening of a job, and the document of a mark."""
 
+import tracemalloc
+import zlib
+from base64 import b64encode
 from typing import Any, get_args
 
 import pytest
@@ -61,8 +64,20 @@ def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: 
     assert restored(document) == book
 
 
+def test_a_document_that_unfolds_to_a_thousand_times_its_size_is_refused() -> None:
+    """The dispatcher would end for lack of memory, for all jobs, and again whenever it reads the event."""
+    bomb = b64encode(zlib.compress(b"[" + b"{}," * 40_000_000 + b"{}]", 9)).decode()
+    assert len(bomb) < 200_000
+    tracemalloc.start()
+    with pytest.raises(WireError, match="ledger"):
+        restored(bomb)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 50 << 20
+
+
 def test_a_document_of_nobody_is_refused() -> None:
-    for document in ("", "{}", "{", "[]", "AAAA", "not base64 at all"):
+    for document in ("", "{}", "{", "[]", "AAAA", "not base64 at all", b64encode(zlib.compress(b"[" * 10**6)).decode()):
         with pytest.raises(WireError, match="ledger"):
             restored(document)
 

@@ -283,6 +283,7 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
 
 def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     body_schema = {"schema": {"type": "object", "description": "see /api/v1/schema/job"}}
+    parser = documents.JobParser()
 
     @router.post(
         "/jobs",
@@ -298,9 +299,9 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     async def submit(request: Request, response: Response) -> Submitted:
         """Submit a job. The same specification again answers 200 with the job's state and changes nothing, also
         after the job's end; another specification under the same name answers 409."""
-        spec = documents.parse_job(await request.body(), request.headers.get("content-type", ""))
-        request.state.job = spec.name
         caller = request.state.caller
+        spec = await parser.parse(caller.name, await request.body(), request.headers.get("content-type", ""))
+        request.state.job = spec.name
         by = _submitter(caller, request.headers.get("x-stretto-user", ""))
         team = _team(caller, request.headers.get("x-stretto-team", ""))
         created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)

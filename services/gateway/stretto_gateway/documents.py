@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from weakref import WeakValueDictionary
+
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobfile import read_job
 
@@ -10,6 +13,19 @@ from .problems import Problem
 JSON_TYPES = frozenset({"application/json", "application/problem+json", "text/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 ANY_TYPES = frozenset({"", "text/plain", "application/octet-stream"})
+
+
+class JobParser:
+    """Parses specifications beside the loop, one of each caller at a time: 128 KB of YAML take more than a second."""
+
+    def __init__(self) -> None:
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def parse(self, caller: str, body: bytes, content_type: str) -> JobSpec:
+        """Parse as ``parse_job`` does."""
+        lock = self._busy.setdefault(caller, asyncio.Lock())
+        async with lock:
+            return await asyncio.to_thread(parse_job, body, content_type)
 
 
 def parse_job(body: bytes, content_type: str) -> JobSpec:

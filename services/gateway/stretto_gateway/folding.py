@@ -48,6 +48,8 @@ class Evidence:
         self.completed: JobCompleted | None = None
         self.finished: JobFinished | None = None
         self.returns: list[Returned] = []
+        self.leases: dict[str, str] = {}
+        """The shard that each worker leased last."""
 
 
 class Fold:
@@ -135,6 +137,7 @@ class JobFold(Fold):
         self.view.ended_at_s = self.time_s
         self.view.progress.samples_per_s = 0.0
         self.view.shards.leased.clear()
+        self.evidence.leases.clear()
         self.view.phases[-1].ended_at_s = self.time_s
 
     # decisions ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from . import views
 from .folding import Fold, push
 
 PODS_KEPT = 1000
+LEASED_KEPT = 10_000
+"""Leases in the view: as many as a job may have workers."""
 
 
 class PodFold(Fold):
@@ -40,16 +42,14 @@ class PodFold(Fold):
             cpu_limit_cores=message.cpu_cores,
             memory_limit_bytes=message.memory_bytes,
         )
-        if len(pods) > PODS_KEPT:
-            gone = next((name for name, pod in pods.items() if pod.state == "exited"), None)
-            if gone is not None:
-                del pods[gone]
+        self._drop_exited()
         if message.cause == "relaunch" and self.view.phases[-1].kind == "recovering":
             self._enter("steady", f"plan {self.view.plan_version}")
 
     @fold.register
     def _(self, message: PodExited) -> None:
         pod = self.view.pods.setdefault(message.pod, views.PodView(pod=message.pod, role=message.role))
+        self._drop_exited()
         pod.state, pod.exited_at_s = "exited", self.time_s
         pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
         pod.straggler = pod.hot = False
@@ -58,6 +58,12 @@ class PodFold(Fold):
             self._enter("recovering", f"{message.pod} {message.reason}")
             if self.view.status == "starting":  # the reason why it does not train yet
                 self.view.reason = f"{message.pod} {message.reason}: {message.detail}"
+
+    def _drop_exited(self) -> None:
+        if len(self.view.pods) > PODS_KEPT:
+            gone = next((name for name, pod in self.view.pods.items() if pod.state == "exited"), None)
+            if gone is not None:
+                del self.view.pods[gone]
 
     @fold.register
     def _(self, message: PodResized) -> None:
@@ -100,7 +106,15 @@ class PodFold(Fold):
     def _(self, message: ShardLeased) -> None:
         self._train()
         shards = self.view.shards
-        shards.leased[str(message.shard.id)] = message.pod
+        # of a job with very many shards not every completion is published: a worker holds one lease at a time
+        former = self.evidence.leases.pop(message.pod, "")
+        if shards.leased.get(former) == message.pod:
+            del shards.leased[former]
+        self.evidence.leases[message.pod] = shard = str(message.shard.id)
+        shards.leased[shard] = message.pod
+        for known in (shards.leased, self.evidence.leases):
+            if len(known) > LEASED_KEPT:
+                del known[next(iter(known))]
         shards.leases += 1
 
     @fold.register

@@ -14,6 +14,9 @@ from stretto_bus.faults import BusFault
 from stretto_gateway.app import create_app
 from stretto_gateway.buckets import Buckets
 from stretto_gateway.callers import Access, TokenFile
+from stretto_gateway.checks import no_such_job
+from stretto_gateway.documents import JobParser
+from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_wire.registry import AUDIT, STATE
@@ -40,6 +43,32 @@ def test_a_specification_larger_than_any_honest_one_is_refused(gateway: Running)
         partitions = [{"name": f"day=2026-11-21/hour={number:04d}", "samples": 45840617} for number in range(700)]
         honest = spec(dataset={"growing": True, "partitions": partitions})
         assert http.post("/jobs", json=honest).status_code == 201
+
+
+async def test_specifications_that_take_long_to_read_keep_nobody_waiting() -> None:
+    """Method: one caller sends the largest bodies of YAML, in vain; the loop and another caller go on."""
+    parser, body = JobParser(), b"x: [" + b"a," * 40_000 + b"]"
+    began_s = time.monotonic()
+    hostile = [asyncio.create_task(parser.parse("hostile", body, "application/yaml")) for _ in range(5)]
+    longest_s, turns = 0.0, 0
+    while turns < 20:
+        turn_s = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest_s, turns = max(longest_s, time.monotonic() - turn_s), turns + 1
+    with pytest.raises(Problem):
+        await parser.parse("calm", b"name: a", "application/yaml")
+    assert longest_s < 0.5
+    assert not all(task.done() for task in hostile), time.monotonic() - began_s
+    assert all(isinstance(error, Problem) for error in await asyncio.gather(*hostile, return_exceptions=True))
+
+
+def test_an_unknown_name_is_compared_with_few_names() -> None:
+    """Among 20,000 jobs it took half a second, in which the gateway served nobody else."""
+    known = [f"team-{number % 50}-train-model-{number:06d}" for number in range(20_000)]
+    began_s = time.process_time()
+    refused = no_such_job("team-7-train-model-01999", known)
+    assert time.process_time() - began_s < 0.1
+    assert "did you mean team-" in refused.remedy
 
 
 def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path) -> None:

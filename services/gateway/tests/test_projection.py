@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_gateway.measurements import HISTORY_POINTS
+from stretto_gateway.pods import LEASED_KEPT, PODS_KEPT
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
 from stretto_gateway.views import JobView
@@ -350,6 +351,24 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
     assert view.progress.samples_per_s == 500.0
     projection.apply(progressed(101), 6, 20.0)
     assert as_of(view, 21.0).progress.stalled_since_s is None
+
+
+def test_leases_and_pods_that_nothing_ends_are_bounded() -> None:
+    """At most fifty shard events of a job are published a second: a lease may be there without its completion."""
+
+    def leased(number: int, pod: str) -> ShardLeased:
+        shard = Shard(id=number, attempt=1, epoch=0, start=0, length=1)
+        return ShardLeased(job="a", shard=shard, pod=pod)
+
+    view = fold(submitted(), *(leased(number, f"worker-{number % 3}") for number in range(1000))).jobs["a"]
+    assert view.shards.leased == {"997": "worker-1", "998": "worker-2", "999": "worker-0"}
+    view = fold(submitted(), *(leased(number, f"worker-{number}") for number in range(LEASED_KEPT + 50))).jobs["a"]
+    assert len(view.shards.leased) == LEASED_KEPT
+    exits = [
+        PodExited(job="a", pod=f"ps-{number}", role="ps", reason="image-pull", exit_code=None)
+        for number in range(PODS_KEPT + 50)
+    ]
+    assert len(fold(submitted(), *exits).jobs["a"].pods) == PODS_KEPT
 
 
 def test_a_job_has_stopped_when_it_stands_still_for_longer_than_the_objective_allows() -> None:

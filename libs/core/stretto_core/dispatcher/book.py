@@ -251,17 +251,12 @@ class Book:
         that is ahead lists what it has not done of those; the rest follows from the totals.
         """
         ahead, behind = (self, mark) if self.next_id > mark.next_id else (mark, self)
-        common = (shard for shard in ahead.requeued if shard.id < behind.next_id)
-        in_behind = sum(behind._done_of(shard) for shard in common)
+        waiting = {shard.id for shard in behind.requeued}
+        left = {entry.shard: entry.offset for entry in behind.given_up} | dict(behind.partial)
+        done = (shard for shard in ahead.requeued if shard.id < behind.next_id and shard.id not in waiting)
+        in_behind = sum(left.get(shard.id, shard.length) for shard in done)
         in_ahead = max(0, ahead.samples_done - behind.samples_done + in_behind)
         return (in_behind, in_ahead) if ahead is self else (in_ahead, in_behind)
-
-    def _done_of(self, shard: Shard) -> int:
-        """Return how many samples of a shard count as done here."""
-        if any(shard.id == waiting.id for waiting in self.requeued):
-            return 0
-        left = {entry.shard: entry.offset for entry in self.given_up} | dict(self.partial)
-        return left.get(shard.id, shard.length)
 
     def restored_from(self, mark: Book) -> Book:
         """The books after going back to ``mark``.

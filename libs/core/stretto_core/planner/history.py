@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stretto_messages.planner import HistoryMatched, HistoryRecorded
 from stretto_messages.values import Match
 
@@ -14,7 +16,11 @@ HistoryEvent = HistoryRecorded | JobOpened
 
 
 class HistoryMachine:
-    """Keeps the configuration database D of Algorithm 1; one for the whole cluster."""
+    """Keeps the configuration database D of Algorithm 1; one for the whole cluster.
+
+    A job starts from past jobs of its own team. Those of others are not its team's to read, and their pods may have
+    reported what they liked.
+    """
 
     version = 1
 
@@ -29,18 +35,23 @@ class HistoryMachine:
                 self.state.past.pop(job, None)
                 self.state.past[job] = event
                 while len(self.state.past) > self.settings.jobs_kept:
-                    del self.state.past[next(iter(self.state.past))]
+                    self._forget_one()
                 return []
             case JobOpened():
                 return [Emit(self._match(event))]
             case _:
                 return []
 
+    def _forget_one(self) -> None:
+        """Forget the oldest job of the team that has most: no team's many jobs push out the few of another."""
+        most = max(Counter(past.team or "" for past in self.state.past.values()).items(), key=lambda item: item[1])[0]
+        del self.state.past[next(job for job, past in self.state.past.items() if (past.team or "") == most)]
+
     def _match(self, event: JobOpened) -> HistoryMatched:
         settings, profile = self.settings, event.profile
         similar = most_similar(
             profile.metadata,
-            self.state.past.values(),
+            (past for past in self.state.past.values() if past.team in (None, event.team)),
             count=settings.similar_jobs,
             smoothing=settings.smoothing,
             similarity_min=settings.similarity_min,

@@ -119,7 +119,7 @@ class PlanMachine:
         state, profile = self.state, event.profile
         if state.profile is not None:
             return []
-        state.job, state.profile, state.submitted_s = event.job, profile, now
+        state.job, state.team, state.profile, state.submitted_s = event.job, event.team, profile, now
         if profile.initial is None:
             return []
         plan = profile.limits.clamp(profile.initial)
@@ -237,6 +237,7 @@ class PlanMachine:
             ps_memory_peak_bytes=state.ps_memory_peak_bytes,
             samples=state.samples_done or profile.samples,
             model=FittedModel.of(fitted).known if fitted is not None else None,
+            team=state.team,
         )
         return [Emit(past)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_messages.base import GIB
+from stretto_messages.base import DEFAULT_TEAM, GIB
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import Plan, Resources
@@ -46,6 +46,7 @@ class PlanState:
     """
 
     job: str = ""
+    team: str = DEFAULT_TEAM
     profile: JobProfile | None = None
     submitted_s: float = 0.0
     started: bool = False

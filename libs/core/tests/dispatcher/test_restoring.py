@@ -1,5 +1,6 @@
 """Marks of checkpoints, and going back to them."""
 
+import time
 from copy import deepcopy
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from ledger_builders import heartbeat, job_cancelled, mark_ledger, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState
+from stretto_core import dispatcher as ledger
+from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState, Source
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
 from stretto_messages.values import Shard
 
@@ -183,3 +185,15 @@ def test_a_return_says_how_many_samples_it_gains_and_undoes(asked: list[str], ma
             checkpoint="ckpt-1", samples_before=sum(ledger.values()), samples_gained=gained, samples_undone=undone
         )
     ]
+
+
+def test_a_mark_of_very_many_shards_is_compared_at_once() -> None:
+    """A mark comes back from where the job's own code can write: all jobs would wait while it is compared."""
+    spec = DataSpec(10**9, 10, 8)
+    books = [Book(Source.begin(spec, 1), next_id=10**6 + number) for number in range(2)]
+    for number, book in enumerate(books):
+        book.requeued += [ledger.Shard(2 * index + number, 1, 0, 80 * index, 80) for index in range(50_000)]
+    began_s = time.process_time()
+    gained, undone = books[0].compared_with(books[1])
+    assert (undone, gained) == books[1].compared_with(books[0]) == (4_000_000, 4_000_000)
+    assert time.process_time() - began_s < 1.0

@@ -14,8 +14,13 @@ ENTRY_BYTES = 200
 """Bytes of an entry of the journal beside the request and its headers."""
 HEADER_CHARACTERS_MAX = 128
 """Longest id of a request, and longest ``traceparent``."""
-LARGEST_BYTES = MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
-"""Bytes of the largest request: no budget is smaller, or its job could never send one."""
+LARGEST_BYTES = 2 * MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
+"""Bytes of the largest request as the journal holds it: no budget is smaller, or its job could never send one."""
+BROKEN_BYTES = 1 << 20
+"""Price of a request that a machine breaks on: its state is built again then, which may take as long as a thousand
+others. With the default settings a job may break it 64 times at once, and twice a minute in the long run (taste)."""
+_ESCAPED = (b'"', b"\\", b"\n", b"\r", b"\t")
+"""Bytes of a sound JSON document of which a string in JSON makes two."""
 FORGET_FROM = 10_000
 """Jobs from which on those that have spent nothing lately are forgotten."""
 SHRINKS_FROM, HALVES_EVERY = 0.5, 1 / 32
@@ -26,6 +31,11 @@ def share_at(fullness: float | None) -> float:
     """Return the share of every budget that is left at this fullness of the stream, None if that is unknown."""
     beyond = (fullness or 0.0) - SHRINKS_FROM
     return 0.5 ** (beyond / HALVES_EVERY) if beyond > 0 else 1.0
+
+
+def journalled_bytes(body: bytes) -> int:
+    """Return the size of a request's ``body`` within a journal frame, where it is a string."""
+    return len(body) + sum(map(body.count, _ESCAPED))
 
 
 @dataclass(slots=True)
@@ -49,6 +59,10 @@ class Budget:
             self._spent = {name: entry for name, entry in self._spent.items() if self._owed(name, now_s, share) > 0}
         self._spent[job] = (owed_after_bytes, now_s)
         return True
+
+    def charge(self, job: str, size_bytes: int, now_s: float, share: float = 1.0) -> None:
+        """Spend ``size_bytes``, whatever the job has left."""
+        self._spent[job] = self._owed(job, now_s, share) + size_bytes, now_s
 
     def _owed(self, job: str, now_s: float, share: float) -> float:
         owed_bytes, at_s = self._spent.get(job, (0.0, now_s))

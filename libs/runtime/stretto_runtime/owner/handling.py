@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +33,9 @@ from stretto_runtime.process.telemetry import decision_attributes, traceparent_o
 
 REPLIES_MAX = 8
 """Inboxes that one request is answered at."""
+
+TURN_S = 0.05
+"""Time after which all others of this process have their turn: leases are renewed, other partitions handled."""
 
 log = structlog.get_logger("stretto.handling")
 
@@ -85,7 +90,10 @@ class Takeover:
 
 
 class Handling:
-    """Handles the inputs of one partition, in order, in the same way in a replay and live."""
+    """Handles the inputs of one partition, in order, in the same way in a replay and live.
+
+    Larger than 250 lines: every step from a stored message to its outputs and answers acts on the same machines.
+    """
 
     def __init__(
         self, context: Context, takeover: Takeover, machines: Machines, writer: Writer, reports: Reports
@@ -96,6 +104,8 @@ class Handling:
         self.waiting: dict[tuple[str, str], Request] = {}
         """(key, request id) -> the request"""
         self.changed: set[str] = set()
+        self.on_broken: Callable[[str], None] | None = None
+        """gets the job of each request that a machine broke on"""
         self.live = False
         self._context = context
         self._service = context.service
@@ -105,6 +115,7 @@ class Handling:
         self._letters = DeadLetters(context, writer)
         self._fence_seq = takeover.fence_seq
         self._attempt = takeover.attempt
+        self._turn_began_s = 0.0
 
     def expect(self, request_id: str, request: Request) -> None:
         """Answer ``request`` once its journal entry is handled."""
@@ -155,8 +166,7 @@ class Handling:
         return news
 
     async def _one(self, arrival: Arrival) -> bool:
-        if self.writer.full:
-            await self.writer.room()
+        await self._let_others()
         key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
         if arrival.kind == "damaged":
             await self._letters.add(arrival, DAMAGED, arrival.fault, {}, self.live)
@@ -191,6 +201,14 @@ class Handling:
         if made.reply is not None:
             await self._answer(arrival, "", made.reply)
         return bool(made.outputs or request)
+
+    async def _let_others(self) -> None:
+        """Let others have their turn when this has taken long, and wait while too much is on its way."""
+        if time.monotonic() - self._turn_began_s > TURN_S:
+            await asyncio.sleep(0)  # a frame of many requests may take longer than a lease
+            self._turn_began_s = time.monotonic()
+        if self.writer.full:
+            await self.writer.room()
 
     # decisions -------------------------------------------------------------------------------------------------
 
@@ -330,6 +348,8 @@ class Handling:
             span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end()
         if arrival.kind == "request":
+            if self.on_broken is not None:
+                self.on_broken(arrival.key)
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
             await self._answer(arrival, "internal", body)
         await self._letters.add(arrival, "fault", f"{type(error).__name__}: {error}", {}, self.live)

@@ -8,7 +8,7 @@ reads them in that order.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from pydantic_core import to_json
@@ -19,8 +19,15 @@ from stretto_bus.writer import Writer
 from stretto_runtime.process.faults import PartitionLost
 
 FRAME_ENTRIES = 256
-FRAME_BYTES = 512 * 1024
+FRAME_BYTES = 384 * 1024
+"""Encoded bytes from which on a frame takes no further entry.
+
+Together with one entry (``budget.LARGEST_BYTES``) it has room in the stream, which takes messages of 1 MiB. A frame
+that the stream refuses would end the session of all jobs of the partition.
+"""
 QUEUE_ENTRIES = 8192
+QUEUE_ENTRIES_OF_A_JOB = QUEUE_ENTRIES // 8
+"""Requests of one job that wait: one that floods is told to ask again before others have no place left."""
 GATHERING_TURNS = 4
 """Turns of the loop between two frames: requests that have arrived meanwhile share the next. A turn with nothing to do
 takes microseconds; ``tests.bench.dispatcher`` measures the CPU time of a pair, which this saves."""
@@ -74,15 +81,22 @@ class Journal:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
+        self._waiting_of = Counter[str]()
+        """key -> its entries in the queue that nobody awaits the storing of"""
         self._away = False
         """a frame is about to leave, or has left and is not back"""
         self._unsure: set[Frame] = set()
         """frames that were sent and not acknowledged"""
 
     def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
-        """Queue an entry for the next frame; False when too many wait already."""
+        """Queue an entry for the next frame; False when too many wait already, of all or of its key."""
+        key = "" if stored is not None else str(entry["key"])
         if self.fault is not None or len(self._queue) >= QUEUE_ENTRIES:
             return False
+        if key:
+            if self._waiting_of[key] >= QUEUE_ENTRIES_OF_A_JOB:
+                return False
+            self._waiting_of[key] += 1
         self._queue.append((entry, stored))
         if not self._away:
             self._gather()
@@ -131,6 +145,7 @@ class Journal:
         for frame in (queued, *self._unsure):
             frame.give_up(lost)
         self._queue.clear()
+        self._waiting_of.clear()
         self._unsure.clear()
 
     def _gather(self, turns: int = GATHERING_TURNS) -> None:
@@ -141,18 +156,25 @@ class Journal:
             self._send()
 
     def _send(self) -> None:
-        entries: list[dict[str, Any]] = []
+        entries: list[bytes] = []
         waiting: list[asyncio.Future[None]] = []
-        size = 0
-        while self._queue and len(entries) < FRAME_ENTRIES and size < FRAME_BYTES:
+        size_bytes = 0
+        while self._queue and len(entries) < FRAME_ENTRIES and size_bytes < FRAME_BYTES:
             entry, future = self._queue.popleft()
-            size += len(entry.get("d", "")) + 200
-            entries.append(entry)
+            entries.append(to_json(entry))
+            size_bytes += len(entries[-1]) + 1
             if future is not None:
                 waiting.append(future)
+            elif entry["key"]:
+                self._left(entry["key"])
         frame = Frame(self, waiting)
         self._unsure.add(frame)
         try:
-            self._writer.store(self.subject, to_json(entries), self._headers, frame)
+            self._writer.store(self.subject, b"[%b]" % b",".join(entries), self._headers, frame)
         except BusFault as fault:
             self.failed(fault)
+
+    def _left(self, key: str) -> None:
+        self._waiting_of[key] -= 1
+        if not self._waiting_of[key]:
+            del self._waiting_of[key]

@@ -17,7 +17,14 @@ from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
-from stretto_runtime.owner.budget import ENTRY_BYTES, HEADER_CHARACTERS_MAX, Budget, share_at
+from stretto_runtime.owner.budget import (
+    BROKEN_BYTES,
+    ENTRY_BYTES,
+    HEADER_CHARACTERS_MAX,
+    Budget,
+    journalled_bytes,
+    share_at,
+)
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
@@ -45,6 +52,7 @@ class Requests:
         self._told_s = 0.0
         settings = context.service.settings
         self._budget = Budget(settings.requests_burst_bytes, settings.requests_bytes_per_s)
+        handling.on_broken = self._broken
 
     async def open(self) -> None:
         """Take requests; returns once the server knows it. Raises BusFault."""
@@ -105,7 +113,7 @@ class Requests:
         trace = (msg.headers or {}).get("traceparent", "")
         trace = trace if len(trace) <= HEADER_CHARACTERS_MAX else ""
         entry = request_entry(message.job, request_id, subject, msg.data, trace)
-        size_bytes = ENTRY_BYTES + len(msg.data) + len(request_id) + len(trace)
+        size_bytes = ENTRY_BYTES + journalled_bytes(msg.data) + len(request_id) + len(trace)
         if not self._budget.take(message.job, size_bytes, time.monotonic(), share_at(self._fullness())):
             self._metrics.over_budget.inc()
             text = f"the requests of {message.job!r} have spent their budget of the journal"
@@ -117,6 +125,9 @@ class Requests:
             self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
         else:
             self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    def _broken(self, job: str) -> None:
+        self._budget.charge(job, BROKEN_BYTES, time.monotonic(), share_at(self._fullness()))
 
     def _tell_dropped(self, msg: Msg) -> None:
         """Log a dropped request, one a second at most: a hostile pod may send thousands."""

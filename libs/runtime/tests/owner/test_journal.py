@@ -11,7 +11,7 @@ from stretto_bus import Client
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Fence, Writer
-from stretto_runtime.owner.journal import Journal
+from stretto_runtime.owner.journal import QUEUE_ENTRIES, QUEUE_ENTRIES_OF_A_JOB, Journal
 from stretto_runtime.process.faults import PartitionLost
 from stretto_wire.registry import STREAM
 
@@ -71,3 +71,16 @@ async def test_when_ownership_ends_nobody_goes_on_waiting(client: Client) -> Non
     journal.came_back()
     await asyncio.sleep(0.05)
     assert await frames(client) == [["0"]]
+
+
+async def test_a_job_that_floods_leaves_room_for_the_requests_of_others(client: Client) -> None:
+    journal, _ = await journal_of(client)
+    await journal.add_surely(entry(0))
+    flood = {"kind": "request", "key": "hostile"}
+    assert [journal.add(flood) for _ in range(QUEUE_ENTRIES)].count(True) == QUEUE_ENTRIES_OF_A_JOB
+    assert journal.add({"kind": "request", "key": "victim"})
+    while not journal.idle:
+        journal.came_back()
+        await asyncio.sleep(0.01)
+    assert journal.add(flood)
+    assert journal._waiting_of == {"hostile": 1}
