@@ -31,6 +31,8 @@ BURST_BYTES, BYTES_PER_S = 4 << 20, 64.0
 
 A month of the rate is a sixth of the stream. A takeover gives the burst again.
 """
+TOLD_EVERY_S = 1.0
+"""Least time between two lines of the log about one kind of what pods can cause without end."""
 DAMAGED = "damaged"
 """reason of a letter, and code of a refused request, where stored bytes could not be read"""
 
@@ -63,6 +65,7 @@ class DeadLetters:
         self._written: dict[str, set[str]] = {}
         """subject -> ids of the letters of predecessors, read at the first letter of a replay"""
         self._budget = Budget(BURST_BYTES, BYTES_PER_S)
+        self._told_s = 0.0
 
     def go_live(self) -> None:
         """Forget the letters of predecessors: no further input was theirs."""
@@ -114,8 +117,10 @@ class DeadLetters:
             headers["traceparent"] = letter.trace[:FIELD_CHARACTERS_MAX]
         stored = self._affords(letter, min(room, len(letter.data)) + sum(map(len, headers.values())))
         self._context.metrics.dead_letters.labels(self._service, letter.reason).inc()
+        if not stored:
+            return self._tell_dropped(letter)
         log.warning(
-            "dead letter" if stored else "dead letter, not stored: its job has spent its budget",
+            "dead letter",
             subject=letter.subject[:FIELD_CHARACTERS_MAX],
             reason=letter.reason,
             error=letter.error[:FIELD_CHARACTERS_MAX],
@@ -123,8 +128,15 @@ class DeadLetters:
             job=letter.job,
             trace_id=letter.trace[3:35],
         )
-        if stored:
-            self._writer.send_plain(subject, letter.data[:room], headers)
+        self._writer.send_plain(subject, letter.data[:room], headers)
+
+    def _tell_dropped(self, letter: Letter) -> None:
+        """Log a letter that is not stored, one a second at most: a hostile job may send thousands."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            error = letter.error[:FIELD_CHARACTERS_MAX]
+            log.warning("dropped a dead letter: its job has spent its budget", job=letter.job, error=error)
 
     def _affords(self, letter: Letter, size_bytes: int) -> bool:
         """Spend the budget of the letter's job. Damage, and the inputs of the machine of all jobs, have none."""
