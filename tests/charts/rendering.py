@@ -22,6 +22,8 @@ NEEDED: dict[str, Any] = {
 }
 """What has no default that could be right."""
 
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
 EVERYTHING: dict[str, Any] = {
     "image": {"registry": "registry.example.com", "pullSecrets": ["pull"]},
     "nats": {
@@ -78,6 +80,7 @@ EVERYTHING: dict[str, Any] = {
         "alerts": {"enabled": True},
         "prometheus": {"url": "http://prometheus:9090"},
     },
+    "networkPolicy": {"metrics": [PROMETHEUS]},
 }
 """Every switch on."""
 

@@ -14,6 +14,7 @@ from stretto_actuator.settings import ActuatorSettings, networks_of
 
 from tests.charts.rendering import (
     EVERYTHING,
+    PROMETHEUS,
     Object,
     component,
     merged,
@@ -203,6 +204,19 @@ class TestTheNetwork:
         for each in of_kind(objects, "Deployment"):
             assert heard_at(objects, component(each)) == {8000 if component(each) == "gateway" else 8080}
         assert heard_at(objects, "provision") == set()
+
+    @pytest.mark.parametrize(("values", "peers"), [({}, []), (EVERYTHING, [PROMETHEUS])])
+    def test_lets_nobody_but_named_peers_read_what_a_service_says_of_all_jobs(
+        self, values: dict[str, Any], peers: list[Object]
+    ) -> None:
+        """A pod with a way out would read there, without a token, why another team's job is refused."""
+        objects = rendered(values)
+        for each in of_kind(objects, "Deployment"):
+            if component(each) != "gateway":
+                (rule,) = [rule for policy in policies(objects, component(each)) for rule in policy.get("ingress", [])]
+                *named, tester = rule["from"]
+                assert named == peers
+                assert selects(tester["podSelector"]["matchLabels"], labels_of(objects, "test"))
 
     def test_lets_nobody_reach_a_training_pod_but_by_a_policy_of_its_job(self) -> None:
         """Join the chart's policies with the actuator's for two jobs, and ask who may connect to a pod of one."""

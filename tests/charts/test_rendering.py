@@ -15,6 +15,7 @@ from tests.charts.rendering import (
     CHART,
     EVERYTHING,
     NEEDED,
+    PROMETHEUS,
     Object,
     component,
     containers,
@@ -47,6 +48,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "all autoscaled": {
         "defaults": {"autoscaling": {"enabled": True}},
         "monitoring": {"prometheus": {"url": "http://prometheus:9090"}},
+        "networkPolicy": {"metrics": [PROMETHEUS]},
     },
     "encrypted": {"nats": {"url": "tls://nats:4222", "ca": {"secret": "ca"}}, "gateway": {"tls": {"secret": "tls"}}},
     "jobs as objects": {"gateway": {"trainingJobs": True}},
@@ -90,6 +92,7 @@ def switches() -> st.SearchStrategy[dict[str, Any]]:
     services = st.fixed_dictionaries({}, optional={name: one for name in SERVICES})
     needed = {
         "monitoring": {"prometheus": {"url": "http://prometheus:9090"}},
+        "networkPolicy": {"metrics": [PROMETHEUS]},
         "nats": {"credentials": {"secretPrefix": "bus"}},
         "services": {"forwarder": {"autoscaling": {"enabled": False}}},
     }

@@ -111,6 +111,8 @@ class TestWhatIsMissing:
             ({"gateway": {"token": {"secret": ""}}}, "gateway.token.secret"),
             ({"gateway": {"proxies": "", "ingress": {"enabled": True, "host": "a.example"}}}, "gateway.proxies"),
             ({"services": {"oom": AUTOSCALED}}, "monitoring.prometheus.url"),
+            ({"monitoring": {"serviceMonitor": {"enabled": True}}}, "networkPolicy.metrics"),
+            ({"monitoring": {"alerts": {"enabled": True}}}, "networkPolicy.metrics"),
             ({"store": {"claim": "both"}, "trainer": {"namespace": "jobs"}}, "not both"),
             ({"store": {"url": "", "claim": "checkpoints"}}, "trainer.namespace"),
             (NO_KEYS, "nats.insecure=true"),

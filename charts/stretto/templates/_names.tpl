@@ -146,6 +146,11 @@ securityContext:
 {{- if and $enabled.gateway $gateway.ingress.enabled (not $gateway.proxies) -}}
 {{- fail "gateway.proxies: name the network of the ingress controller's pods, such as 10.0.0.0/8: else all callers count as one address, which has a hundred connections" -}}
 {{- end -}}
+{{- $monitoring := .Values.monitoring -}}
+{{- $watched := or $monitoring.serviceMonitor.enabled $monitoring.alerts.enabled $monitoring.prometheus.url -}}
+{{- if and $watched .Values.networkPolicy.enabled (not .Values.networkPolicy.metrics) -}}
+{{- fail "networkPolicy.metrics: name Prometheus' pods, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]: otherwise it does not reach the metrics, and no alert fires" -}}
+{{- end -}}
 {{- range .Values.allowed.secrets -}}
 {{- if and (hasSuffix "*" (first (splitList "=" .))) (eq (include "stretto.trainer.namespace" $) $.Release.Namespace) -}}
 {{- fail (printf "allowed.secrets: name Secrets one by one instead of %s, or give training pods a namespace of their own (trainer.namespace): the release's holds its own Secrets, too" .) -}}

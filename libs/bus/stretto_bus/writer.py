@@ -106,10 +106,17 @@ async def learn_streams(bus: Bus) -> None:
     """Learn how the streams want to be written (``bus.batch_from``), and how long facts are kept.
 
     Raises:
-        BusFault: the configuration of the event stream could not be read, or the server may not be relied on.
+        BusFault: the configuration of the event stream could not be read, or lets its messages be removed; or the
+            server may not be relied on.
     """
     await check_server(bus)
     config = (await bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
+    for field in ("deny_delete", "deny_purge"):
+        if not config.get(field):
+            raise BusFault(
+                f"the stream {STREAM} has {field} = false, so that its messages can be removed: make the streams again "
+                "(`python -m stretto_runtime`), which sets it"
+            )
     bus.facts_kept_s = kept_s_in(config)
     if int(config.get("num_replicas", 1)) > 1:
         bus.batch_from = CLUSTER_BATCH_FROM

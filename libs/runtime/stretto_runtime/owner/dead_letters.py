@@ -1,7 +1,12 @@
-"""Dead letters: inputs that a service refuses or breaks on, and bytes that are damaged, set aside with the reason."""
+"""Dead letters: inputs that a service refuses or breaks on, and bytes that are damaged, set aside with the reason.
+
+The stream of letters drops the oldest when it is full, and a pod may send reports that are refused without end. So each
+job has a budget of stored bytes: no job pushes out what was set aside of another one.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +15,8 @@ from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Writer
 from stretto_wire.registry import DEAD_LETTERS, STATE_PREFIX
 
-from stretto_runtime.inputs import Arrival
+from stretto_runtime.inputs import CLUSTER, Arrival
+from stretto_runtime.owner.budget import Budget
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.seals import Damage
 
@@ -20,6 +26,13 @@ SUBJECT_BYTES_MAX = 1000
 """Bound of a letter's subject: the server hangs up on a line of more than 4096 bytes."""
 HEADERS_BYTES_MAX = 64 << 10
 """Room for the headers within the server's bound of a message."""
+BURST_BYTES, BYTES_PER_S = 4 << 20, 64.0
+"""Bytes of one job's letters that are stored at once, and in the long run: taste.
+
+A month of the rate is a sixth of the stream. A takeover gives the burst again.
+"""
+TOLD_EVERY_S = 1.0
+"""Least time between two lines of the log about one kind of what pods can cause without end."""
 DAMAGED = "damaged"
 """reason of a letter, and code of a refused request, where stored bytes could not be read"""
 
@@ -51,6 +64,8 @@ class DeadLetters:
         self._service = context.service.name
         self._written: dict[str, set[str]] = {}
         """subject -> ids of the letters of predecessors, read at the first letter of a replay"""
+        self._budget = Budget(BURST_BYTES, BYTES_PER_S)
+        self._told_s = 0.0
 
     def go_live(self) -> None:
         """Forget the letters of predecessors: no further input was theirs."""
@@ -100,7 +115,10 @@ class DeadLetters:
         }
         if letter.trace:
             headers["traceparent"] = letter.trace[:FIELD_CHARACTERS_MAX]
+        stored = self._affords(letter, min(room, len(letter.data)) + sum(map(len, headers.values())))
         self._context.metrics.dead_letters.labels(self._service, letter.reason).inc()
+        if not stored:
+            return self._tell_dropped(letter)
         log.warning(
             "dead letter",
             subject=letter.subject[:FIELD_CHARACTERS_MAX],
@@ -111,6 +129,20 @@ class DeadLetters:
             trace_id=letter.trace[3:35],
         )
         self._writer.send_plain(subject, letter.data[:room], headers)
+
+    def _tell_dropped(self, letter: Letter) -> None:
+        """Log a letter that is not stored, one a second at most: a hostile job may send thousands."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            error = letter.error[:FIELD_CHARACTERS_MAX]
+            log.warning("dropped a dead letter: its job has spent its budget", job=letter.job, error=error)
+
+    def _affords(self, letter: Letter, size_bytes: int) -> bool:
+        """Spend the budget of the letter's job. Damage, and the inputs of the machine of all jobs, have none."""
+        if letter.reason == DAMAGED or letter.job in ("", CLUSTER):
+            return True
+        return self._budget.take(letter.job, size_bytes, time.monotonic())
 
     async def _ids(self, subject: str) -> set[str]:
         """Return the ids that predecessors used: the server forgets ids sooner than an outage may last."""

@@ -26,11 +26,10 @@ from stretto_runtime.owner.budget import (
     share_at,
 )
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.dead_letters import DAMAGED
+from stretto_runtime.owner.dead_letters import DAMAGED, TOLD_EVERY_S
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
-TOLD_EVERY_S = 1.0
 LOGGED = 100
 """characters of a refused reply subject that the log shows"""
 

@@ -120,17 +120,20 @@ class StateCodec:
         """Return the state as it is stored after ``base``. Its changes count as saved."""
         why = ""
         content: Content | None = None
-        if self.storage_version_of(machine) != self.version_of(machine):
+        version = self.version_of(machine)
+        if getattr(machine, "storage_version", version) != version:
             content, why = self._earlier(key, machine, base)
-        content = content or self._own(key, machine, base)._replace(no_way_back=why)
+        content = content or self._own(key, machine, base, version, why)
         if getattr(machine, "parted", ""):
             machine.changed.clear()
         return content
 
-    def _own(self, key: str, machine: Any, base: Document | None) -> Content:
-        version, parted = self.version_of(machine), getattr(machine, "parted", "")
+    def _own(self, key: str, machine: Any, base: Document | None, version: int, no_way_back: str) -> Content:
+        parted = getattr(machine, "parted", "")
         state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
         size_bytes = len(state)
+        if not parted and (base is None or not base.parts):  # so it is for nearly every key, at each snapshot
+            return Content(version, pack(state), parted, {}, 0, [], size_bytes, no_way_back)
         parts, total = (dict(base.parts), base.digest) if base else ({}, 0)
         entries: dict[str, Any] = getattr(machine.state, parted) if parted else {}
         if parted and (base is None or base.version == version):
@@ -145,7 +148,7 @@ class StateCodec:
                 size_bytes += len(dumped)
                 parts[name] = pack(dumped)
                 total = digest({name: parts[name]}, total)
-        return Content(version, pack(state), parted, parts, total, changed, size_bytes)
+        return Content(version, pack(state), parted, parts, total, changed, size_bytes, no_way_back)
 
     def _earlier(self, key: str, machine: Any, base: Document | None) -> tuple[Content | None, str]:
         """Return the state in the shape of its storage version, or None and why that would lose something."""

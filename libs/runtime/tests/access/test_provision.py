@@ -17,7 +17,7 @@ from stretto_bus import BusFault, Client
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import OLDEST_SERVER, SYNCED_BATCH_FROM, kept_s_in, learn_streams
 from stretto_runtime import EmbeddedServer, Settings, SettingsFault, provision
-from stretto_runtime.access.provision import make, server_config
+from stretto_runtime.access.provision import make, server_config, streams
 from stretto_runtime.runner import Runner
 from stretto_runtime.server import SERVER_VARIABLE, STORE, binary, free_port
 from stretto_runtime.settings import ENCRYPTION_KEY_LEAST, StreamsSettings
@@ -185,6 +185,21 @@ async def test_a_server_that_takes_unknown_fields_of_the_api_is_not_used(
     finally:
         process.kill()
         await process.wait()
+
+
+@pytest.mark.parametrize("field", ["deny_purge", "deny_delete"])
+async def test_a_stream_whose_messages_can_be_removed_is_not_used_until_it_is_made_again(
+    field: str, server: EmbeddedServer
+) -> None:
+    """A stream that somebody made by hand: services take nothing, and say which field and what to do."""
+    client = await Client.connect(server.url, server.login())
+    (facts,) = [config for config in streams() if config["name"] == STREAM]
+    await client.bus.ask(f"STREAM.CREATE.{STREAM}", facts | {field: False})
+    with pytest.raises(BusFault, match=rf"{field} = false.*make the streams again"):
+        await learn_streams(client.bus)
+    await provision(client.bus)
+    await learn_streams(client.bus)
+    await client.close()
 
 
 def test_what_is_shipped_is_what_is_tested() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import add
-from runtime_live import Replicas, published, running
+from runtime_live import Replicas, eventually, published, running
 from runtime_reporting import Reporting
 from stretto_bus import BusFault, Client
 from stretto_bus.ordered_consumer import Stored, read
@@ -23,6 +24,7 @@ from stretto_messages.base import example_of
 from stretto_messages.pods import WorkerReported
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.inputs import REPORTS
+from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
 from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, Range, thinned
 from stretto_runtime.replay import replay
 from stretto_wire import spec
@@ -190,6 +192,32 @@ async def test_a_report_chooses_neither_its_life_nor_anything_else_of_its_stream
     await asyncio.sleep(0.2)  # the shortest window that the server knows, twice
     await client.bus.store(subject, body, {"Nats-Msg-Id": "1"})
     assert len(await read(client.bus, TELEMETRY, [">"])) == 4
+
+
+async def test_a_jobs_dead_letters_push_out_nobody_elses(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Forty pods of one job send reports that are refused, beyond the budget; a neighbour's are set aside around it."""
+
+    async def refuse(job: str, pods: int, each: int) -> None:
+        subjects = [subject_of(report(job, 1, f"worker-{pod}")) for pod in range(pods)]
+        posted = [await client.bus.post(subject, b"x" * 15_000) for subject in subjects for _ in range(each)]
+        await asyncio.gather(*posted)
+
+    async with running(Reporting, server, tmp_path) as runner:
+        counted = runner.metrics.dead_letters.labels("profiler", "refused")._value
+        began_s = time.monotonic()
+        await refuse(NEIGHBOUR, 1, 1)
+        await eventually(lambda: counted.get() == 1)
+        await refuse(JOB, 40, 8)
+        await eventually(lambda: counted.get() == 321)
+        await refuse(NEIGHBOUR, 1, 1)
+        await eventually(lambda: counted.get() == 322)
+        passed_s = time.monotonic() - began_s
+    letters = await client.dead_letters()
+    stored = sum(len(letter.data) for letter in letters if letter.subject.endswith(f".{JOB}"))
+    assert 0.9 * BURST_BYTES < stored <= BURST_BYTES + BYTES_PER_S * passed_s
+    assert [letters[place].subject.endswith(f".{NEIGHBOUR}") for place in (0, 1, -1)] == [True, False, True]
 
 
 async def test_odd_subjects_headers_and_ranges_cost_a_dead_letter_at_most(
