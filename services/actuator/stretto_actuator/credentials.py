@@ -7,6 +7,7 @@ key, and nothing of it has to be kept.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -27,6 +28,9 @@ PLANE_KEY_FILE = "plane.pem"
 SECRET_FILE = "plane.secret"
 SECRET_BYTES = 32
 SECRET_MODE = 0o600
+OPEN_SECRET = hashlib.sha256(b"an installation whose bus is open to everybody").digest()
+"""Where containers run without a signing key: whoever reaches the bus may do everything there (`nats.insecure`), and can
+compute the keys of jobs as well. Parameter servers still tell the pods of different jobs apart."""
 
 
 class Issuer:
@@ -41,8 +45,7 @@ class Issuer:
         self._files: dict[str, bytes] = {}
         self._key: Key | None = None
         self._account = ""
-        self._plane_secret: bytes | None = None
-        """None: pods of containers whose actuator has no signing key get no key for the plane"""
+        self._plane_secret = OPEN_SECRET
         try:
             if settings.nats_ca is not None:
                 self._files[CA_FILE] = settings.nats_ca.read_bytes()
@@ -61,9 +64,7 @@ class Issuer:
 
     def files(self, job: str, pod: str, now: float) -> dict[str, bytes]:
         """Return the files of a pod that is about to start."""
-        files = dict(self._files)
-        if self._plane_secret is not None:
-            files[PLANE_KEY_FILE] = PlaneKey.derive(self._plane_secret, job).pem
+        files = {**self._files, PLANE_KEY_FILE: PlaneKey.derive(self._plane_secret, job).pem}
         if self._key is not None:
             minted = mint(self._key, self._account, job, pod, now, self._life_s)
             files[CREDENTIALS_FILE] = minted.encode()
