@@ -24,7 +24,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from tests.bench.processes import OURS, Servers, first_columns, moves_to
 from tests.bench.staleness import BATCH, LEARNING_RATE, child, measured
-from tests.bench.trainer import PS_SCRIPT, Process, first_columns, planned_from
 
 MODELS = {
     "wide_deep": ("stretto.examples.wide_deep", "WideDeep"),
@@ -65,16 +64,17 @@ def program(model: str, samples: int, seed: int) -> Any:
 
 
 def work(model: str, samples: int, seed: int, index: int) -> None:
-    """Run a worker: it reads the servers from one line, and trains the shards whose numbers follow."""
+    """Run a worker: it reads the job's key and the servers from two lines, and trains the shards that follow."""
     import tensorflow as tf
-    from stretto.engine import Parameters
+    from stretto.engine import Access, Key, Parameters
     from stretto.meter import Meter
     from stretto.training import Trainer, Work
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     trained = program(model, samples, seed)
+    access = Access(Key.of(json.loads(sys.stdin.readline()).encode()))
     servers = addresses(sys.stdin.readline())
-    parameters = Parameters(trained.layout, servers, worker=index, refresh_servers=lambda: dict(servers))
+    parameters = Parameters(trained.layout, servers, worker=index, access=access, refresh_servers=lambda: dict(servers))
     parameters.seed(trained.initial_dense(), trained.initial_state())
     trained.warm()
     trainer = Trainer(trained, parameters, BATCH, Meter())
@@ -103,8 +103,7 @@ class Job:
     seed: int
     folder: Path
     program: Any = None
-    servers: dict[int, Any] = field(default_factory=dict[int, Any])
-    addresses: dict[int, str] = field(default_factory=dict[int, str])
+    servers: Servers = field(default_factory=lambda: Servers(OURS))
     workers: dict[int, Any] = field(default_factory=dict[int, Any])
     finished: list[Any] = field(default_factory=list[Any])
     stopped_s: float = 0.0
@@ -116,19 +115,19 @@ class Job:
     def layout(self) -> Any:
         return self.program.layout
 
-    def add_server(self) -> int:
-        index = len(self.servers)
-        self.servers[index] = Process(str(PS_SCRIPT))
-        answer = self.servers[index].ask(do="start", index=index, layout=self.layout.to_dict(), threads=1)
-        self.addresses[index] = answer["address"]
-        return index
+    @property
+    def access(self) -> Any:
+        from stretto.engine import Access, Key
+
+        return Access(Key.of(self.servers.access["key"].encode()))
 
     def add_workers(self, count: int) -> None:
         """Start the missing workers, all at the same time."""
         new = [index for index in range(count) if index not in self.workers]
         for index in new:
             self.workers[index] = child("work", self.model, self.samples, self.seed, index, module=MODULE)
-            self.tell(self.workers[index], json.dumps(self.addresses))
+            self.tell(self.workers[index], json.dumps(self.servers.access["key"]))
+            self.tell(self.workers[index], json.dumps(self.servers.addresses))
         for index in new:
             if self.workers[index].stdout.readline().strip() != "ready":
                 raise RuntimeError(f"worker {index} ended with status {self.workers[index].wait()}")
@@ -139,43 +138,36 @@ class Job:
         worker.stdin.flush()
 
     def place(self, servers: int) -> None:
-        for _ in range(servers):
-            self.add_server()
-        for index, columns in first_columns(self.layout, self.servers).items():
-            self.ask(index, "own", columns=columns)
+        self.servers.start(servers)
+        self.servers.place()
 
     def ask(self, server: int, do: str, **arguments: Any) -> Any:
-        answer = self.servers[server].ask(do=do, **arguments)
+        answer = self.servers.processes[server].ask(do=do, **arguments)
         if isinstance(answer, dict) and "error" in answer:
             raise RuntimeError(f"ps-{server}, {do}: {answer['text']}")
         return answer
 
     def move(self) -> threading.Thread:
         """Add a server, which takes over its share while workers go on."""
-        from stretto.engine import Control
-
-        new = self.add_server()
+        new = len(self.servers.processes)
+        sources = moves_to(new, list(self.servers.addresses))
+        self.servers.start()
         for worker in self.workers.values():
-            self.tell(worker, json.dumps(self.addresses))
-        with ExitStack() as sessions:
-            controls = [sessions.enter_context(Control(self.layout, a, s)) for s, a in self.addresses.items()]
-            sources = planned_from(self.layout, controls, self.servers)[new]
-        thread = threading.Thread(
-            target=self.ask, args=(new, "move"), kwargs={"sources": sources, "addresses": self.addresses}
-        )
+            self.tell(worker, json.dumps(self.servers.addresses))
+        thread = threading.Thread(target=self.servers.move, args=(new, sources))
         thread.start()
         return thread
 
     def restart(self, workers: int, servers: int) -> None:
         """Stop everything after saving it, and restore it into other processes."""
         begun = time.monotonic()
-        paths = [str(self.folder / f"image-{server}") for server in self.servers]
-        for server, path in zip(self.servers, paths, strict=True):
+        paths = [str(self.folder / f"image-{server}") for server in self.servers.addresses]
+        for server, path in enumerate(paths):
             self.ask(server, "save", path=path)
         self.close()
-        for _ in range(servers):
-            self.add_server()
-        for server, columns in first_columns(self.layout, self.servers).items():
+        self.servers = Servers(OURS)
+        self.servers.start(servers)
+        for server, columns in first_columns(self.servers.addresses).items():
             self.ask(server, "load", paths=paths, columns=columns)
         self.add_workers(workers)
         self.stopped_s += time.monotonic() - begun
@@ -205,7 +197,7 @@ class Job:
         from stretto.engine import Parameters
         from stretto.evaluate import evaluate
 
-        parameters = Parameters(self.layout, dict(self.addresses), worker=99)
+        parameters = Parameters(self.layout, dict(self.servers.addresses), worker=99, access=self.access)
 
         def pull(keys: Any) -> Any:
             pulled = parameters.pull(keys)
@@ -220,17 +212,16 @@ class Job:
         from stretto.engine import Control
 
         counts = []
-        for server, address in self.addresses.items():
-            with Control(self.layout, address, server) as control:
+        for server, address in self.servers.addresses.items():
+            with Control(self.layout, address, server, access=self.access) as control:
                 counts += control.applied().samples[control.columns()].tolist()
         return min(counts), max(counts)
 
     def close(self) -> None:
-        for process in (*self.workers.values(), *(server.child for server in self.servers.values())):
+        for process in self.workers.values():
             process.kill()
         self.workers.clear()
-        self.servers.clear()
-        self.addresses.clear()
+        self.servers.kill()
 
 
 def run(model: str, mode: str, samples: int, seed: int) -> dict[str, Any]:
@@ -246,12 +237,12 @@ def run(model: str, mode: str, samples: int, seed: int) -> dict[str, Any]:
             begun, busy = time.monotonic(), 0.0
             for point in range(POINTS):
                 workers, servers = plans[point * len(plans) // POINTS]
-                if mode == "restart" and (len(job.workers), len(job.servers)) != (workers, servers):
+                if mode == "restart" and (len(job.workers), len(job.servers.processes)) != (workers, servers):
                     job.restart(workers, servers)
                 begun = time.monotonic()
                 moving: threading.Thread | None = None
                 for done in job.train(iter(range(point * per_point, (point + 1) * per_point)), workers):
-                    if mode == "live" and done >= per_point // 4 and servers > len(job.servers):
+                    if mode == "live" and done >= per_point // 4 and servers > len(job.servers.processes):
                         moving = job.move()
                 busy += time.monotonic() - begun
                 if moving is not None:

@@ -20,6 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.processes import OURS, Servers
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = 5_400_000  # as in the demonstration
 HELD_OUT = 20_480
@@ -50,12 +52,12 @@ def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
 
 def delayed(samples: int, delay: int) -> dict[str, Any]:
     """Train in one process, which applies the gradient of every step `delay` steps later."""
-    from stretto.engine import Parameters, ParameterServer
+    from stretto.engine import Access, Parameters, ParameterServer
 
     model = program(samples)
     server = ParameterServer(0, model.layout)
     server.own(range(model.layout.columns))
-    parameters = Parameters(model.layout, {0: server.address}, worker=0)
+    parameters = Parameters(model.layout, {0: server.address}, worker=0, access=Access(server.key))
     parameters.seed(model.initial_dense(), model.initial_state())
     waiting: collections.deque[Any] = collections.deque()
 
@@ -76,27 +78,17 @@ def delayed(samples: int, delay: int) -> dict[str, Any]:
     return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
 
 
-def serve(samples: int) -> None:
-    """Run a parameter server: print its address, and wait for the end of the input."""
-    from stretto.engine import ParameterServer
-
-    model = program(samples)
-    server = ParameterServer(0, model.layout, threads=1)
-    server.own(range(model.layout.columns))
-    print(server.address, flush=True)
-    sys.stdin.read()
-
-
 def work(samples: int, address: str, index: int, pipeline: bool) -> None:
-    """Run a worker: train the shards whose numbers come on the input, and answer each."""
+    """Run a worker: read the job's key, then train the shards whose numbers come on the input, and answer each."""
     import tensorflow as tf
-    from stretto.engine import Parameters
+    from stretto.engine import Access, Key, Parameters
     from stretto.meter import Meter
     from stretto.training import Trainer, Work
 
     tf.config.threading.set_intra_op_parallelism_threads(1)  # like a pod with one core or less
     model = program(samples)
-    parameters = Parameters(model.layout, {0: address}, worker=index)
+    access = Access(Key.of(json.loads(sys.stdin.readline()).encode()))
+    parameters = Parameters(model.layout, {0: address}, worker=index, access=access)
     parameters.seed(model.initial_dense(), model.initial_state())
     model.warm()
     trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline)
@@ -112,12 +104,17 @@ def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
     """Train with WORKERS processes on one server; each gets the next shard when it ends one."""
     import selectors
 
-    from stretto.engine import Parameters
+    from stretto.engine import Access, Key, Parameters
 
-    server = child("serve", samples)
-    address = server.stdout.readline().strip()
-    workers = [child("work", samples, address, index, int(pipeline)) for index in range(WORKERS)]
+    servers = Servers(OURS)
+    servers.start()
+    servers.place()
+    key = servers.access["key"]
+    workers = [child("work", samples, servers.addresses[0], index, int(pipeline)) for index in range(WORKERS)]
     try:
+        for worker in workers:
+            worker.stdin.write(json.dumps(key) + "\n")
+            worker.stdin.flush()
         for worker in workers:
             worker.stdout.readline()
         shards, training = iter(range(samples // SHARD)), 0
@@ -133,11 +130,13 @@ def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
                     training += give(key.data, shards) - 1
         seconds = time.monotonic() - begun
         model = program(samples)
-        parameters = Parameters(model.layout, {0: address}, worker=WORKERS)
+        access = Access(Key.of(key.encode()))
+        parameters = Parameters(model.layout, servers.addresses, worker=WORKERS, access=access)
         return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
     finally:
-        for process in (*workers, server):
+        for process in workers:
             process.kill()
+        servers.kill()
 
 
 def give(worker: Any, shards: Any) -> int:
@@ -160,7 +159,7 @@ def child(*arguments: object, module: str = "tests.bench.staleness") -> Any:
 
 
 def measured(*arguments: object, module: str = "tests.bench.staleness") -> dict[str, Any]:
-    """Measure in a separate process, since TensorFlow's servers cannot be stopped within one."""
+    """Measure in a separate process, so that each begins with nothing."""
     process = child(*arguments, module=module)
     answer = process.stdout.readline()
     process.kill()
@@ -186,8 +185,6 @@ def main(samples: int) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["serve", samples]:
-            serve(int(samples))
         case ["work", samples, address, index, pipeline]:
             work(int(samples), address, int(index), pipeline == "1")
         case ["delayed", samples, delay]:

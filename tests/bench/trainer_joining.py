@@ -1,24 +1,30 @@
-"""Seconds until a worker has joined: a real pod on a real bus, with a dispatcher of a few lines."""
+"""Real pods on a real bus, with a dispatcher of a few lines: seconds until a worker trains, or a server is ready."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.bench.rows import Row, row_at_most
 
-HARNESS = Path(__file__).parents[2] / "libs/trainer/tests/trainer_harness.py"
+TESTS = Path(__file__).parents[2] / "libs/trainer/tests"
 JOINS = 3
+MIB = 2**20
 
 
 def harness() -> Any:
-    spec = importlib.util.spec_from_file_location("trainer_harness", HARNESS)
+    if str(TESTS) not in sys.path:
+        sys.path.insert(0, str(TESTS))
+    spec = importlib.util.spec_from_file_location("trainer_harness", TESTS / "trainer_harness.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -26,47 +32,83 @@ def harness() -> Any:
     return module
 
 
+class Pods:
+    """A job's pods. A shard is one batch, so that the report of the first shard tells the end of the first step."""
+
+    def __init__(self) -> None:
+        self._tools = tools = harness()
+        first_report_s = self._first_report_s = {}
+
+        class Watched(tools.Cluster):
+            def _next(self, request: Any) -> Any:
+                if request.complete is not None:
+                    first_report_s.setdefault(request.pod, time.monotonic())
+                return super()._next(request)
+
+        spec = tools.spec_of(
+            512 * 10**5,
+            model={"arguments": {"seed": 5, "hidden": "256,128,64"}, "embedding_dim": 16},
+            dataset={"batch_size": 512, "batches_per_shard": 10**5},
+        )
+        self._folder = tempfile.TemporaryDirectory()
+        self._cluster = Watched(Path(self._folder.name), spec)
+        shard = self._cluster.todo[0]
+        self._cluster.todo = [replace(shard, id=i, start=512 * i, length=512) for i in range(100_000)]
+
+    def __enter__(self) -> Pods:
+        self._cluster.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.stop()
+        self._folder.cleanup()
+
+    def start_of_worker(self, number: int) -> tuple[float, float]:
+        """Return the seconds from a worker's exec to its first finished step, and those of its import of TensorFlow."""
+        cluster, pod = self._cluster, f"worker-{number}"
+        if not cluster.servers:
+            cluster.ps_environment = self._folder_of("ps-0")
+            cluster.start_ps(0)
+        begun = time.monotonic()
+        process = cluster.launch(pod)
+        self._tools.wait_for(lambda: pod in self._first_report_s, 60, f"the first step of {pod}")
+        found = re.search(r"TensorFlow imported in ([\d.]+) s", cluster.log(pod))
+        assert found is not None
+        process.kill()
+        process.wait()
+        return self._first_report_s[pod] - begun, float(found[1])
+
+    def start_of_server(self, number: int) -> tuple[float, float, float]:
+        """Return the seconds from a server's exec to its first answered ping, those of CPU, and its resident MiB."""
+        cluster, pod = self._cluster, f"ps-{number}"
+        begun = time.monotonic()
+        process = cluster.launch(pod, **self._folder_of(pod))
+        while True:
+            try:
+                if cluster.ask(pod, self._tools.PodPing(job=cluster.job), 0.2).ready:
+                    break
+            except Exception:  # nobody answers yet
+                if process.poll() is not None:
+                    raise
+                time.sleep(0.005)
+        seconds, found = time.monotonic() - begun, psutil.Process(process.pid)
+        times = found.cpu_times()
+        memory = found.memory_info().rss / MIB
+        process.kill()
+        process.wait()
+        return seconds, times.user + times.system, memory
+
+    def _folder_of(self, pod: str) -> dict[str, str]:
+        """Return the variables of a pod on one machine: a folder of its own, where its socket lies."""
+        folder = Path(self._folder.name) / "pods" / pod
+        folder.mkdir(parents=True, exist_ok=True)
+        return {"STRETTO_POD_FOLDER": str(folder)}
+
+
 def measure_joining() -> Row:
-    """Return the seconds from a worker's start to its first finished step, less its own import of TensorFlow.
-
-    A shard is one batch, so that the report of the first shard tells the end of the first step.
-    """
-    tools = harness()
-
-    class Watched(tools.Cluster):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.first_report_s: dict[str, float] = {}
-
-        def _next(self, request: Any) -> Any:
-            if request.complete is not None:
-                self.first_report_s.setdefault(request.pod, time.monotonic())
-            return super()._next(request)
-
-    spec = tools.spec_of(
-        512 * 10**5,
-        model={"arguments": {"seed": 5, "hidden": "256,128,64"}, "embedding_dim": 16},
-        dataset={"batch_size": 512, "batches_per_shard": 10**5},
-    )
-    measured: list[tuple[float, float]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = Watched(Path(folder), spec)
-        shard = cluster.todo[0]
-        cluster.todo = [replace(shard, id=i, start=512 * i, length=512) for i in range(100_000)]
-        cluster.start()
-        try:
-            cluster.start_ps(0, 1)
-            for pod in [f"worker-{n}" for n in range(JOINS)]:
-                begun = time.monotonic()
-                process = cluster.launch(pod)
-                tools.wait_for(lambda pod=pod: pod in cluster.first_report_s, 60, f"the first step of {pod}")
-                found = re.search(r"TensorFlow imported in ([\d.]+) s", cluster.log(pod))
-                assert found is not None
-                measured.append((cluster.first_report_s[pod] - begun, float(found[1])))
-                process.kill()
-                process.wait()
-        finally:
-            cluster.stop()
+    """Return the seconds from a worker's start to its first finished step, less its own import of TensorFlow."""
+    with Pods() as pods:
+        measured = [pods.start_of_worker(number) for number in range(JOINS)]
     beyond = [total - imported for total, imported in measured]
     value = statistics.median(beyond)
     baseline = statistics.median(imported for _, imported in measured)

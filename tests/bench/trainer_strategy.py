@@ -29,7 +29,8 @@ class Coordinator:
         self.strategy = tf.distribute.ParameterServerStrategy(resolver)
         # only now: variables made before the strategy connects are lost
         self.program = Program(PooledWideDeep())
-        self.optimizer, self.dimension = self.program.layout.optimizer, self.program.layout.dimension
+        layout = self.program.layout
+        self.optimizer, self.dimension = layout.optimizer, layout.tables[0].dimension
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         task = self.program.task
         ids, categories = task.dense_ids()

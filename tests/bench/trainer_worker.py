@@ -9,7 +9,7 @@ import time
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import tensorflow as tf
-from stretto.engine import Parameters
+from stretto.engine import Access, Key, Parameters
 from stretto.meter import Meter
 from stretto.model import Program
 from stretto.training import Trainer, Work
@@ -30,12 +30,20 @@ class Worker:
         self.program.warm()
         self.until, self.ends, self.losses = 0.0, [], []
         self.shard, self.offset = 0, 0
+        self.parameters = None
 
-    def connect(self, servers, worker, first_shard=0, pipeline=True):
+    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True):
+        if self.parameters is not None:
+            self.trainer.close()
+            self.parameters.close()
         self.servers = {int(s): a for s, a in servers.items()}
-        self.shard = worker * 1_000_000 + first_shard
+        self.shard, self.offset = worker * 1_000_000 + first_shard, 0
         self.parameters = Parameters(
-            self.program.layout, self.servers, worker=worker, refresh_servers=lambda: dict(self.servers)
+            self.program.layout,
+            self.servers,
+            worker=worker,
+            access=Access(Key.of(key.encode()), encrypted),
+            refresh_servers=lambda: dict(self.servers),
         )
         self.parameters.seed(self.program.initial_dense())
         self.trainer = Trainer(

@@ -170,6 +170,7 @@ class Store:
         self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12), huge_pages=huge_pages)
         self._own: I64 = np.zeros(layout.columns, np.int64)
         self._seeded: I64 = np.zeros(layout.slices, np.int64)
+        self._bounds: U64 = np.arange(layout.buckets, dtype=np.uint64) << np.uint64(layout.shift)
         self._state: F32 = np.zeros(layout.state_size, np.float32)
         self.records = Records(layout.columns, layout.buckets)
         self._workers: dict[int, WorkerSeen] = {}
@@ -251,12 +252,16 @@ class Store:
         self.stats.pulls += 1
         return Pulled(
             tuple(self._weights(table, chosen) for table, chosen in zip(self._tables, wanted, strict=True)),
-            np.array([self._dense.rows(i)[0, : self.layout.slice_length] for i in ids], np.float32).reshape(
-                len(ids), self.layout.slice_length
-            ),
+            self._slices(ids),
             self._state.copy(),
             self.own(),
         )
+
+    def _slices(self, ids: Sequence[int]) -> F32:
+        out = np.empty((len(ids), self.layout.slice_length), np.float32)
+        for to, number in zip(out, ids, strict=True):
+            to[:] = self._dense.rows(number)[0, : self.layout.slice_length]
+        return out
 
     def _weights(self, table: Parts, keys: U64) -> F32:
         places = np.empty(len(keys), np.uint64)
@@ -302,8 +307,9 @@ class Store:
     def _located(self, number: int, push: Push, applied: Bools) -> _Located:
         """Return the keys of applied buckets with their places, once there is room for those without a row."""
         table, keys, gradients = self._tables[number], push.keys[number], push.row_gradients[number]
-        if not applied[: self.layout.buckets].all():
-            chosen = applied[(keys >> np.uint64(self.layout.shift)).astype(np.int64)]
+        buckets = self.layout.buckets
+        if (push.claim & ~applied)[:buckets].any():  # a repeated push: some buckets have it already
+            chosen = applied[:buckets][(keys >> np.uint64(self.layout.shift)).astype(np.int64)]
             keys, gradients = keys[chosen], gradients[chosen]
         places = np.empty(len(keys), np.uint64)
         absent = self.kernels.locate(table, keys, places)
@@ -424,21 +430,34 @@ class Store:
         checked = [self._raw(bucket, table, each) for table, each in zip(self._tables, raw, strict=True)]
         for table, each in zip(self._tables, checked, strict=True):
             if replace:
-                table.clear(bucket)
-            places = np.empty(len(each.keys), np.uint64)
-            if self.kernels.locate(table, each.keys, places):
-                self._make_room(table, each.keys[places == ABSENT])
-                self.kernels.insert(table, each.keys, places, self.epoch)
-            rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
-            table.rows(bucket)[rows] = each.rows
-            table.entries(bucket)["epoch"][rows] = self.epoch
+                self._replace(table, bucket, each)
+            else:
+                self._overwrite(table, bucket, each)
+
+    def _replace(self, table: Parts, bucket: int, raw: RawBucket) -> None:
+        """Drop the rows of a bucket and write others, in their order: no key has to be looked for."""
+        table.clear(bucket)
+        table.grow(bucket, len(raw.keys))
+        table.append_blank(bucket, raw.keys, self.epoch, blank=False)
+        table.rows(bucket)[:] = raw.rows
+        self.kernels.rebuild(table, bucket)
+
+    def _overwrite(self, table: Parts, bucket: int, raw: RawBucket) -> None:
+        places = np.empty(len(raw.keys), np.uint64)
+        if self.kernels.locate(table, raw.keys, places):
+            self._make_room(table, raw.keys[places == ABSENT])
+            self.kernels.insert(table, raw.keys, places, self.epoch)
+        rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
+        table.rows(bucket)[rows] = raw.rows
+        table.entries(bucket)["epoch"][rows] = self.epoch
 
     def _raw(self, bucket: int, table: Parts, raw: RawBucket) -> RawBucket:
         keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
         rows = _array(f"rows of bucket {bucket}", raw.rows, np.float32, (len(keys), table.form.words))
         if ((keys >> np.uint64(self.layout.shift)) != bucket).any():
             raise InputRefused(f"keys of bucket {bucket}: some are of another bucket; give each to its own")
-        if len(np.unique(keys)) != len(keys):
+        ordered = np.sort(keys)
+        if (ordered[1:] == ordered[:-1]).any():
             raise InputRefused(f"keys of bucket {bucket}: some are there twice; give each once")
         return RawBucket(keys, rows)
 
@@ -563,7 +582,7 @@ class Store:
         ids = _array("slices", given, np.int64, (_ANY,))
         if len(ids) and (ids.min() < 0 or ids.max() >= self.layout.slices):
             raise InputRefused(f"slices {ids.tolist()[:8]} must be between 0 and {self.layout.slices - 1}")
-        if len(np.unique(ids)) != len(ids):
+        if len({*ids.tolist()}) != len(ids):
             raise InputRefused(f"slices {ids.tolist()[:8]}: give each once")
         return ids.tolist()
 
@@ -571,6 +590,12 @@ class Store:
         if len(given) != len(self._tables):
             raise InputRefused(f"keys of {len(given)} tables were given, the layout has {len(self._tables)}")
         return [_array(f"keys of table {i}", each, np.uint64, (_ANY,)) for i, each in enumerate(given)]
+
+    def _are_claimed(self, buckets: Bools, stored: U64) -> bool:
+        """Return True if ascending keys are of these buckets only: none lies between the bounds of another bucket."""
+        return bool(
+            buckets.all() or not np.diff(np.searchsorted(stored, self._bounds), append=len(stored))[~buckets].any()
+        )
 
     def _checked(self, push: Push) -> Push:
         """Return the push with aligned arrays. Raises InputRefused for one that no server could apply."""
@@ -588,7 +613,7 @@ class Store:
                 raise InputRefused(
                     f"keys of table {number} must be strictly ascending as unsigned: sort them, each once"
                 )
-            if not _all_claimed(claim[: layout.buckets], stored >> np.uint64(layout.shift)):
+            if not self._are_claimed(claim[: layout.buckets], stored):
                 raise InputRefused(f"keys of table {number}: some are in buckets that are not claimed; leave them out")
         gradients = [
             _array(f"row_gradients of table {i}", each, np.float32, (len(stored), table.dimension))
@@ -613,10 +638,6 @@ class _Located:
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return len(shape) == len(wanted) and all(each in (found, _ANY) for found, each in zip(shape, wanted, strict=True))
-
-
-def _all_claimed(buckets: Bools, of_keys: U64) -> bool:
-    return bool(buckets.all() or buckets[of_keys.astype(np.int64)].all())
 
 
 def _array(name: str, given: Any, dtype: type[np.generic], shape: tuple[int, ...], *, write: bool = False) -> Any:

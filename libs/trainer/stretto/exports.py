@@ -21,14 +21,12 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-import fsspec
 import numpy as np
-import redis
 from numpy.typing import NDArray
 from stretto_parameters.arena import POPULATE_WRITE
 
@@ -139,7 +137,7 @@ class Exports:
                 try:
                     _to_cache(cache_url, self._cache_key(checkpoint), file, part.size_bytes)
                     export.stage = "cached"
-                except (redis.RedisError, OSError, ValueError) as error:
+                except (OSError, ValueError) as error:
                     # the cache only makes a restore faster
                     export.detail = f"not cached: {error}"
                     log.warning("checkpoint %s %s", checkpoint, export.detail)
@@ -160,10 +158,10 @@ class Exports:
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
         older = [(name, export) for name, export in cached if name != newest]
         try:
-            with redis.Redis.from_url(cache_url, socket_timeout=_CACHE_TIMEOUT_S) as client:
+            with _cache_at(cache_url) as client:
                 for name, export in older:
                     client.unlink(*(key for key, _ in _chunks(self._cache_key(name), export.part.size_bytes)))
-        except redis.RedisError as error:  # they expire after an hour
+        except OSError as error:  # they expire after an hour
             log.warning("older checkpoints stay in the cache: %s", error)
 
     def status(self, checkpoint: str) -> tuple[Stage, str, str]:
@@ -270,8 +268,23 @@ def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
     return count
 
 
+@contextlib.contextmanager
+def _cache_at(url: str) -> Generator[Any]:
+    """Yield a client of Redis. Raises OSError for every failure there.
+
+    Redis and fsspec are imported at their first use: a server would start a seventh later with them.
+    """
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) as client:
+            yield client
+    except redis.RedisError as error:
+        raise OSError(str(error)) from error
+
+
 def _to_cache(url: str, key: str, file: BinaryIO, size_bytes: int) -> None:
-    with redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) as client:
+    with _cache_at(url) as client:
         file.seek(0)
         for name, length in _chunks(key, size_bytes):
             client.set(name, file.read(length), ex=_CACHE_KEPT_S)
@@ -291,6 +304,8 @@ def _to_store(part: Part, source: BinaryIO) -> None:
 
 
 def _resolve(url: str) -> tuple[Any, str]:
+    import fsspec
+
     try:
         filesystem, path = cast("tuple[Any, str]", fsspec.core.url_to_fs(url))
     except (ValueError, ImportError) as error:
@@ -336,12 +351,12 @@ class _Cache:
     """Redis during one restore. After one failure it is not asked again, or each block would wait for it."""
 
     def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) if url else None
+        self._held = contextlib.ExitStack()
+        self._client = self._held.enter_context(_cache_at(url)) if url else None
         self._wrong = ""
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        self._held.close()
 
     def reader(self, key: str) -> ReadRange:
         def read(offset: int, length: int) -> bytes:
@@ -357,9 +372,11 @@ class _Cache:
             raise FileNotFoundError("this server has no cache")
         if self._wrong:
             raise OSError(self._wrong)
+        from redis import RedisError
+
         try:
             chunk = cast("bytes | None", self._client.get(name))
-        except redis.RedisError as error:
+        except RedisError as error:
             self._wrong = str(error)
             log.warning("the cache is not asked again in this restore: %s", error)
             raise OSError(self._wrong) from error

@@ -94,6 +94,9 @@ class Control:
     def checksum(self) -> int:
         return self._ask("checksum")
 
+    def next_epoch(self) -> int:
+        return self._ask("next_epoch")
+
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
         return tuple(self._ask("export_bucket", bucket, since_epoch))
 

@@ -1,7 +1,8 @@
 """Live migration: columns change their parameter server while workers go on pushing.
 
-The move runs in the destination's process. One column at a time is frozen, copied raw, taken over and released; the
-dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
+The move runs in the destination's process. The rows of a large bucket are copied while it is trained. Then it is frozen,
+the rows that changed meanwhile are copied again, and it is taken over and released: one bucket at a time. The dense slices
+of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
 dies, the columns that it had taken over die with it, and the job goes back to its last checkpoint. If the move breaks
 off because a source did not answer, the next move completes it. That move is planned anew from the vectors: columns
 that were taken over are released at their source, and a frozen column is thawed by its owner.
@@ -30,11 +31,14 @@ _POLL_S = 0.004
 _OTHERS_FREEZE_S = 10.0
 """How long a column may stay frozen by another mover before this move is given up."""
 _SLOW_ASKED = 4
-_SLOW_ANSWER_S = 0.1
+_SLOW_ANSWER_S = 0.05
 _GROUP_BYTES = 16 << 20
 """A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before, has
 hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
-Meanwhile it has no pushes to apply, which would take most of its CPU."""
+Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing is copied before."""
+
+_AHEAD_BYTES = 1 << 20
+"""Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,8 @@ def move(
             columns = _take(groups, bytes_of[source.server], _GROUP_BYTES if slow else 0)
             if not here.knows_layout and (layout := source.layout) is not None:
                 server.adopt(layout)
-            moved_bytes, frozen_seconds = _move_group(here, source, columns)
+            ahead = not slow and bytes_of[source.server][[c for c in columns if c < BUCKETS]].sum() > _AHEAD_BYTES
+            moved_bytes, frozen_seconds = _move_group(here, source, columns, ahead=ahead)
             frozen_s[source.server] = frozen_seconds
             done += len(columns)
             yield MoveStep(columns, source.server, moved_bytes, frozen_seconds, done, len(todo))
@@ -159,11 +164,21 @@ def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
     return groups + [(source, (column,)) for _, source, column in sorted(buckets)]
 
 
-def _move_group(here: Operations | Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
+def _move_group(
+    here: Operations | Control, source: Control, columns: tuple[int, ...], *, ahead: bool = False
+) -> tuple[int, float]:
+    """Move columns; return (bytes moved, seconds frozen). ahead: copy buckets before they are frozen, too."""
+    epoch = moved_bytes = 0
+    if ahead:
+        epoch = source.next_epoch()
+        try:
+            moved_bytes = _copy_buckets(here, source, columns)
+        except (InputRefused, StoreFull) as error:  # nothing is frozen yet
+            raise _unfit(source, columns, error) from error
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
-        moved_bytes = _copy(here, source, columns)
+        moved_bytes += _copy(here, source, columns, epoch)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
@@ -176,10 +191,14 @@ def _move_group(here: Operations | Control, source: Control, columns: tuple[int,
         source.set_own(columns, Own.MINE, Own.FROZEN)
         if isinstance(error, StrettoError):
             raise
-        raise MigrationError(f"columns {columns[:8]} of ps-{source.server} do not fit here: {error}") from error
+        raise _unfit(source, columns, error) from error
     frozen_seconds = time.perf_counter() - begun
     source.set_own(columns, Own.NOT_MINE, Own.FROZEN)  # its rows are dropped when all have moved
     return moved_bytes, frozen_seconds
+
+
+def _unfit(source: Control, columns: tuple[int, ...], error: Exception) -> MigrationError:
+    return MigrationError(f"columns {columns[:8]} of ps-{source.server} do not fit here: {error}")
 
 
 def _freeze(source: Control, columns: tuple[int, ...]) -> None:
@@ -199,19 +218,29 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
         time.sleep(_POLL_S)
 
 
-def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...]) -> int:
-    """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes."""
+def _copy_buckets(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
+    """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
+    moved_bytes = 0
+    for column in columns:
+        if column < BUCKETS:
+            raw = source.export_bucket(column, since_epoch)
+            here.import_bucket(column, raw, replace=not since_epoch)
+            moved_bytes += sum(table.nbytes for table in raw)
+    return moved_bytes
+
+
+def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
+    """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
+
+    Rows are those that changed after `since_epoch`, 0 for all: the others are here already.
+    """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
     if len(slices):
         raw_slices = source.export_slices(slices)
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
-    for column in columns:
-        if column < BUCKETS:
-            raw = source.export_bucket(column)
-            here.import_bucket(column, raw)
-            moved_bytes += sum(table.nbytes for table in raw)
+    moved_bytes += _copy_buckets(here, source, columns, since_epoch)
     here.merge_columns(columns, source.all_progress())
     return moved_bytes
 

@@ -185,6 +185,11 @@ class Operations:
         """Return the layout as JSON-able values, None while nobody has given it."""
         return self.layout.to_dict() if self.knows_layout else None
 
+    def next_epoch(self) -> int:
+        """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
+        with self._lock:
+            return self._store.next_epoch()
+
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
         """Copy the rows of a bucket, by table: all, or those that changed after an epoch."""
         with self._lock:

@@ -10,11 +10,11 @@ from stretto.errors import StrettoError
 from stretto.images import ImageWriter, Part, open_image
 
 
-def start(state, index, key):
+def start(state, index, key, address="127.0.0.1:0", encrypted=False):
     """A fresh server, as a pod starts it: the first client tells the layout."""
     if "ps" in state:
         state["ps"].close()
-    state["ps"] = ParameterServer(index, key=Key.of(key.encode()))
+    state["ps"] = ParameterServer(index, address=address, key=Key.of(key.encode()), encrypted=encrypted)
     return {"address": state["ps"].address}
 
 

@@ -212,6 +212,29 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
     assert worker.progress(1000) == 256
 
 
+def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_the_end(cluster, training, monkeypatch):
+    """Pushes between the copy and the freeze change rows and make new ones. At rest, sums tell every bit."""
+    servers = cluster(LAYOUT)
+    worker = settle(servers, training)
+    servers.add()
+    worker.connect(dict(servers.addresses), wait=True)
+    source, here = servers.control(0), servers.control(2)
+    bucket = next(c for c in source.columns() if c < LAYOUT.buckets)
+    freeze, sums, rows = migration._freeze, [], source.raw_sizes()[bucket]
+
+    def freeze_after_training(*arguments):
+        training.train_shard(worker, 2000, attempt=1, length=640)
+        sums.append(servers.checksum())
+        freeze(*arguments)
+
+    monkeypatch.setattr(migration, "_freeze", freeze_after_training)
+    migration._move_group(here, source, (bucket,), ahead=True)
+    assert here.columns() == [bucket]
+    assert here.raw_sizes()[bucket] == source.raw_sizes()[bucket] > rows, "rows were made meanwhile"
+    assert [servers.checksum()] == sums
+    assert len({*servers.samples().tolist()}) == 1
+
+
 def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(cluster, training):
     servers = cluster(LAYOUT)
     running = Training(servers, training)
