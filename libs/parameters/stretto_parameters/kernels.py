@@ -112,12 +112,12 @@ class Library:
         return self._copy(_at(to), _at(source), len(source), _at(checksums.WEIGHTS), checksums.PIECE_BYTES)
 
     def widen(self, halves: U16) -> F32:
-        source, values = np.ascontiguousarray(halves), np.empty(halves.shape, np.float32)
+        source, values = np.require(halves, requirements=("C", "A")), np.empty(halves.shape, np.float32)
         self._widen(source.size, _at(source), _at(values))
         return values
 
     def narrow(self, values: F32) -> U16:
-        source, halves = np.ascontiguousarray(values), np.empty(values.shape, np.uint16)
+        source, halves = np.require(values, requirements=("C", "A")), np.empty(values.shape, np.uint16)
         self._narrow(source.size, _at(source), _at(halves))
         return halves
 
