@@ -72,7 +72,7 @@ class Optimizer(ABC):
         return np.array((*self._values(), *[0.0] * HYPERPARAMETERS)[:HYPERPARAMETERS], np.float32)
 
     def factors(self) -> F32:
-        """Return [2, n]: factors of the rate and epsilons by the number of a row's step; the last hold for all later."""
+        """Return [2, n]: factors of the rate and epsilons by a row's number of steps; the last hold from then on."""
         return _NO_FACTORS
 
     @abstractmethod

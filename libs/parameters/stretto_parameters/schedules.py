@@ -93,7 +93,7 @@ class Cosine:
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A linear change from `first` times the rate (0 is fine) to that of `then`, which counts from `over_samples` on."""
+    """A linear change from `first` times the rate (or from 0) to that of `then`, which counts from then on."""
 
     then: Constant | Exponential | Cosine
     over_samples: int

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from stretto_parameters import Table, checksums, compiling
 from stretto_parameters.kernels import Kernels, Library, LibraryRefused
 from stretto_parameters.layout import RowFormat
-from stretto_parameters.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop, RowWiseAdagrad
+from stretto_parameters.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Ftrl,
+    Optimizer,
+    RMSprop,
+    RowWiseAdagrad,
+)
 from stretto_parameters.parts import ABSENT, Parts
 from stretto_parameters.reference import Reference, read_weights
 

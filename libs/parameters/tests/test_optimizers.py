@@ -50,7 +50,10 @@ def test_a_row_of_sixteen_weights_has_these_floats(name: str, floats: int) -> No
         ({"kind": "adam", "beta_2": 0.9999999}, "beta = 0.9999999 of Adam is too near to 1: give at most"),
         ({"kind": "adagrad", "epsilon": float("nan")}, "epsilon = nan of Adagrad must not be negative"),
         ({"kind": "adagrad", "learning_rate": 0.0}, "learning_rate = 0.0 of a learning-rate schedule must be"),
-        ({"kind": "ftrl", "learning_rate": {"kind": "cosine", "learning_rate": 1, "over_samples": 9}}, "Ftrl reaches 0"),
+        (
+            {"kind": "ftrl", "learning_rate": {"kind": "cosine", "learning_rate": 1, "over_samples": 9}},
+            "Ftrl reaches 0",
+        ),
         ({"kind": "sgd", "learning_rate": {"kind": "step"}}, "schedule kind = 'step' is not known: use one of"),
     ],
 )

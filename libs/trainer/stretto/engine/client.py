@@ -118,9 +118,7 @@ class Parameters:
         deadline = time.monotonic() + self._patience_s
         while True:
             answers: dict[int, tuple[I64, I64]] = self._routes.call_all("seed", values, extra)
-            seeded = [
-                (own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()
-            ]
+            seeded = [(own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()]
             if np.any(seeded, axis=0).all():
                 return
             if time.monotonic() > deadline:

@@ -5,11 +5,13 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
 | HELLO | JSON: protocol, layout | JSON: protocol, server, life, layout |
-| PULL | transfer i64 · slice ids i64 · keys u64 of each table | own i64 [columns] · rows of each table · slices f32 · state f32 |
-| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 of each table · row gradients of each table · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
+| PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
+| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · slice
+gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
-Rows and their gradients are f32, or bfloat16 where the request's `transfer` says so: rounded to nearest by the sender.
+Keys, rows and row gradients are one part for each table. Rows and their gradients are f32, or bfloat16 where the
+request's `transfer` says so: rounded to nearest by the sender.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
