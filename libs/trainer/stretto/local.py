@@ -66,17 +66,15 @@ def train_locally(
     made = instantiate(task, arguments or {}, embedding_dim)
     if partitioned:
         check_reads_partitions(made)
-    program = make_program(
-        made,
-        Options(
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            embedding_dim=embedding_dim,
-            seed=seed,
-            row_weights=row_weights,
-        ),
+    options = Options(
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        embedding_dim=embedding_dim,
+        seed=seed,
+        row_weights=row_weights,
     )
+    program = make_program(made, options)
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key), transfer=transfer)
@@ -86,15 +84,9 @@ def train_locally(
         parameters.seed(program.initial_dense(), program.initial_state())
         program.warm()
         losses: list[float] = []
-        shard_size = 16 * batch_size
-        parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
-        shards = [
-            (name, start, min(shard_size, end - start)) for name, end in parts for start in range(0, end, shard_size)
-        ]
-        for shard, (partition, start, length) in enumerate(shards):
-            work = Work(shard, 1, start, length, partition=partition)
+        for work in _shards(samples, 16 * batch_size):
             while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
-                log.info("resuming shard %d", shard)
+                log.info("resuming shard %d", work.shard)
             losses.append(trainer.last_loss)
         window = meter.window()
 
@@ -111,3 +103,10 @@ def train_locally(
         trainer.close()
         parameters.close()
         server.close()
+
+
+def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:
+    """Cut the samples into shards, partition after partition."""
+    parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
+    places = [(name, start, min(size, end - start)) for name, end in parts for start in range(0, end, size)]
+    return [Work(shard, 1, start, length, partition=name) for shard, (name, start, length) in enumerate(places)]

@@ -57,9 +57,7 @@ class TorchProgram(ProgramBase):
             task,
             options,
             inputs,
-            Variables(
-                [tuple(each.shape) for each in self._trained.values()], sum(b.numel() for b in self._states.values())
-            ),
+            Variables([tuple(each.shape) for each in self._trained.values()], sum(map(size_of, self._state_shapes))),
             None,
             lambda given: from_torch(given, options.learning_rate),
         )
@@ -186,7 +184,7 @@ def _check_modules(model: Any) -> None:
         if size > LARGEST_EMBEDDING:
             raise ModelRefused(
                 f"module {name} holds {module.num_embeddings} x {module.embedding_dim} floats, which every worker "
-                f"would pull in every step; take the rows from the argument {ROWS!r} and return their ids from keys(batch)"
+                f"would pull in each step; take the rows from the argument {ROWS!r}, and give their ids in keys(batch)"
             )
         if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise ModelRefused(

@@ -171,8 +171,8 @@ _TORCH_ONLY: dict[str, Any] = {
 _TORCH: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
     "SGD": lambda rate, c: SGD(rate, float(c["momentum"]), c["nesterov"]),
     "Adagrad": lambda rate, c: Adagrad(rate, float(c["initial_accumulator_value"]), 0.0, c["eps"]),
-    "Adam": lambda rate, c: Adam(rate, *c["betas"], c["eps"], True),
-    "AdamW": lambda rate, c: AdamW(rate, *c["betas"], c["eps"], True, float(c["weight_decay"])),
+    "Adam": lambda rate, c: Adam(rate, c["betas"][0], c["betas"][1], c["eps"], True),
+    "AdamW": lambda rate, c: AdamW(rate, c["betas"][0], c["betas"][1], c["eps"], True, float(c["weight_decay"])),
     "RMSprop": lambda rate, c: RMSprop(rate, c["alpha"], float(c["momentum"]), 0.0, c["eps"]),
 }
 
@@ -187,7 +187,8 @@ def from_torch(given: Any, learning_rate: float) -> Update:
         if not callable(given):
             raise ModelRefused(f"optimizer = {given!r} is neither a name nor a PyTorch optimizer: {_REMEDY}")
         parameters = [torch.nn.Parameter(torch.zeros(1))]
-        given = given(parameters, lr=learning_rate) if inspect.isclass(given) else given(parameters)
+        make = cast("Callable[..., Any]", given)
+        given = make(parameters, lr=learning_rate) if inspect.isclass(given) else make(parameters)
     name, module = type(given).__name__, type(given).__module__
     if name not in _TORCH or not module.startswith("torch.optim."):
         raise ModelRefused(f"optimizer = {module}.{name} is not supported: {_REMEDY}")
@@ -195,7 +196,8 @@ def from_torch(given: Any, learning_rate: float) -> Update:
     if any(group != groups[0] for group in groups):
         raise ModelRefused(f"{name} has groups with options of their own: all parameters have one update rule")
     options: dict[str, Any] = groups[0]
-    if given.state or "initial_lr" in options:
+    steps = [state.get("step") for state in given.state.values()]  # Adagrad has slots from the beginning
+    if any(step is None or float(step) > 0 for step in steps) or "initial_lr" in options:
         raise ModelRefused(
             f"the {name} object has been used already, or has a scheduler: slots live on the parameter servers; give a "
             "fresh one, and a schedule as in stretto.optimizers.Adam(Cosine(0.01, over_samples=10**6))"

@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
@@ -114,7 +114,7 @@ def _limit_threads(threads: int) -> None:
 
 
 @contextlib.contextmanager
-def _lighter_imports() -> Iterator[None]:
+def _lighter_imports() -> Generator[None]:
     """Import TensorFlow, and Keras with it, in 2.9 s of CPU time instead of 4.1 s (two cores, quiet).
 
     Keras imports matplotlib for its own plots where it is installed, and the collector walks the modules again and
