@@ -5,7 +5,7 @@ the third-party packages that the runtime of every service needs too, ``sources 
 be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``compiler planner``
 the C compiler, if one of them has sources in C. Pins are in ``compose/pins`` and ``compose/compiler.txt``, by version
 and digest (``make pins``). An image has every extra of its distribution, since a setting chooses the backend, except
-``embedded``: the processes that the command starts have images of their own.
+``embedded``, whose processes have images of their own, and ``torch``, whose wheel depends on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOURCES = "# built from source\n"
 BUILD_TOOLS = ("setuptools==", "wheel==")
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
-ELSEWHERE = "embedded"
+ELSEWHERE = ("embedded", "torch")
 
 Projects = dict[str, tuple[Path, dict[str, Any]]]
 
@@ -66,7 +66,7 @@ def required(project: dict[str, Any], extra: str) -> Iterator[str]:
     if not extra:
         yield from project.get("dependencies", [])
     for name, group in project.get("optional-dependencies", {}).items():
-        if name == extra or (extra == EVERY and name != ELSEWHERE):
+        if name == extra or (extra == EVERY and name not in ELSEWHERE):
             yield from group
 
 

@@ -1,5 +1,6 @@
 """The parameters of a training job, outside TensorFlow: rows, optimizers and exactly-once records."""
 
+from .clipping import Clipping
 from .errors import InputRefused, StoreFull
 from .layout import Layout, Table
 from .records import Code, Own, Progress
@@ -7,6 +8,7 @@ from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Snap
 
 __all__ = [
     "Applied",
+    "Clipping",
     "Code",
     "InputRefused",
     "Layout",

@@ -56,6 +56,10 @@ static uint16_t narrowed(float value) { /* to nearest, ties to even; NaN stays N
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+void widen(int64_t n, const uint16_t *halves, float *values) { EACH values[d] = widened(halves[d]); }
+
+void narrow(int64_t n, const float *values, uint16_t *halves) { EACH halves[d] = narrowed(values[d]); }
+
 int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_t *keys, uint64_t *places) {
     int64_t absent = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -138,7 +142,7 @@ static void sgd(float *restrict w, float *restrict s, const float *restrict g, i
 static void adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
                     const float *h) {
     EACH s[d] = s[d] + g[d] * g[d];
-    EACH w[d] = w[d] - rate * g[d] / sqrtf(s[d] + h[0]);
+    EACH w[d] = w[d] - rate * g[d] / (sqrtf(s[d] + h[0]) + h[1]);
 }
 
 static void rowwise_adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
@@ -146,7 +150,7 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
     double sum = 0;
     EACH sum += (double)g[d] * (double)g[d];
     s[0] = s[0] + (float)(sum / (double)n);
-    float root = sqrtf(s[0] + h[0]);
+    float root = sqrtf(s[0] + h[0]) + h[1];
     EACH w[d] = w[d] - rate * g[d] / root;
 }
 
@@ -155,11 +159,12 @@ static void adam(float *restrict w, float *restrict s, const float *restrict g, 
     float *m = s, *v = s + n, *t = s + 2 * n;
     if (!(t[0] >= 0)) t[0] = 0; /* a damaged row: no index out of a NaN */
     t[0] = t[0] + 1;
-    float step = rate * factors[t[0] < (float)last ? (int64_t)t[0] : last], shrink = rate * h[5];
+    int64_t at = t[0] < (float)last ? (int64_t)t[0] : last;
+    float step = rate * factors[at], epsilon = factors[last + 1 + at], shrink = rate * h[4];
     EACH {
         m[d] = h[0] * m[d] + h[1] * g[d];
         v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);
-        w[d] = (w[d] - shrink * w[d]) - step * m[d] / (sqrtf(v[d]) + h[4]);
+        w[d] = (w[d] - shrink * w[d]) - step * m[d] / (sqrtf(v[d]) + epsilon);
     }
 }
 
@@ -167,7 +172,7 @@ static void rmsprop(float *restrict w, float *restrict s, const float *restrict 
                     const float *h) {
     EACH {
         s[d] = h[0] * s[d] + h[1] * (g[d] * g[d]);
-        float step = rate * g[d] / sqrtf(s[d] + h[2]);
+        float step = rate * g[d] / (sqrtf(s[d] + h[2]) + h[4]);
         if (h[3] != 0) s[n + d] = step = h[3] * s[n + d] + step;
         w[d] = w[d] - step;
     }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from . import checksums, compiling
 from .optimizers import Optimizer
 from .parts import F32, U64, Parts
-from .reference import Reference
+from .reference import U16, Reference
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -34,6 +34,8 @@ class Kernels(Protocol):
         self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int
     ) -> None: ...
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int: ...
+    def widen(self, halves: U16) -> F32: ...
+    def narrow(self, values: F32) -> U16: ...
 
 
 class LibraryRefused(RuntimeError):
@@ -73,6 +75,8 @@ class Library:
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 5, _INT, ctypes.c_uint32, _POINTER
         )
         self._copy = _function(library.copy, ctypes.c_uint64, _POINTER, _POINTER, _INT, _POINTER, _INT)
+        self._widen = _function(library.widen, None, _INT, _POINTER, _POINTER)
+        self._narrow = _function(library.narrow, None, _INT, _POINTER, _POINTER)
         self._reference = Reference()
 
     def locate(self, parts: Parts, keys: U64, places: U64) -> int:
@@ -101,11 +105,21 @@ class Library:
         wide = np.empty(parts.form.width if parts.form.half else 0, np.float32)
         self._update(
             *(parts.heads_address, ctypes.addressof(form), optimizer.KERNEL, len(places), _at(places)),
-            *(_at(gradients), _at(rates), _at(h), _at(factors), len(factors) - 1, epoch, _at(wide)),
+            *(_at(gradients), _at(rates), _at(h), _at(factors), factors.shape[1] - 1, epoch, _at(wide)),
         )
 
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
         return self._copy(_at(to), _at(source), len(source), _at(checksums.WEIGHTS), checksums.PIECE_BYTES)
+
+    def widen(self, halves: U16) -> F32:
+        source, values = np.require(halves, requirements=("C", "A")), np.empty(halves.shape, np.float32)
+        self._widen(source.size, _at(source), _at(values))
+        return values
+
+    def narrow(self, values: F32) -> U16:
+        source, halves = np.require(values, requirements=("C", "A")), np.empty(values.shape, np.uint16)
+        self._narrow(source.size, _at(source), _at(halves))
+        return halves
 
 
 def load() -> Kernels:

@@ -24,7 +24,7 @@ F32 = NDArray[np.float32]
 HYPERPARAMETERS = 6
 _FACTORS_MAX = 2**22
 """Longest table of Adam's corrections, 16 MiB: beta up to about 0.999995."""
-_NO_FACTORS = np.ones(1, np.float32)
+_NO_FACTORS = np.ones((2, 1), np.float32)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Optimizer(ABC):
         return np.array((*self._values(), *[0.0] * HYPERPARAMETERS)[:HYPERPARAMETERS], np.float32)
 
     def factors(self) -> F32:
-        """Return a table by the number of a row's step, whose last entry holds for all further ones."""
+        """Return [2, n]: factors of the rate and epsilons by a row's number of steps; the last hold from then on."""
         return _NO_FACTORS
 
     @abstractmethod
@@ -117,10 +117,14 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011): a += g^2; w -= rate g / sqrt(a + epsilon)."""
+    """Adagrad (Duchi et al. 2011): a += g^2; w -= rate g / (sqrt(a + epsilon) + epsilon_outside).
+
+    Keras adds its epsilon within the root, PyTorch outside.
+    """
 
     initial_accumulator: float = 0.1
     epsilon: float = 1e-7
+    epsilon_outside: float = 0.0
 
     KERNEL = 1
 
@@ -129,10 +133,10 @@ class Adagrad(Optimizer):
 
     def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
         s[:] = s + g * g
-        w[:] = w - rates * g / np.sqrt(s + h[0])
+        w[:] = w - rates * g / (np.sqrt(s + h[0]) + h[1])
 
     def _values(self) -> tuple[float, ...]:
-        return (self.epsilon,)
+        return self.epsilon, self.epsilon_outside
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class RowWiseAdagrad(Adagrad):
 
     @property
     def dense(self) -> Optimizer:
-        return Adagrad(self.learning_rate, self.initial_accumulator, self.epsilon)
+        return Adagrad(self.learning_rate, self.initial_accumulator, self.epsilon, self.epsilon_outside)
 
     def first_slots(self, width: int) -> F32:
         return np.full(1, self.initial_accumulator, np.float32)
@@ -153,16 +157,21 @@ class RowWiseAdagrad(Adagrad):
         for column in g.T.astype(np.float64):  # one after the other: a sum by halves has other bits
             total += column * column
         s[:, 0] = s[:, 0] + (total / g.shape[1]).astype(np.float32)
-        w[:] = w - rates * g / np.sqrt(s + h[0])
+        w[:] = w - rates * g / (np.sqrt(s + h[0]) + h[1])
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma & Ba 2015) as in Keras; slots m, v and the row's number of steps."""
+    """Adam (Kingma & Ba 2015); slots m, v and the row's number of steps.
+
+    epsilon: beside the root of v as it is ("epsilon hat", Keras) or, with `is_epsilon_corrected`, of v without its bias
+    (the paper's Algorithm 1, PyTorch).
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    is_epsilon_corrected: bool = False
 
     KERNEL = 3
 
@@ -177,8 +186,8 @@ class Adam(Optimizer):
         return np.zeros(2 * width + 1, np.float32)
 
     def factors(self) -> F32:
-        """Return sqrt(1 - beta_2^t) / (1 - beta_1^t) by t, until it is 1 in float32."""
-        return _corrections(self.beta_1, self.beta_2)
+        """Return sqrt(1 - beta_2^t) / (1 - beta_1^t) and the epsilon by t, until both are constant in float32."""
+        return _corrections(self.beta_1, self.beta_2, self.epsilon, self.is_epsilon_corrected)
 
     def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
         n = w.shape[1]
@@ -186,14 +195,14 @@ class Adam(Optimizer):
         factors = self.factors()
         t[~(t >= 0)] = 0
         t += np.float32(1)
-        at = np.minimum(t, np.float32(len(factors) - 1)).astype(np.int64)
-        steps = rates * factors[at][:, None]
+        at = np.minimum(t, np.float32(factors.shape[1] - 1)).astype(np.int64)
+        steps, epsilons = rates * factors[0, at][:, None], factors[1, at][:, None]
         m[:] = h[0] * m + h[1] * g
         v[:] = h[2] * v + h[3] * (g * g)
-        w[:] = (w - (rates * h[5]) * w) - steps * m / (np.sqrt(v) + h[4])
+        w[:] = (w - (rates * h[4]) * w) - steps * m / (np.sqrt(v) + epsilons)
 
     def _values(self) -> tuple[float, ...]:
-        return self.beta_1, 1 - self.beta_1, self.beta_2, 1 - self.beta_2, self.epsilon, self._decay()
+        return self.beta_1, 1 - self.beta_1, self.beta_2, 1 - self.beta_2, self._decay()
 
     def _decay(self) -> float:
         return 0.0
@@ -211,11 +220,12 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
-    """RMSprop (Tieleman & Hinton 2012) as in Keras, with its momentum; not centred."""
+    """RMSprop (Tieleman & Hinton 2012) as in Keras, with its momentum; not centred. Epsilons as of Adagrad."""
 
     rho: float = 0.9
     momentum: float = 0.0
     epsilon: float = 1e-7
+    epsilon_outside: float = 0.0
 
     KERNEL = 4
 
@@ -228,18 +238,21 @@ class RMSprop(Optimizer):
     def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
         n = w.shape[1]
         s[:, :n] = h[0] * s[:, :n] + h[1] * (g * g)
-        change = rates * g / np.sqrt(s[:, :n] + h[2])
+        change = rates * g / (np.sqrt(s[:, :n] + h[2]) + h[4])
         if self.momentum:
             s[:, n:] = change = h[3] * s[:, n:] + change
         w[:] = w - change
 
     def _values(self) -> tuple[float, ...]:
-        return self.rho, 1 - self.rho, self.epsilon, self.momentum
+        return self.rho, 1 - self.rho, self.epsilon, self.momentum, self.epsilon_outside
 
 
 @dataclass(frozen=True)
 class Ftrl(Optimizer):
-    """FTRL-proximal (McMahan et al. 2013) as in Keras with learning_rate_power -0.5; slots n and z."""
+    """FTRL-proximal (McMahan et al. 2013) as in Keras with learning_rate_power -0.5; slots n and z.
+
+    It divides by the rate, so a schedule must not reach 0.
+    """
 
     initial_accumulator: float = 0.1
     l1: float = 0.0
@@ -248,6 +261,11 @@ class Ftrl(Optimizer):
     beta: float = 0.0
 
     KERNEL = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule.lowest_rate() <= 0:
+            raise InputRefused(f"learning_rate = {self.learning_rate} of Ftrl reaches 0: give a floor above 0")
 
     def first_slots(self, width: int) -> F32:
         return np.repeat(np.array([self.initial_accumulator, 0.0], np.float32), width)
@@ -267,15 +285,17 @@ class Ftrl(Optimizer):
 
 
 @cache
-def _corrections(beta_1: float, beta_2: float) -> F32:
-    """Return Adam's corrections of bias by the number of the step."""
+def _corrections(beta_1: float, beta_2: float, epsilon: float, is_epsilon_corrected: bool) -> F32:
+    """Return Adam's corrections of bias, and its epsilons, by the number of the step: [2, n]."""
     slowest = max(beta_1, beta_2)
     steps = 2 if slowest < 1e-6 else math.ceil(math.log(2.0**-26) / math.log(slowest)) + 2
     if steps > _FACTORS_MAX:
         raise InputRefused(f"beta = {slowest} of Adam is too near to 1: give at most 0.999995")
     t = np.arange(steps, dtype=np.float64)
     t[0] = 1.0  # never read: a row has made a step when it is looked up
-    return (np.sqrt(1 - beta_2**t) / (1 - beta_1**t)).astype(np.float32)
+    root = np.sqrt(1 - beta_2**t)
+    epsilons = epsilon * (root if is_epsilon_corrected else np.ones(steps))
+    return np.stack([root / (1 - beta_1**t), epsilons]).astype(np.float32)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

@@ -91,6 +91,14 @@ class Reference:
         to[:] = source
         return checksums.of_block(source)
 
+    def widen(self, halves: U16) -> F32:
+        """Return bfloat16 as float32, in the same shape."""
+        return widened(halves)
+
+    def narrow(self, values: F32) -> U16:
+        """Return float32 as bfloat16, in the same shape: to nearest, ties to even; NaN stays NaN."""
+        return narrowed(values)
+
 
 def initial_weights(form: RowFormat, keys: U64) -> F32:
     """Return the weights of keys before their first update, [n, width]: a function of key and seed only."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,10 @@ class Schedule(Protocol):
         """Return the rate of the next update, after `samples` samples."""
         ...
 
+    def lowest_rate(self) -> float:
+        """Return a bound that no rate is below; an exponential decay nears 0 and has not reached it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -33,6 +38,10 @@ class Constant:
         _positive(learning_rate=self.learning_rate)
 
     def rate(self, samples: int) -> float:
+        """Return the rate."""
+        return self.learning_rate
+
+    def lowest_rate(self) -> float:
         """Return the rate."""
         return self.learning_rate
 
@@ -54,6 +63,10 @@ class Exponential:
         times = samples // self.every_samples if self.staircase else samples / self.every_samples
         return self.learning_rate * self.decay**times
 
+    def lowest_rate(self) -> float:
+        """Return the smallest positive number: the rate is never 0 in a training of finite length."""
+        return min(self.learning_rate, sys.float_info.min)
+
 
 @dataclass(frozen=True, slots=True)
 class Cosine:
@@ -73,23 +86,33 @@ class Cosine:
         wave = 0.5 * (1 + math.cos(math.pi * min(samples / self.over_samples, 1.0)))
         return self.learning_rate * ((1 - self.floor) * wave + self.floor)
 
+    def lowest_rate(self) -> float:
+        """Return the rate at the end of the wave."""
+        return self.learning_rate * self.floor
+
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A linear rise from `first` times the rate to the rate of `then`, which begins to count at `over_samples`."""
+    """A linear change from `first` times the rate (or from 0) to that of `then`, which counts from then on."""
 
     then: Constant | Exponential | Cosine
     over_samples: int
     first: float = 0.1
 
     def __post_init__(self) -> None:
-        _positive(over_samples=self.over_samples, first=self.first)
+        _positive(over_samples=self.over_samples)
+        if not (math.isfinite(self.first) and self.first >= 0):
+            raise InputRefused(f"first = {self.first} of a warm-up must not be negative or infinite")
 
     def rate(self, samples: int) -> float:
         """Return the rate after `samples`."""
         if samples >= self.over_samples:
             return self.then.rate(samples - self.over_samples)
         return self.then.rate(0) * (self.first + (1 - self.first) * samples / self.over_samples)
+
+    def lowest_rate(self) -> float:
+        """Return the lower one of the first rate and the lowest rate of `then`."""
+        return min(self.first * self.then.rate(0), self.then.lowest_rate())
 
 
 KINDS: dict[str, type[Any]] = {"constant": Constant, "exponential": Exponential, "cosine": Cosine, "warmup": Warmup}

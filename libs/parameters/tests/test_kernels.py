@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from stretto_parameters import Table, checksums, compiling
 from stretto_parameters.kernels import Kernels, Library, LibraryRefused
 from stretto_parameters.layout import RowFormat
-from stretto_parameters.optimizers import OPTIMIZERS, SGD, AdamW, Ftrl, Optimizer, RMSprop
+from stretto_parameters.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Ftrl,
+    Optimizer,
+    RMSprop,
+    RowWiseAdagrad,
+)
 from stretto_parameters.parts import ABSENT, Parts
 from stretto_parameters.reference import Reference, read_weights
 
@@ -26,8 +36,12 @@ OPTIONS: dict[str, Optimizer] = {
     **{name: kind() for name, kind in OPTIMIZERS.items()},
     "sgd-momentum": SGD(momentum=0.9),
     "sgd-nesterov": SGD(momentum=0.9, nesterov=True),
+    "adagrad-torch": Adagrad(0.1, 0.0, 0.0, epsilon_outside=1e-2),
+    "rowwise-adagrad-torch": RowWiseAdagrad(0.1, 0.0, 0.0, epsilon_outside=1e-2),
+    "adam-torch": Adam(0.1, epsilon=1e-2, is_epsilon_corrected=True),
     "adamw-fast": AdamW(0.1, beta_1=0.5, beta_2=0.6),
     "rmsprop-momentum": RMSprop(momentum=0.8),
+    "rmsprop-torch": RMSprop(epsilon=0.0, epsilon_outside=1e-2),
     "ftrl-all": Ftrl(0.1, l1=0.01, l2=0.02, l2_shrinkage=0.03, beta=0.04),
 }
 ODD_VALUES = np.array([0.0, -0.0, -5.0, 1e-38, 3e38, np.inf, -np.inf, np.nan], np.float32)
@@ -156,6 +170,25 @@ def test_odd_gradients_and_damaged_slots_give_the_same_bits_too(library: Library
     compare(library, Table(3, OPTIONS[name], weights=weights), 11, odd=True)  # type: ignore[arg-type]
 
 
+def compare_halves(library: Kernels, values: np.ndarray) -> None:
+    """Narrow and widen by both; then narrow what is bfloat16 already, which changes nothing."""
+    halves = library.narrow(values)
+    assert np.array_equal(halves, Reference().narrow(values))
+    assert library.widen(halves).tobytes() == Reference().widen(halves).tobytes()
+    assert np.array_equal(library.narrow(library.widen(halves)), halves | (np.isnan(values) * np.uint16(0x40)))
+
+
+def test_bfloat16_is_rounded_to_nearest_and_ties_to_even(library: Library) -> None:
+    """Random words, odd values, ties in both directions, any shape and alignment."""
+    random = np.random.default_rng(8)
+    compare_halves(library, random.integers(0, 2**32, (501, 7), dtype=np.uint32).view(np.float32))
+    compare_halves(library, np.concatenate([[np.float32(1)], ODD_VALUES])[1:])
+    compare_halves(library, np.zeros((0, 16), np.float32))
+    compare_halves(library, random.normal(0, 1, (40, 12)).astype(np.float32)[:, ::3])
+    ties = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF], np.uint32).view(np.float32)
+    assert library.narrow(ties).tolist() == [0x3F80, 0x3F82, 0x3F81, 0x3F80]
+
+
 @given(st.binary(max_size=40), st.integers(0, 7))
 def test_a_copy_has_the_checksum_of_its_bytes(library: Library, data: bytes, offset: int) -> None:
     """Any alignment and any length; then lengths around that of a piece."""
@@ -247,6 +280,7 @@ def main(library: Path) -> None:
                 compare(kernels, Table(5, optimizer, weights=weights), seed, odd=seed % 2 == 0)  # type: ignore[arg-type]
     for length in (0, 1, 7, 8, 9, checksums.PIECE_BYTES + 5):
         compare_copies(kernels, np.random.default_rng(length).bytes(length), 3)
+        compare_halves(kernels, np.random.default_rng(length).normal(0, 1, length % 1000).astype(np.float32))
     sys.stdout.write("compared\n")
 
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from stretto_parameters import InputRefused, Layout, Table, clipping
+from stretto_parameters import Clipping, InputRefused, Layout, Table, clipping
 from stretto_parameters.optimizers import (
     OPTIMIZERS,
     SGD,
@@ -50,6 +50,10 @@ def test_a_row_of_sixteen_weights_has_these_floats(name: str, floats: int) -> No
         ({"kind": "adam", "beta_2": 0.9999999}, "beta = 0.9999999 of Adam is too near to 1: give at most"),
         ({"kind": "adagrad", "epsilon": float("nan")}, "epsilon = nan of Adagrad must not be negative"),
         ({"kind": "adagrad", "learning_rate": 0.0}, "learning_rate = 0.0 of a learning-rate schedule must be"),
+        (
+            {"kind": "ftrl", "learning_rate": {"kind": "cosine", "learning_rate": 1, "over_samples": 9}},
+            "Ftrl reaches 0",
+        ),
         ({"kind": "sgd", "learning_rate": {"kind": "step"}}, "schedule kind = 'step' is not known: use one of"),
     ],
 )
@@ -94,13 +98,20 @@ def test_clipping_bounds_values_and_norms() -> None:
     assert clipping.by_norm(gradient, 5.0) is gradient
     both = clipping.by_global_norm([gradient, np.array([12.0], np.float32)], 6.5)
     assert [each.tolist() for each in both] == [[[1.5, -2.0], [0.0, 0.0]], [6.0]]
+    for limits in ({"value": 1.0}, {"norm": 2.5}, {"global_norm": 2.5}):
+        assert np.abs(Clipping(**limits).apply([gradient])[0]).max() <= 2.0
+    assert Clipping().apply([gradient])[0] is gradient
+    assert Clipping(norm=1.0)
+    assert not Clipping()
     with pytest.raises(InputRefused, match=r"limit = 0\.0 of a gradient"):
         clipping.by_norm(gradient, 0.0)
+    with pytest.raises(InputRefused, match="clipping by value and by norm: give one"):
+        Clipping(value=1.0, norm=1.0)
 
 
 def test_optimizers_that_need_no_slot_have_none() -> None:
     assert len(SGD().first_slots(9)) == 0
     assert len(SGD(momentum=0.5).first_slots(9)) == 9
     assert len(RMSprop(momentum=0.5).first_slots(9)) == 18
-    assert AdamW(0.1).hyperparameters()[5] == np.float32(0.004)
+    assert AdamW(0.1).hyperparameters()[4] == np.float32(0.004)
     assert type(RowWiseAdagrad().dense).__name__ == "Adagrad"

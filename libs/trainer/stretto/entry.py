@@ -20,15 +20,19 @@ class Task(Protocol):
     """The object that a user writes.
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
-    ``optimizer`` (a name or a fresh Keras optimizer) and ``loss(label, output)`` (a scalar or one value a sample).
+    ``optimizer`` (a name, or an unused optimizer of Keras, PyTorch or stretto.optimizers), ``clipping``
+    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample), and for PyTorch ``tables``
+    (the floats per row of each argument ``rows_…`` of ``forward``).
     """
 
     def build(self) -> Any:
-        """A functional Keras 3 model with an input named ``rows`` of shape (fields, dimension)."""
+        """Return the model: a functional Keras 3 one with an input named ``rows`` of shape (fields, dimension), or a
+        torch.nn.Module whose ``forward`` has an argument of this name. It may be called twice.
+        """
         ...
 
     def keys(self, batch: Batch) -> NDArray[np.int64]:
-        """Return the ids of the embedding rows of each sample: [n, fields]."""
+        """Return the ids of the embedding rows of each sample: [n, fields]; a dict by input where there are several."""
         ...
 
     def read(self, start: int, length: int) -> Batch:

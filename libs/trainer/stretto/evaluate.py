@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from stretto_messages.values import SCORE_BINS, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
 from .errors import DataError
-
-if TYPE_CHECKING:
-    from .model import Program
+from .model import Program
 
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0

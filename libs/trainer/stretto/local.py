@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .engine import Access, KeyBatch, Parameters, ParameterServer
 from .engine.layout import F32
@@ -13,7 +13,8 @@ from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
 from .evaluate import Quality, evaluate
 from .meter import Meter
-from .model import Program
+from .model import Options, Program
+from .program import make_program
 from .training import Trainer, Work
 
 log = logging.getLogger("stretto.local")
@@ -30,7 +31,7 @@ class Trained:
     program: Program
 
     def model(self) -> Any:
-        """The Keras model with the trained dense parameters."""
+        """The Keras model or PyTorch module with the trained dense parameters."""
         return self.program.model
 
 
@@ -45,6 +46,8 @@ def train_locally(
     learning_rate: float = 0.05,
     embedding_dim: int = 16,
     seed: int = 0,
+    row_weights: Literal["float32", "bfloat16"] = "float32",
+    transfer: Literal["float32", "bfloat16"] = "float32",
     pipeline: bool = True,
     held_out: str = "",
 ) -> Trained:
@@ -63,25 +66,27 @@ def train_locally(
     made = instantiate(task, arguments or {}, embedding_dim)
     if partitioned:
         check_reads_partitions(made)
-    program = Program(made, optimizer=optimizer, learning_rate=learning_rate, seed=seed)
+    options = Options(
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        embedding_dim=embedding_dim,
+        seed=seed,
+        row_weights=row_weights,
+    )
+    program = make_program(made, options)
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
-    parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key))
+    parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key), transfer=transfer)
     meter = Meter()
     trainer = Trainer(program, parameters, batch_size, meter, pipeline=pipeline)
     try:
         parameters.seed(program.initial_dense(), program.initial_state())
         program.warm()
         losses: list[float] = []
-        shard_size = 16 * batch_size
-        parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
-        shards = [
-            (name, start, min(shard_size, end - start)) for name, end in parts for start in range(0, end, shard_size)
-        ]
-        for shard, (partition, start, length) in enumerate(shards):
-            work = Work(shard, 1, start, length, partition=partition)
+        for work in _shards(samples, 16 * batch_size):
             while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
-                log.info("resuming shard %d", shard)
+                log.info("resuming shard %d", work.shard)
             losses.append(trainer.last_loss)
         window = meter.window()
 
@@ -98,3 +103,10 @@ def train_locally(
         trainer.close()
         parameters.close()
         server.close()
+
+
+def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:
+    """Cut the samples into shards, partition after partition."""
+    parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
+    places = [(name, start, min(size, end - start)) for name, end in parts for start in range(0, end, size)]
+    return [Work(shard, 1, start, length, partition=name) for shard, (name, start, length) in enumerate(places)]

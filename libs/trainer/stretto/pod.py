@@ -84,7 +84,7 @@ class PodSettings:
 
     @property
     def threads(self) -> int:
-        """The number of threads for these cores; TensorFlow fixes it at its start."""
+        """The number of threads for these cores; a framework fixes it when it first computes."""
         return max(1, round(self.cpu_cores + 0.49))
 
 
@@ -212,7 +212,7 @@ class Pod:
         self._report_interval_s = REPORT_INTERVAL_S
         self._ready = False
         self._address = ""
-        self._detail = "importing TensorFlow"
+        self._detail = "starting"
 
     def join(self) -> None:
         """Connect and answer pings. Raises BusError."""

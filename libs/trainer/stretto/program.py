@@ -1,75 +1,145 @@
-"""A pod's model, built from its specification. This is where a pod imports TensorFlow."""
+"""A pod's model, built from its specification. This is where a pod imports TensorFlow or PyTorch, and never both."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib.abc
 import logging
+import os
+import random
 import sys
 import time
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any, cast
 
+import numpy as np
+
+from .entry import Task, check_reads_partitions, load
+from .errors import ModelRefused
+from .model import Options, Program
 from .pod import Pod
 
-if TYPE_CHECKING:
-    from .model import Program
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 log = logging.getLogger("stretto.program")
 
+_FRAMEWORKS = ("keras", "torch")
+_SEEDS = 2**31 - 1
+
 
 def build_program(pod: Pod) -> Program:
-    """Import TensorFlow under the pod's limits and build the user's model. Raises ModelRefused."""
+    """Import the user's code and build its model under the pod's limits. Raises ModelRefused."""
     begun = time.monotonic()
-    tf = _tensorflow()
+    spec, data = pod.settings.spec.model, pod.settings.spec.dataset
+    pod.detail("importing the model's code")
+    _limit_threads(pod.settings.threads)
+    with _lighter_imports():
+        task = load(spec)
     imported = time.monotonic()
-    tf.config.threading.set_intra_op_parallelism_threads(pod.settings.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, pod.settings.threads))
-    from .entry import check_reads_partitions, load
-    from .model import Program
-
-    ready = time.monotonic()
+    _limit_threads(pod.settings.threads)
     pod.detail("building the model")
-    spec = pod.settings.spec.model
-    stated = spec.model_fields_set
-    task = load(spec)
-    if pod.settings.spec.dataset.partitioned:
+    if data.partitioned:
         check_reads_partitions(task)
-    program = Program(
+    program = make_program(
         task,
-        optimizer=spec.optimizer,
-        learning_rate=spec.learning_rate,
-        embedding_dim=spec.embedding_dim if "embedding_dim" in stated else None,
-        seed=pod.settings.spec.dataset.seed,
+        Options(
+            optimizer=spec.optimizer,
+            learning_rate=spec.learning_rate,
+            batch_size=data.batch_size,
+            embedding_dim=spec.embedding_dim,
+            is_dimension_stated="embedding_dim" in spec.model_fields_set,
+            seed=data.seed,
+            row_weights=spec.row_weights,
+        ),
     )
+    _limit_threads(pod.settings.threads)
     log.info(
-        "TensorFlow imported in %.2f s, graphs in %.2f s, %s built in %.2f s: %d dense parameters, rows of %s floats",
-        imported - begun,
-        ready - imported,
+        "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
         spec.entry,
-        time.monotonic() - ready,
+        imported - begun,
+        type(program).__name__,
+        time.monotonic() - imported,
         program.layout.dense_size,
         [table.dimension for table in program.layout.tables],
     )
     return program
 
 
-def _tensorflow() -> Any:
+def make_program(task: Task, options: Options) -> Program:
+    """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
+    before = _imported()
+    model = _build(task, options.seed)
+    if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
+        model = _build(task, options.seed)
+    keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
+    if keras is not None and isinstance(model, keras.Model):
+        from .model_keras import KerasProgram
+
+        return KerasProgram(task, model, options)
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from .model_torch import TorchProgram
+
+        return TorchProgram(task, model, options)
+    raise ModelRefused(f"build() gave {type(model).__name__}; expected a functional keras.Model or a torch.nn.Module")
+
+
+def _imported() -> list[str]:
+    return [name for name in _FRAMEWORKS if name in sys.modules]
+
+
+def _build(task: Task, seed: int) -> Any:
+    random.seed(seed)
+    np.random.seed(seed % _SEEDS)
+    keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
+    if keras is not None:
+        keras.utils.set_random_seed(seed % _SEEDS)
+    if torch is not None:
+        torch.manual_seed(seed)
+    try:
+        return task.build()
+    except ModelRefused:
+        raise
+    except Exception as error:
+        raise ModelRefused(f"build() failed: {type(error).__name__}: {error}") from error
+
+
+def _limit_threads(threads: int) -> None:
+    """Let each framework compute with this many threads. TensorFlow reads the variables when it first computes."""
+    os.environ["TF_NUM_INTRAOP_THREADS"] = str(threads)
+    os.environ["TF_NUM_INTEROP_THREADS"] = str(max(2, threads))
+    torch = cast("Any", sys.modules.get("torch"))
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _lighter_imports() -> Generator[None]:
     """Import TensorFlow, and Keras with it, in 2.9 s of CPU time instead of 4.1 s (two cores, quiet).
 
     Keras imports matplotlib for its own plots where it is installed, and the collector walks the modules again and
-    again. A pod does without Keras' plots; a model may import matplotlib afterwards. What is imported now is never
-    freed, so the collector need not look at it again.
+    again. A pod does without Keras' plots; the user's own code imports matplotlib as ever. What is imported now is
+    never freed, so the collector need not look at it again.
     """
-    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
-    hidden = "matplotlib" not in modules
-    if hidden:
-        modules["matplotlib"] = None
+    finder = _KerasWithoutPlots()
+    sys.meta_path.insert(0, finder)
     gc.disable()
     try:
-        import tensorflow as tf
+        yield
     finally:
-        if hidden:
-            del modules["matplotlib"]
+        sys.meta_path.remove(finder)
         gc.enable()
         gc.freeze()
-    return tf
+
+
+class _KerasWithoutPlots(importlib.abc.MetaPathFinder):
+    """Finds no matplotlib for Keras, which then goes on without it."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname != "matplotlib":
+            return
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
+            frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).startswith("keras."):
+            raise ModuleNotFoundError("Keras does without its plots here", name=fullname)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch
@@ -25,10 +24,8 @@ from .errors import (
     StaleAttempt,
 )
 from .meter import Meter, StepTime
+from .model import Gradients, Program
 from .readers import Batch
-
-if TYPE_CHECKING:
-    from .model import Gradients, Program
 
 log = logging.getLogger("stretto.training")
 

@@ -90,6 +90,7 @@ class Worker:
                     access=self._pod.access,
                     refresh_servers=self._servers.known,
                     patience_s=_PATIENCE_S,
+                    transfer=self._spec.model.transfer,
                 )
                 self._seeded = parameters.generation
                 parameters.seed(self.program.initial_dense(), self.program.initial_state())

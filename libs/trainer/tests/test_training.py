@@ -5,15 +5,13 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from stretto.engine import KeyBatch, Layout, Pulled, PushResult
+from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
 from stretto.model import Gradients
 from stretto.training import Stopped, Trainer, Work
 
-pytestmark = pytest.mark.slow  # imports TensorFlow
-
-LAYOUT = Layout(dimension=2, dense_size=3)
+LAYOUT = one_table(2, 3)
 NONE = np.zeros(0, np.float32)
 
 
@@ -41,7 +39,7 @@ class Servers:
     def begin_pull(self, keys: KeyBatch):
         self.seen.append(len(self.pushed))
         future: Future = Future()
-        future.set_result(Pulled(np.zeros((len(keys), 2), np.float32), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
+        future.set_result(Pulled((np.zeros((len(keys), 2), np.float32),), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
         return future
 
     def progress(self, shard, attempt=0):

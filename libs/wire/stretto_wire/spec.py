@@ -65,10 +65,21 @@ class ModelSpec(Spec):
     arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
         default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
     )
-    optimizer: Literal["adagrad", "adam"] = Field(
-        default="adagrad", description="update rule of embeddings and dense parameters"
+    optimizer: Literal["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd"] = Field(
+        default="adagrad",
+        description="update rule of embeddings and dense parameters; one that the training code gives has precedence",
     )
     learning_rate: Annotated[float, Field(gt=0, le=100, description="step size of the optimizer")] = 0.05
+    row_weights: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type in which parameter servers keep embedding weights; bfloat16 takes half their memory and "
+        "rounds them after each update (the optimizer's slots stay float32)",
+    )
+    transfer: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type in which embedding rows and their gradients travel between workers and parameter servers; "
+        "bfloat16 halves these bytes and rounds both",
+    )
     embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
     pipeline: bool = Field(
         default=True,

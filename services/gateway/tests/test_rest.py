@@ -299,12 +299,13 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
 )
+UPDATE_RULES = ("adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd")
 JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 WRONG = {
     ("name",): st.text(max_size=80).filter(lambda text: JOB_NAME.fullmatch(text) is None) | st.integers(),
     ("api",): VALUES.filter(lambda value: value != "stretto/v1"),
     ("model", "entry"): st.text(max_size=40).filter(lambda text: ":" not in text) | st.integers(),
-    ("model", "optimizer"): VALUES.filter(lambda value: value not in ("adagrad", "adam")),
+    ("model", "optimizer"): VALUES.filter(lambda value: value not in UPDATE_RULES),
     ("dataset", "samples"): st.integers(max_value=0) | st.floats() | st.text(max_size=5) | st.just(10**14),
     ("dataset", "batch_size"): st.integers(min_value=10**6 + 1) | st.integers(max_value=0) | st.none(),
     ("resources",): st.lists(SCALARS, max_size=2)

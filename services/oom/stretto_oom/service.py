@@ -36,6 +36,6 @@ class Oom(Service[OomSettings, WatchState, OomMachine]):
         if not isinstance(message, JobSubmitted):
             return message
         spec = message.spec
-        cost = row_bytes(spec.model.embedding_dim, spec.model.optimizer)
+        cost = row_bytes(spec.model.embedding_dim, spec.model.optimizer, spec.model.row_weights)
         bounds = spec.resources.ps.memory
         return JobOpened(spec.samples_total, cost, bounds.min, bounds.max, self.settings.table_slots)

@@ -31,13 +31,18 @@ REMEMBERED_SD = 0.05
 KEY_BYTES, FLOAT_BYTES = 8, 4
 
 
-def row_bytes(embedding_dim: int, optimizer: str) -> int:
-    """Return the bytes of one category: its key, its weights and the optimiser's slots.
+SLOT_FLOATS = {
+    "sgd": (0, 0), "rowwise-adagrad": (0, 1), "adagrad": (1, 0), "rmsprop": (1, 0), "ftrl": (2, 0), "adam": (2, 1),
+    "adamw": (2, 1),
+}  # fmt: skip
+"""Floats that each optimizer keeps: per weight, and per row. Adam has two moments, and a step count for the row."""
 
-    Adagrad keeps weights and accumulators, Adam weights, two moments and a step count.
-    """
-    floats = 2 * embedding_dim if optimizer == "adagrad" else 3 * embedding_dim + 1
-    return KEY_BYTES + FLOAT_BYTES * floats
+
+def row_bytes(embedding_dim: int, optimizer: str, row_weights: str = "float32") -> int:
+    """Return the bytes of one category: its key, its weights and the optimizer's slots."""
+    per_weight, per_row = SLOT_FLOATS[optimizer]
+    weight_words = (embedding_dim + 1) // 2 if row_weights == "bfloat16" else embedding_dim
+    return KEY_BYTES + FLOAT_BYTES * (weight_words + per_weight * embedding_dim + per_row)
 
 
 @dataclass(slots=True)

@@ -383,3 +383,5 @@ def test_settings_that_cannot_be_are_refused() -> None:
 def test_a_row_costs_its_key_its_weights_and_the_optimisers_slots() -> None:
     assert row_bytes(16, "adagrad") == 8 + 4 * 2 * 16
     assert row_bytes(16, "adam") == 8 + 4 * (3 * 16 + 1)
+    assert row_bytes(16, "rowwise-adagrad") == 8 + 4 * (16 + 1)
+    assert row_bytes(15, "sgd", "bfloat16") == 8 + 2 * 16

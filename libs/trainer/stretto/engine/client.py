@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from stretto_parameters import Code
@@ -23,7 +23,7 @@ from . import protocol
 from .layout import F32, I64, U64, Bools, KeyBatch, Layout
 from .link import Access, Link
 from .ownership import Own
-from .protocol import Kind
+from .protocol import Kind, Transfer
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Routes
 
 _BACKOFF_SHARE = 0.2
@@ -66,9 +66,10 @@ class PushResult:
 class Parameters:
     """The parameters of a job, as one worker sees them.
 
-    servers: id -> address. access: the key of the job. worker: the n of pod `worker-<n>`. refresh_servers: returns the current servers; called
-    when the route turns out to be outdated. timeout_s: limit of one operation on one server. patience_s: how long
-    columns may be without an owner before `OwnershipUnknown`.
+    servers: id -> address. access: the key of the job. worker: the n of pod `worker-<n>`. refresh_servers: returns the
+    current servers; called when the route turns out to be outdated. timeout_s: limit of one operation on one server.
+    patience_s: how long columns may be without an owner before `OwnershipUnknown`. transfer: the type in which rows
+    and their gradients travel; bfloat16 halves their bytes and rounds both to 8 bits.
 
     Threads: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
     """
@@ -83,8 +84,10 @@ class Parameters:
         refresh_servers: Callable[[], dict[int, str]] | None = None,
         timeout_s: float = 20.0,
         patience_s: float = 60.0,
+        transfer: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
         self.layout = layout
+        self._transfer = Transfer[transfer.upper()]
         self.worker = worker
         self._patience_s = patience_s
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
@@ -115,9 +118,7 @@ class Parameters:
         deadline = time.monotonic() + self._patience_s
         while True:
             answers: dict[int, tuple[I64, I64]] = self._routes.call_all("seed", values, extra)
-            seeded = [
-                (own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()
-            ]
+            seeded = [(own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()]
             if np.any(seeded, axis=0).all():
                 return
             if time.monotonic() > deadline:
@@ -144,10 +145,13 @@ class Parameters:
             route = self._routes.current()
             chosen = {server: _chosen(part.buckets, keys) for server, part in route.parts.items()}
             requests: dict[int, tuple[Link, Kind, Sequence[Any]]] = {
-                server: (part.link, Kind.PULL, protocol.pull_request(part.slices, _keys_at(keys, chosen[server])))
+                server: (part.link, Kind.PULL, self._pull_part(part, keys, chosen[server]))
                 for server, part in route.parts.items()
             }
-            answers = {s: protocol.read_pulled(layout, parts) for s, parts in self._routes.ask(requests).items()}
+            answers = {
+                s: protocol.read_pulled(layout, parts, self._transfer)
+                for s, parts in self._routes.ask(requests).items()
+            }
             if all((answers[s].own[part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
                 break
             self._routes.refresh()
@@ -165,6 +169,9 @@ class Parameters:
         row_bytes = sum(table.nbytes for table in rows)
         share = row_bytes / max(1, row_bytes + dense.nbytes)
         return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
+
+    def _pull_part(self, part: Part, keys: KeyBatch, chosen: Sequence[Any]) -> list[Any]:
+        return protocol.pull_request(part.slices, _keys_at(keys, chosen), self._transfer)
 
     # --- push ---------------------------------------------------------------------------------------------
 
@@ -249,7 +256,7 @@ class Parameters:
         if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
             ids = slice(int(ids[0]), int(ids[-1]) + 1)
         of_rows = [np.ascontiguousarray(given[at], np.float32) for given, at in zip(rows, chosen, strict=True)]
-        return protocol.push_request(head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta)
+        return protocol.push_request(head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta, self._transfer)
 
     # --- progress -----------------------------------------------------------------------------------------
 

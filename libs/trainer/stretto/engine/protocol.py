@@ -5,10 +5,13 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
 | HELLO | JSON: protocol, layout | JSON: protocol, server, life, layout |
-| PULL | slice ids i64 · keys u64 of each table | own i64 [columns] · rows f32 of each table · slices f32 · state f32 |
-| PUSH | shard, attempt, start, stop, worker i64 · claim u8 [columns] · keys u64 and row gradients f32 of each table · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
+| PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
+| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · slice
+gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
+Keys, rows and row gradients are one part for each table. Rows and their gradients are f32, or bfloat16 where the
+request's `transfer` says so: rounded to nearest by the sender.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
@@ -17,15 +20,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
-from stretto_parameters import Code, InputRefused, Layout, Pulled, Push
+from stretto_parameters import Code, InputRefused, Layout, Pulled, Push, kernels
 
 from .layout import F32, I64, U64, Bools
 
 VERSION = 1
-_HEAD = 5
+_HEAD = 6
+_kernels = cache(kernels.load)
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
 
 
@@ -41,44 +46,55 @@ class Kind(IntEnum):
     FULL = 18
 
 
+class Transfer(IntEnum):
+    """The type in which rows and their gradients travel."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+
+
 Parts = Sequence[Any]
 
 
-def pull_request(slices: I64, keys: Sequence[U64]) -> list[Any]:
+def pull_request(slices: I64, keys: Sequence[U64], transfer: Transfer) -> list[Any]:
     """Return the parts of a pull."""
-    return [slices, *keys]
+    return [np.array([transfer], np.int64), slices, *keys]
 
 
-def read_pull(layout: Layout, parts: Parts) -> tuple[list[U64], I64]:
-    """Return (keys of each table, slice ids) of a pull. Raises InputRefused."""
-    if len(parts) != 1 + len(layout.tables):
-        raise InputRefused(f"a pull of {len(parts)} parts, the layout wants {1 + len(layout.tables)}")
-    keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[1:])]
-    return keys, _array("slices", parts[0], np.int64)
+def read_pull(layout: Layout, parts: Parts) -> tuple[list[U64], I64, Transfer]:
+    """Return (keys of each table, slice ids, transfer) of a pull. Raises InputRefused."""
+    if len(parts) != 2 + len(layout.tables):
+        raise InputRefused(f"a pull of {len(parts)} parts, the layout wants {2 + len(layout.tables)}")
+    keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2:])]
+    return keys, _array("slices", parts[1], np.int64), _transfer(_array("transfer", parts[0], np.int64).tolist())
 
 
-def pull_answer(pulled: Pulled) -> list[Any]:
+def pull_answer(pulled: Pulled, transfer: Transfer) -> list[Any]:
     """Return the parts of the answer to a pull."""
-    return [pulled.own, *pulled.rows, pulled.slices, pulled.state]
+    return [pulled.own, *_sent(pulled.rows, transfer), pulled.slices, pulled.state]
 
 
-def read_pulled(layout: Layout, parts: Parts) -> Pulled:
+def read_pulled(layout: Layout, parts: Parts, transfer: Transfer) -> Pulled:
     """Return the answer to a pull. Raises InputRefused."""
     if len(parts) != 3 + len(layout.tables):
         raise InputRefused(f"an answer of {len(parts)} parts, the layout wants {3 + len(layout.tables)}")
-    rows = tuple(
-        _array(f"rows of table {i}", part, np.float32, table.dimension)
-        for i, (table, part) in enumerate(zip(layout.tables, parts[1:-2], strict=True))
-    )
+    rows = tuple(_received("rows", layout, parts[1:-2], transfer))
     slices = _array("slices", parts[-2], np.float32, layout.slice_length)
     return Pulled(rows, slices, _array("state", parts[-1], np.float32), _array("own", parts[0], np.int64))
 
 
 def push_request(
-    head: I64, claim: Bools, keys: Sequence[U64], rows: Sequence[F32], slices: F32, state_delta: F32
+    head: I64,
+    claim: Bools,
+    keys: Sequence[U64],
+    rows: Sequence[F32],
+    slices: F32,
+    state_delta: F32,
+    transfer: Transfer,
 ) -> list[Any]:
     """Return the parts of a push. head: shard, attempt, start, stop, worker."""
-    return [head, claim.view(np.uint8), *keys, *rows, slices, state_delta]
+    whole = np.append(head, np.int64(transfer))
+    return [whole, claim.view(np.uint8), *keys, *_sent(rows, transfer), slices, state_delta]
 
 
 def read_push(layout: Layout, parts: Parts) -> Push:
@@ -90,14 +106,11 @@ def read_push(layout: Layout, parts: Parts) -> Push:
     claim = _array("claim", parts[1], np.uint8)
     if len(head) != _HEAD or (claim > 1).any():
         raise InputRefused(f"a push with a head of {len(head)} numbers or a claim beyond 0 and 1: of another version?")
-    rows = [
-        _array(f"row gradients of table {i}", part, np.float32, table.dimension)
-        for i, (table, part) in enumerate(zip(layout.tables, parts[2 + tables : -2], strict=True))
-    ]
+    shard, attempt, start, stop, worker, transfer = head.tolist()
+    rows = _received("row gradients", layout, parts[2 + tables : -2], _transfer([transfer]))
     keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2 : 2 + tables])]
     slices = _array("slice gradients", parts[-2], np.float32, layout.slice_length)
     delta = _array("state delta", parts[-1], np.float32)
-    shard, attempt, start, stop, worker = head.tolist()
     return Push(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta)
 
 
@@ -110,6 +123,25 @@ def read_push_answer(parts: Parts) -> tuple[Code, int, float]:
     """Return (code, columns applied, seconds in the server). Raises InputRefused."""
     code, applied, update_us = _array("head", parts[0], np.int64).tolist()
     return Code(code), applied, update_us / 1e6
+
+
+def _transfer(given: list[int]) -> Transfer:
+    if len(given) != 1 or given[0] not in (Transfer.FLOAT32, Transfer.BFLOAT16):
+        raise InputRefused(f"transfer = {given[:4]} is neither [0] (float32) nor [1] (bfloat16): of another version?")
+    return Transfer(given[0])
+
+
+def _sent(rows: Sequence[F32], transfer: Transfer) -> list[Any]:
+    return [_kernels().narrow(each) for each in rows] if transfer is Transfer.BFLOAT16 else list(rows)
+
+
+def _received(name: str, layout: Layout, parts: Parts, transfer: Transfer) -> list[F32]:
+    dtype = np.uint16 if transfer is Transfer.BFLOAT16 else np.float32
+    arrays = [
+        _array(f"{name} of table {i}", part, dtype, table.dimension)
+        for i, (table, part) in enumerate(zip(layout.tables, parts, strict=True))
+    ]
+    return [_kernels().widen(each) for each in arrays] if transfer is Transfer.BFLOAT16 else arrays
 
 
 def _array(name: str, part: Any, dtype: type[np.generic], width: int = 0) -> Any:

@@ -122,7 +122,8 @@ class ParameterServer:
         return Kind.ANSWER, [json.dumps(answer).encode()]
 
     def _pull(self, message: Message) -> tuple[int, list[Any]]:
-        return Kind.ANSWER, protocol.pull_answer(self.control.pull(*protocol.read_pull(self.layout, message.parts)))
+        keys, slices, transfer = protocol.read_pull(self.layout, message.parts)
+        return Kind.ANSWER, protocol.pull_answer(self.control.pull(keys, slices), transfer)
 
     def _push(self, message: Message) -> tuple[int, list[Any]]:
         return Kind.ANSWER, protocol.push_answer(*self.control.push(protocol.read_push(self.layout, message.parts)))

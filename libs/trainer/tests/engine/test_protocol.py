@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto.engine import Layout, Own, ParameterServer, Table, codec, protocol
 from stretto.engine.codec import ServerStats, WorkerSeen
-from stretto.engine.protocol import Kind
+from stretto.engine.protocol import Kind, Transfer
 from stretto.engine.server import CONTROL
 from stretto_parameters import Code, InputRefused, Progress, RawBucket
 from stretto_parameters.optimizers import Adam
@@ -60,6 +60,7 @@ def server():
         [np.ones((50, 2), np.float32), np.ones((50, 3), np.float32)],
         np.ones((12, LAYOUT.slice_length), np.float32),
         np.ones(2, np.float32),
+        Transfer.FLOAT32,
     )
     kind, parts = made._handle(message(Kind.PUSH, request), PEER)
     assert (kind, protocol.read_push_answer(parts)[0]) == (Kind.ANSWER, Code.APPLIED)
@@ -121,8 +122,9 @@ def test_whatever_operation_is_asked_with_whatever_arguments_is_answered(server,
     assert len(server.control.own()) == LAYOUT.columns, parts
 
 
+@pytest.mark.parametrize("transfer", Transfer)
 @pytest.mark.parametrize("changed", range(8))
-def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, changed: int) -> None:
+def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, changed: int, transfer: Transfer) -> None:
     keys = LAYOUT.index(np.arange(4), np.arange(4))
     parts = protocol.push_request(
         np.array([2, 1, 0, 10, 0]),
@@ -131,15 +133,39 @@ def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, chan
         [np.ones((4, 2), np.float32), np.ones((4, 3), np.float32)],
         np.ones((12, LAYOUT.slice_length), np.float32),
         np.ones(2, np.float32),
+        transfer,
     )
     before = state(server)
     whole = np.ascontiguousarray(parts[changed]).reshape(-1).view(np.uint8)
-    for part in (whole[:-1], np.concatenate([whole, whole[:4]]), whole[:0]):
+    for part in (whole[:-1], np.concatenate([whole, whole[:2]]), whole[:0]):
         kind, answer = server._handle(message(Kind.PUSH, [*parts[:changed], part, *parts[changed + 1 :]]), PEER)
         assert kind == Kind.REFUSED, answer
     kind, _ = server._handle(message(Kind.PUSH, parts[:-1]), PEER)
     assert kind == Kind.REFUSED
     assert state(server) == before
+
+
+@pytest.mark.parametrize("transfer", Transfer)
+def test_rows_arrive_as_they_were_sent(server, transfer: Transfer) -> None:
+    """Exactly as float32; as bfloat16 at half the bytes, and rounded to nearest."""
+    keys = [LAYOUT.index(np.arange(50), np.arange(50)).tables[i].stored for i in (0, 1)]
+    slices = np.arange(12)
+    kind, parts = server._handle(message(Kind.PULL, protocol.pull_request(slices, keys, transfer)), PEER)
+    assert kind == Kind.ANSWER
+    assert np.asarray(parts[1]).nbytes == 50 * 2 * (4 if transfer is Transfer.FLOAT32 else 2)
+    found, exact = protocol.read_pulled(LAYOUT, parts, transfer), server.control.pull(keys, slices)
+    for mine, sent in zip(found.rows, exact.rows, strict=True):
+        assert mine == pytest.approx(sent, rel=0 if transfer is Transfer.FLOAT32 else 2**-8, abs=0)
+    assert (found.slices == exact.slices).all()
+
+
+@pytest.mark.parametrize("head", [[2], [-1], [0, 0], []])
+def test_a_transfer_of_another_version_is_refused(server, head: list[int]) -> None:
+    empty = np.zeros(0, np.uint64)
+    parts = [np.array(head, np.int64), np.arange(12), empty, empty]
+    kind, answer = server._handle(message(Kind.PULL, parts), PEER)
+    assert kind == Kind.REFUSED
+    assert b"neither [0] (float32) nor [1] (bfloat16)" in answer[0]
 
 
 def test_an_array_of_more_than_came_is_refused() -> None:

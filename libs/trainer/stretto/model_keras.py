@@ -1,0 +1,302 @@
+"""A functional Keras model as a pure function of flat parameters, which a worker computes between pull and push."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from .engine.layout import F32, KeyBatch
+from .entry import Task
+from .errors import ModelRefused
+from .model import (
+    LARGEST_EMBEDDING,
+    ROWS,
+    Feature,
+    Gradients,
+    Inputs,
+    Options,
+    ProgramBase,
+    Rows,
+    Variables,
+    check_inputs,
+    flat,
+    is_rows,
+    pieces,
+    size_of,
+)
+from .optimizers import from_keras
+from .readers import Batch
+
+
+class KerasProgram(ProgramBase):
+    """A Keras model ready to train."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+        self.model = model
+        _check(model)
+        _check_layers(model)
+        self._names = _input_names(model)
+        inputs = Inputs(_tables(model), _features(model))
+        check_inputs(
+            inputs.tables,
+            self._names,
+            options,
+            f"add keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)",
+        )
+        self._trainable = list(model.trainable_variables)
+        self._fixed = list(model.non_trainable_variables)
+        self._is_state = [variable.dtype == "float32" for variable in self._fixed]
+        for variable in self._trainable:
+            if variable.dtype != "float32":
+                raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
+        self._probability = _ends_in_sigmoid(model)
+        self._loss = _loss_of(task, model, self._probability)
+        shapes = [tuple(variable.shape) for variable in self._trainable]
+        self._state_shapes = [tuple(variable.shape) for variable in self._states()]
+        super().__init__(
+            task,
+            options,
+            inputs,
+            Variables(shapes, sum(map(size_of, self._state_shapes))),
+            getattr(model, "optimizer", None),
+            lambda given: from_keras(given, options.batch_size),
+        )
+        # counters of random layers stay in this process: they are no parameters
+        self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
+        self._step, self._predict = self._functions()
+
+    def _states(self) -> list[Any]:
+        return [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state]
+
+    def _functions(self) -> tuple[Any, Any]:
+        """Return the graphs of a step and of a prediction, which are traced at their first call."""
+        widths = [of.dimension for of in self.tables.values()]
+        self._specs = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+            for name, tensor in zip(self._names, self.model.inputs, strict=True)
+            if name not in self.tables
+        }
+        shared = (
+            [tf.TensorSpec((None, width), tf.float32) for width in widths],
+            [tf.TensorSpec((None, of.fields), tf.int64) for of in self.tables.values()],
+            tf.TensorSpec((self.layout.dense_size,), tf.float32),
+            tf.TensorSpec((self.layout.state_size,), tf.float32),
+            [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
+            self._specs,
+        )
+        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
+        # without AutoGraph, which takes most of the time of tracing: a functional model does not need it
+        step = tf.function(self._step_graph, input_signature=(*shared, label), autograph=False)
+        return step, tf.function(self._predict_graph, input_signature=shared, autograph=False)
+
+    # --- parameters ---------------------------------------------------------------------------------------
+
+    def initial_dense(self) -> F32:
+        """Return the trainable variables as the user's initialisers made them: [dense_size]."""
+        return flat([variable.numpy() for variable in self._trainable])
+
+    def initial_state(self) -> F32:
+        """Return the non-trainable variables, such as moving statistics: [state_size]."""
+        return flat([variable.numpy() for variable in self._states()])
+
+    def load_into_model(self, dense: F32, state: F32) -> None:
+        """Set the Keras model's variables, to save or inspect it."""
+        for variable, value in zip(self._trainable, pieces(dense, self._shapes), strict=True):
+            variable.assign(value)
+        for variable, value in zip(self._states(), pieces(state, self._state_shapes), strict=True):
+            variable.assign(value)
+
+    # --- computation --------------------------------------------------------------------------------------
+
+    def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        label = np.asarray(batch["label"], np.float32)
+        loss, row_gradients, dense_gradient, delta, self._local = self._step(
+            [*rows], _inverse(keys), dense, state, self._local, self._inputs(batch), label
+        )
+        of_rows = tuple(each.numpy() for each in row_gradients)
+        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy())
+
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
+        """Return the probabilities of label 1: [n]."""
+        return self._predict([*rows], _inverse(keys), dense, state, self._local, self._inputs(batch)).numpy()
+
+    def warm(self) -> None:
+        """Trace the step on two invented samples, so that the first real step is as fast as the others."""
+        batch: Batch = {}
+        for name, spec in self._specs.items():
+            shape = (2, *(int(length or 1) for length in spec.shape[1:]))
+            batch[name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
+        batch["label"] = np.array([0.0, 1.0], np.float32)
+        fields = [of.fields or 1 for of in self.tables.values()]
+        keys = self.layout.index(*(np.arange(2 * count).reshape(2, count) for count in fields))
+        widths = (table.dimension for table in self.layout.tables)
+        rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        dense = self.initial_dense()
+        state = self.initial_state()
+        self._step(rows, _inverse(keys), dense, state, self._local, self._inputs(batch), batch["label"])
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._specs.items()}
+
+    def _call(
+        self,
+        gathered: list[Any],
+        variables: list[Any],
+        state: Any,
+        local: list[Any],
+        features: dict[str, Any],
+        training: bool,
+    ) -> Any:
+        states = iter(_cut(state, self._state_shapes))
+        locals_ = iter(local)
+        fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
+        values = {**features, **dict(zip(self.tables, gathered, strict=True))}
+        inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
+        return self.model.stateless_call(variables, fixed, inputs, training=training, return_losses=True)
+
+    def _step_graph(
+        self,
+        rows: list[Any],
+        inverse: list[Any],
+        dense: Any,
+        state: Any,
+        local: list[Any],
+        features: dict[str, Any],
+        label: Any,
+    ) -> Any:
+        with tf.GradientTape() as tape:
+            gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
+            # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
+            variables = _cut(dense, self._shapes)
+            tape.watch([*gathered, *variables])
+            output, fixed, penalties = self._call(gathered, variables, state, local, features, training=True)
+            loss = tf.reduce_mean(self._loss(_like(label, output), output))
+            for penalty in penalties:
+                loss += tf.cast(penalty, tf.float32)
+        found = cast(
+            "list[Any]",
+            tape.gradient(loss, [*gathered, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO),
+        )
+        of_gathered, of_pieces = found[: len(gathered)], found[len(gathered) :]
+        of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        of_rows = [
+            tf.math.unsorted_segment_sum(
+                tf.reshape(gradient, (-1, of.shape[1])), tf.reshape(at, (-1,)), tf.shape(of)[0]
+            )
+            for gradient, of, at in zip(of_gathered, rows, inverse, strict=True)
+        ]
+        moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
+        delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
+        return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+
+    def _predict_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], features: dict[str, Any]
+    ) -> Any:
+        variables = _cut(dense, self._shapes)
+        gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
+        output = self._call(gathered, variables, state, local, features, training=False)[0]
+        output = tf.reshape(output, (-1,))
+        return output if self._probability else tf.sigmoid(output)
+
+
+# --- what can be trained ------------------------------------------------------------------------------------
+
+
+def _check(model: Any) -> None:
+    """Raise ModelRefused for a model whose inputs or output cannot be fed or read."""
+    if isinstance(model, keras.Sequential):
+        raise ModelRefused(
+            "build() gave a keras.Sequential, whose inputs have no names that read() could fill; return the functional "
+            f"model of the same layers: keras.Model(model.inputs, model.outputs), its input named {ROWS!r}"
+        )
+    functional = type(model).__module__.startswith("keras.") and bool(getattr(model, "inputs", None))
+    if not functional:
+        raise ModelRefused(
+            f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before "
+            "it runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
+        )
+    for tensor in model.inputs:
+        if tensor.dtype == "string":
+            raise ModelRefused(
+                f"the input {tensor.name!r} has type string; batches hold numbers: let keys(batch) return "
+                f"stretto.hash_strings of these values, and take their rows from the input {ROWS!r}"
+            )
+    if len(model.outputs) != 1:
+        raise ModelRefused(f"the model has {len(model.outputs)} outputs; expected one, of shape (None, 1)")
+    if model.outputs[0].shape not in ((None, 1), (None,)):
+        raise ModelRefused(
+            f"the output has shape {model.outputs[0].shape}; expected (None, 1): one logit or probability"
+        )
+
+
+def _check_layers(model: Any) -> None:
+    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+        if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > LARGEST_EMBEDDING:
+            raise ModelRefused(
+                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would "
+                f"pull in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
+            )
+
+
+def _input_names(model: Any) -> list[str]:
+    structure = model.input
+    if isinstance(structure, dict):
+        # Keras flattens a dict by its sorted keys
+        return sorted(cast("dict[str, Any]", structure))
+    return [tensor.name for tensor in keras.tree.flatten(structure)]
+
+
+def _tables(model: Any) -> dict[str, Rows]:
+    """Return each input that receives embedding rows: `rows`, or several `rows_…`, by name."""
+    found: dict[str, Rows] = {}
+    for name, tensor in sorted(zip(_input_names(model), model.inputs, strict=True), key=lambda pair: pair[0]):
+        if not is_rows(name):
+            continue
+        if len(tensor.shape) != 3 or None in tensor.shape[1:]:
+            raise ModelRefused(f"the input {name!r} has shape {tensor.shape}; expected (None, fields, dimension)")
+        found[name] = Rows(int(tensor.shape[1]), int(tensor.shape[2]))
+    return found
+
+
+def _features(model: Any) -> dict[str, Feature]:
+    named = zip(_input_names(model), model.inputs, strict=True)
+    return {name: Feature(tuple(tensor.shape)) for name, tensor in named if not is_rows(name)}
+
+
+def _inverse(keys: KeyBatch) -> list[Any]:
+    return [table.inverse for table in keys.tables]
+
+
+def _ends_in_sigmoid(model: Any) -> bool:
+    layer = model.layers[-1]
+    return getattr(layer, "activation", None) is keras.activations.sigmoid
+
+
+def _loss_of(task: Task, model: Any, probability: bool) -> Callable[[Any, Any], Any]:
+    own = getattr(task, "loss", None)
+    if callable(own):
+        return cast("Callable[[Any, Any], Any]", own)
+    compiled = getattr(model, "loss", None)
+    if isinstance(compiled, (str, keras.losses.Loss)) or callable(compiled):
+        return cast("Callable[[Any, Any], Any]", keras.losses.get(compiled))
+    return keras.losses.BinaryCrossentropy(from_logits=not probability)
+
+
+def _like(label: Any, output: Any) -> Any:
+    return tf.reshape(label, (-1, 1)) if len(output.shape) == 2 else tf.reshape(label, (-1,))
+
+
+def _cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Cut a tensor into pieces of these shapes."""
+    sizes = [size_of(shape) for shape in shapes]
+    parts = tf.split(vector, sizes) if sizes else []
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
