@@ -266,6 +266,8 @@ class Agent:
             detail = f"restore {request.number} from {url} is late: restore {self._restore_number} was requested since"
             return ImportStateReply(job=self._job, accepted=False, detail=detail)
         self._restore_number = request.number
+        if request.beside:
+            return self._import_beside(request, sorted({*wanted} - {*has}))
         if has == wanted and url == self._restored:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated
         if has and (not self._restored or self._control.stats().updates):
@@ -276,12 +278,33 @@ class Agent:
             # newer one may stay, or samples between the two would be applied here twice, or never
             self._control.clear()
         self._restored = url
+        return self._load(request, wanted)
+
+    def _import_beside(self, request: ImportState, missing: list[int]) -> ImportStateReply:
+        """Load lost columns while this server goes on with its own; a column that it owns stays as it is."""
+        if not missing:
+            return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
+        url = request.checkpoint.url
         try:
-            size = self._exports.load(url, wanted, request.cache_url)
+            room_bytes = self._pod.settings.memory_bytes - self._pod.usage.memory_bytes()
+            size = self._exports.size_bytes(url, missing)
+        except StrettoError as error:
+            return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+        if size > room_bytes:
+            detail = f"{len(missing)} columns of some {size} bytes have no room: {room_bytes} bytes are left"
+            return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
+        return self._load(request, missing)
+
+    def _load(self, request: ImportState, columns: list[int]) -> ImportStateReply:
+        url = request.checkpoint.url
+        begun = time.monotonic()
+        try:
+            size = self._exports.load(url, columns, request.cache_url)
         except StrettoError as error:
             damaged = isinstance(error, ImageDamaged)
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
-        log.info("owns %d columns from %s (%d bytes)", len(wanted), url, size)
+        took_s = time.monotonic() - begun
+        log.info("owns %d columns from %s (%d bytes, %.2f s)", len(columns), url, size, took_s)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
 
 

@@ -29,7 +29,9 @@ from .state import DEVICE, build_state, read, state_length
 
 FIRST_BACKOFF_S = 0.002
 LAST_BACKOFF_S = 0.05
-_PROBE_EVERY_S = 1.0
+_PROBE_EVERY_S = 0.3
+"""A dead server's port refuses connections at once: so much longer a push or a pull waits for it."""
+_PROBE_S = 1.0
 
 
 class WorkerLink(Link):
@@ -148,6 +150,8 @@ class Routes:
 
     def _open(self, server: int, address: str) -> WorkerLink:
         try:
+            if _refuses(address):  # it is dead and still listed: a session would wait for its timeout
+                raise ServerLost(server, address, "connection refused")
             link = WorkerLink(self._layout, self._graph, server, address, self._timeout_s)
             link.warm()
         except BaseException:
@@ -191,15 +195,10 @@ class Routes:
 
     def _probe(self) -> None:
         for link in list(self._links.values()):
-            host, _, port = link.address.rpartition(":")
-            try:
-                socket.create_connection((host, int(port)), timeout=_PROBE_EVERY_S).close()
-            except ConnectionRefusedError as error:
+            if _refuses(link.address):
                 lost = ServerLost(link.server, link.address, "connection refused")
                 self._lose(lost)
-                raise lost from error
-            except OSError:
-                continue  # slow is not dead: the operation's own timeout decides
+                raise lost
 
     def on_all(self, call: Callable[[WorkerLink], Any]) -> dict[int, Any]:
         return self.gather({s: self.pool.submit(call, link) for s, link in list(self._links.items())})
@@ -273,3 +272,15 @@ class Routes:
         for link in links:
             link.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refuses(address: str) -> bool:
+    """Return True if nobody listens there. Slow is not dead: the operation's own timeout decides about that."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
