@@ -58,12 +58,17 @@ class House:
         async for event in self.client.events(patterns=(f"evt.v1.*.*.{JOB}",)):
             self.events.append(event.message)
 
-    def start(self) -> None:
+    def fake_python(self) -> str:
+        """Make a program that answers as pods do, whatever it is asked to run."""
         python = self.folder.parent / "fake-python"
         everything = self.server.login().credentials  # a pod that plays several
         python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE_POD}\n")
         python.chmod(0o755)
-        more = {"actuator": {"pod_python": str(python), "poll_s": 0.3}}
+        return str(python)
+
+    def start(self, **actuator: Any) -> None:
+        """Start the services, the actuator with these settings; by default, pods answer without TensorFlow."""
+        more = {"actuator": {"poll_s": 0.3, **(actuator or {"pod_python": self.fake_python()})}}
         for service, settings in (
             (Actuator, ActuatorSettings),
             (Checkpoints, CheckpointsSettings),
