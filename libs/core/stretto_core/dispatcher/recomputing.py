@@ -1,4 +1,4 @@
-"""What restored columns lack: the shards that ended since the newest complete checkpoint, and how they come again.
+"""Shards that restored columns lack: those that ended since the newest complete checkpoint, and how they come again.
 
 When a parameter server is lost, its columns alone go back to the newest complete checkpoint. Let m be the first mark of
 that checkpoint. The images were copied after m, so a restored column has every shard that was done at m. It may lack

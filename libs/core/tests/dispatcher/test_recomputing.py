@@ -207,7 +207,7 @@ def test_the_document_of_a_full_memory_stays_below_what_the_bus_takes() -> None:
 
 @dataclass
 class Column:
-    """What one column has of each shard, with the counters that it keeps, as a parameter server would."""
+    """Records of one column for each shard, with the counters that it keeps, as at a parameter server."""
 
     records: dict[int, int] = field(default_factory=dict[int, int])
     samples: int = 0
