@@ -1,4 +1,4 @@
-"""Actuator, checkpoints and dispatcher together: a lost parameter server brings job and ledger back to a checkpoint.
+"""Actuator, checkpoints and dispatcher together: what a lost parameter server owned comes back from a checkpoint.
 
 The pods are real processes that answer as pods do, without TensorFlow; what travels between the services is real.
 """
@@ -22,10 +22,19 @@ from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodStarted, ServersChanged
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    ParametersLost,
+    PlanApplied,
+    PodExited,
+    PodStarted,
+    ServersChanged,
+)
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, SaveCheckpoint
-from stretto_messages.dispatcher import JobCompleted, NextShard, ShardReport
+from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, ColumnsRestored, SaveCheckpoint
+from stretto_messages.dispatcher import JobCompleted, NextShard, RecomputationDecided, ShardReport
 from stretto_messages.pods import GetOwnership
 from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision, serve
@@ -49,12 +58,17 @@ class House:
         async for event in self.client.events(patterns=(f"evt.v1.*.*.{JOB}",)):
             self.events.append(event.message)
 
-    def start(self) -> None:
+    def fake_python(self) -> str:
+        """Make a program that answers as pods do, whatever it is asked to run."""
         python = self.folder.parent / "fake-python"
         everything = self.server.login().credentials  # a pod that plays several
         python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE_POD}\n")
         python.chmod(0o755)
-        more = {"actuator": {"pod_python": str(python), "poll_s": 0.3}}
+        return str(python)
+
+    def start(self, **actuator: Any) -> None:
+        """Start the services, the actuator with these settings; by default, pods answer without TensorFlow."""
+        more = {"actuator": {"poll_s": 0.3, **(actuator or {"pod_python": self.fake_python()})}}
         for service, settings in (
             (Actuator, ActuatorSettings),
             (Checkpoints, CheckpointsSettings),
@@ -108,23 +122,66 @@ def plan_decided() -> PlanDecided:
     return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
 
 
-async def test_lost_parameter_server_brings_job_and_ledger_back(house: House) -> None:
-    document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 4096}}
+def kill(house: House, pod: str) -> None:
+    os.kill(int((house.folder / f"pods/{JOB}/{pod}/pid").read_text()), signal.SIGKILL)
+
+
+async def begun(house: House, **changes: Any) -> CheckpointFlushed:
+    """Start the job on one worker and two servers; return its first checkpoint, from before anything is trained."""
+    data = {"samples": 4096, "batch_size": 64, "batches_per_shard": 8}
+    document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": data, **changes}
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(plan_decided())
     await house.until(lambda: house.told(PlanApplied))
-    (first,) = await house.until(lambda: house.told(CheckpointFlushed))  # before anything is trained
+    (first,) = await house.until(lambda: house.told(CheckpointFlushed))
+    return first
+
+
+async def test_only_the_columns_of_a_lost_parameter_server_come_back_while_all_others_go_on(house: House) -> None:
+    """Goal: no other pod ends; what the columns lack is leased again, first. Method: two shards after a checkpoint."""
+    first = await begun(house)
+    leased: list[Any] = []
+    done = None
+    for number in range(3):
+        reply = await house.client.call(NextShard(job=JOB, request_id=f"w.{number}", pod="worker-0", complete=done))
+        leased.append(reply.shard)
+        done = ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+
+    kill(house, "ps-1")
+    (restored,) = await house.until(lambda: house.told(ColumnsRestored))
+    (decided,) = await house.until(lambda: house.told(RecomputationDecided))
+    (lost,) = house.told(ParametersLost)
+    assert (restored.loss, restored.checkpoint, restored.columns) == (lost.version, first.checkpoint, 32 + 6)
+    assert (decided.granted, decided.shards, decided.samples) == (True, 2, 1024)
+    late = await house.client.call(NextShard(job=JOB, request_id="w.9", pod="worker-0", complete=done))
+    assert late.stale, "it was trained on the lost columns"
+    assert (late.shard.id, late.shard.attempt) == (leased[2].id, 2)
+    other = await house.client.call(NextShard(job=JOB, request_id="v.1", pod="worker-7"))
+    assert (other.shard.id, other.shard.attempt) == (leased[0].id, 2)
+
+    await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "ps-2"])
+    await house.until(lambda: house.told(MigrationFinished))
+    owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in (0, 2)]
+    assert [sum(reply.buckets) for reply in owned] == [32, 32]
+    assert [event.pod for event in house.told(PodExited)] == ["ps-1"]
+    assert not house.told(CheckpointRestored)
+    assert not house.told(JobFailed)
+
+
+async def test_parameters_of_which_no_server_survives_bring_job_and_ledger_back(house: House) -> None:
+    first = await begun(house)
     lease = await house.client.call(NextShard(job=JOB, request_id="w.1", pod="worker-0"))
     assert lease.answer == "shard"
 
-    os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
+    kill(house, "ps-1")
+    kill(house, "ps-0")
     (restored,) = await house.until(lambda: house.told(CheckpointRestored))
     assert (restored.ps, restored.checkpoint.id) == (2, first.checkpoint.id)
     await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
-    gone, back = house.told(ServersChanged)[1:]
+    gone, back = house.told(ServersChanged)[-2:]
     assert gone.servers == ()
-    assert [server.index for server in back.servers] == [2, 3]
-    owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in (2, 3)]
+    numbers = [server.index for server in back.servers]
+    owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in numbers]
     assert sum(sum(reply.buckets) for reply in owned) == 64
     again = await house.client.call(NextShard(job=JOB, request_id="v.1", pod="worker-1"))
     assert again.answer == "shard"
@@ -136,7 +193,7 @@ async def test_lost_parameter_server_without_a_checkpoint_ends_the_job_with_the_
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(plan_decided())
     await house.until(lambda: house.told(PlanApplied))
-    os.kill(int((house.folder / f"pods/{JOB}/ps-0/pid").read_text()), signal.SIGKILL)
+    kill(house, "ps-0")
     (failed,) = await house.until(lambda: house.told(JobFailed))
     assert "no complete checkpoint (checkpoint.every_s is null)" in failed.reason
     exited = {"ps-0", "ps-1", "worker-0"}
@@ -176,7 +233,7 @@ async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_
     await house.until(lambda: house.told(CheckpointFlushed))
     await train(house, "worker-0", completions=1)
 
-    os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
+    kill(house, "ps-1")
     await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
     await train(house, "worker-1", completions=2)
     (finished,) = await house.until(lambda: house.told(JobFinished))

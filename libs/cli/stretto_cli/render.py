@@ -174,6 +174,9 @@ _GISTS: dict[str, Any] = {
     "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
+    "parameters-lost": lambda d: (
+        f"the columns of {d['pod']}; {', '.join('ps-' + str(ps['index']) for ps in d['servers'])} go on"
+    ),
     "pod-resized": lambda d: f"{d['pod']} {figures.cores(d['cpu_cores'])}, {figures.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
         f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
@@ -198,6 +201,13 @@ _GISTS: dict[str, Any] = {
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
     "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {d['ps']} parameter servers",
+    "columns-restored": lambda d: (
+        f"{d['columns']} columns of {d['checkpoint']['id']}, {figures.size(d['size_bytes'])} in "
+        f"{figures.seconds(d['took_s'])}"
+    ),
+    "recomputation-decided": lambda d: (
+        f"{d['samples']:,} samples of {d['shards']} shards again" if d["granted"] else f"not possible: {d['reason']}"
+    ),
     "checkpoint-failed": lambda d: f"{d['id']}: {d['reason']}",
     "oom-forecast": lambda d: f"{d['action']}: {d['reason']}",
 }

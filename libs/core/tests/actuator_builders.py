@@ -27,7 +27,7 @@ from stretto_messages.arbiter import PlanDecided, ReplacementDecided
 from stretto_messages.base import GIB
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, PartialShard, ShardApplied
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
+from stretto_messages.dispatcher import JobCompleted, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 from stretto_messages.values import CheckpointRef, Plan, Shard
@@ -94,6 +94,11 @@ def checkpoint(name: str) -> CheckpointRef:
 
 def checkpoint_restored() -> CheckpointRestored:
     return CheckpointRestored(job=JOB, checkpoint=checkpoint("job-1"), ps=1, ledger="", request_id="job-restore-2")
+
+
+def recomputation_decided(loss: int, granted: bool = True) -> RecomputationDecided:
+    reason = "" if granted else "the shards that ended since are not all known"
+    return RecomputationDecided(job=JOB, loss=loss, checkpoint="job-1", granted=granted, reason=reason)
 
 
 def checkpoint_flushed(name: str) -> CheckpointFlushed:

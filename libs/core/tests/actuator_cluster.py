@@ -16,6 +16,7 @@ from actuator_builders import (
     pod_resize_refused,
     pod_resized,
     pod_started,
+    recomputation_decided,
     replacement_decided,
     server_counts,
 )
@@ -34,6 +35,8 @@ class SimulatedCluster:
         """The arbiter's answer to a request for one server more; None: no answer yet."""
         self.in_place = True
         """True if limits of running pods can change."""
+        self.knows_samples = True
+        """True if the ledger knows what restored columns lack."""
         self.pods: dict[str, str] = {}
         self.launched: list[str] = []
         self.facts: list[Any] = []
@@ -70,6 +73,9 @@ class SimulatedCluster:
             self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
             self.tell(checkpoint_restored())
             return True
+        if self.state.layout == "recovering":
+            self.restore_columns()
+            return True
         steps = actuator.next_steps(self.state, self.now)
         if steps.retry_at_s is not None and not steps.launch:
             self.now = max(self.now, steps.retry_at_s)
@@ -96,6 +102,15 @@ class SimulatedCluster:
         return any(
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )
+
+    def restore_columns(self) -> None:
+        """Bring buckets without an owner back on the servers that survive, unless these are not to go on."""
+        if self.knows_samples:
+            survivors = [pod.number for pod in self.state.listed()]
+            owned = {bucket for buckets in self.own.values() for bucket in buckets}
+            for bucket in set(range(64)) - owned:
+                self.own.setdefault(survivors[bucket % len(survivors)], []).append(bucket)
+        self.tell(recomputation_decided(self.state.loss, self.knows_samples))
 
     def resize(self, pod: actuator.Pod) -> None:
         if self.in_place:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from stretto_core.checkpoints import ImagesFlushed, ImagesSaved, ParametersRestored, StepFailed
-from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_core.checkpoints import ColumnsImported, ImagesFlushed, ImagesSaved, ParametersRestored, StepFailed
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    ParametersLost,
+    ServersChanged,
+)
 from stretto_messages.checkpoints import SaveCheckpoint
-from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
 from stretto_messages.values import CheckpointRef, ParameterServer
 
 JOB = "job"
@@ -14,6 +21,20 @@ JOB = "job"
 def servers_changed(version: int, servers: tuple[int, ...], leaving: tuple[int, ...] = ()) -> ServersChanged:
     listed = (ParameterServer(index=n, address=f"host:{n}", leaving=n in leaving) for n in (*servers, *leaving))
     return ServersChanged(job=JOB, version=version, servers=tuple(listed))
+
+
+def parameters_lost(version: int, servers: tuple[int, ...], leaving: tuple[int, ...] = ()) -> ParametersLost:
+    return ParametersLost(
+        job=JOB, pod="ps-9", version=version, servers=servers_changed(version, servers, leaving).servers
+    )
+
+
+def columns_imported(name: str, columns: int = 38) -> ColumnsImported:
+    return ColumnsImported(job=JOB, id=name, columns=columns, size_bytes=1000)
+
+
+def recomputation_decided(loss: int, granted: bool = True) -> RecomputationDecided:
+    return RecomputationDecided(job=JOB, loss=loss, checkpoint="job-000001", granted=granted)
 
 
 def migration_started() -> MigrationStarted:

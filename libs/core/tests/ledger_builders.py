@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from stretto_core.dispatcher import Book, Shard, ShardLedger
-from stretto_messages.actuator import PodExited
+from stretto_messages.actuator import ParametersLost, PodExited
 from stretto_messages.base import example_of
+from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat, ShardReport
 from stretto_messages.gateway import DataArrived, JobCancelled
 from stretto_messages.profiler import StragglerDetected
-from stretto_messages.values import DataPartition, PartialEvaluation
+from stretto_messages.values import CheckpointRef, DataPartition, PartialEvaluation
 
 JOB = "j"
 AUDIT = AuditLedger(job=JOB)
@@ -65,8 +66,26 @@ def release(pod: str, shard: int, attempt: int, offset: int, failure: str | None
     return ReleaseShard(job=JOB, pod=pod, shard=shard, attempt=attempt, offset=offset, failure=failure)
 
 
-def mark_ledger(request_id: str, after: str | None = None) -> MarkLedger:
-    return MarkLedger(job=JOB, request_id=request_id, after=after)
+def mark_ledger(request_id: str, after: str | None = None, checkpoint: str = "") -> MarkLedger:
+    return MarkLedger(job=JOB, request_id=request_id, after=after, checkpoint=checkpoint)
+
+
+def checkpoint(name: str) -> CheckpointRef:
+    return CheckpointRef(id=name, url=f"file:/store/{name}/manifest.json", samples=0, size_bytes=0, ps=1)
+
+
+def checkpoint_flushed(name: str) -> CheckpointFlushed:
+    return CheckpointFlushed(job=JOB, checkpoint=checkpoint(name), took_s=1.0)
+
+
+def parameters_lost(version: int) -> ParametersLost:
+    return ParametersLost(job=JOB, pod="ps-1", version=version, servers=())
+
+
+def columns_restored(loss: int, name: str, columns: int = 38) -> ColumnsRestored:
+    return ColumnsRestored(
+        job=JOB, loss=loss, checkpoint=checkpoint(name), columns=columns, size_bytes=1000, took_s=0.5
+    )
 
 
 def pod_exited(pod: str) -> PodExited:

@@ -140,6 +140,22 @@ example(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParametersLost(Message):
+    """A parameter server died, and its columns with it; the servers that survive keep theirs, and no pod restarts.
+
+    The ServersChanged of the same version follows. Until RecomputationDecided or CheckpointRestored, no column moves.
+    """
+
+    pod: PodId
+    version: Annotated[int, Ge(1)]
+    """Version of the list of the servers that survive; it names this loss."""
+    servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)]
+
+
+example(ParametersLost(job=JOB, pod="ps-1", version=4, servers=(ParameterServer(index=0, address="10.4.0.11:40101"),)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStarted(Message):
     """Parameters begin to move while training goes on."""
 

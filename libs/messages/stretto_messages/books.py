@@ -113,6 +113,8 @@ class CompletedBooks(Record):
     """Shards given up beyond the list, and incomplete shards of the other data."""
     unproven: Count = 0
     """Samples of such shards beyond both lists, which cannot be proven."""
+    samples_recomputed: Count = 0
+    """Samples handed out again for columns that came back from a checkpoint; each counts once, as any other."""
 
 
 def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:

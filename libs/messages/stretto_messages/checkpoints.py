@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import MaxLen
+from annotated_types import Ge, MaxLen
 
 from stretto_messages.base import Bytes, Count, Message, Name, RequestId, Seconds, Text, example
 from stretto_messages.scenario import CHECKPOINT, JOB
@@ -58,6 +58,23 @@ example(
         request_id="restore-ctr-ranking-42-000003",
     )
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsRestored(Message):
+    """The columns that a lost parameter server owned are back, as they were in the checkpoint; all others went on."""
+
+    loss: Annotated[int, Ge(1)]
+    """Version of the ParametersLost."""
+    checkpoint: CheckpointRef
+    columns: Count
+    """Number of embedding buckets and dense slices that were imported."""
+    size_bytes: Bytes
+    took_s: Seconds
+    """Time from the loss until their new owners serve them."""
+
+
+example(ColumnsRestored(job=JOB, loss=4, checkpoint=CHECKPOINT, columns=38, size_bytes=89_478_485, took_s=0.7))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

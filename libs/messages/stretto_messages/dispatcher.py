@@ -97,6 +97,8 @@ class JobProgressed(Message):
     shards_requeued_total: Count
     returned: LedgerReturn | None = None
     """Set once, when the ledger has just gone back to a checkpoint."""
+    samples_recomputed: Count = 0
+    """Samples handed out again so far, for columns that came back from a checkpoint while the others went on."""
 
 
 example(
@@ -155,6 +157,29 @@ example(
         samples_done_after=10_190_848,
         evaluation=Evaluation(samples=100_000, loss=0.4633, auc=0.7871),
     )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationDecided(Message):
+    """The dispatcher hands out again what restored columns lack, each shard under its id; other columns skip it.
+
+    ``granted`` is false if the books do not say what the columns lack: all parameters return to a checkpoint then.
+    """
+
+    loss: Annotated[int, Ge(1)]
+    """Version of the ParametersLost."""
+    checkpoint: Name
+    granted: bool
+    shards: Count = 0
+    samples: Count = 0
+    """Samples of these shards."""
+    reason: Text = ""
+    """Set if it is not granted."""
+
+
+example(
+    RecomputationDecided(job=JOB, loss=4, checkpoint="ctr-ranking-42-000003", granted=True, shards=8, samples=262_144)
 )
 
 
@@ -261,9 +286,11 @@ class MarkLedger(Message):
 
     request_id: RequestId
     after: RequestId | None = None
+    checkpoint: Annotated[str, MaxLen(200)] = ""
+    """Name of the checkpoint, as CheckpointFlushed will have it. With the first mark only."""
 
 
-example(MarkLedger(job=JOB, request_id="checkpoint-000003"))
+example(MarkLedger(job=JOB, request_id="mark-first.ctr-ranking-42-000003", checkpoint="ctr-ranking-42-000003"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -320,7 +320,7 @@ example(GetExportStatusReply(job=JOB, stage="stored", part='{"file":"ps-0.bin","
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportState(Message):
-    """Request to a parameter server of a job that starts from a checkpoint: load and own these columns.
+    """Request to a parameter server: load and own these columns of a checkpoint.
 
     ``number`` counts the job's restores. A request with a lower number than the last is late, and
     refused. ``cache_url``: a cache that may hold the images; empty: none.
@@ -331,6 +331,9 @@ class ImportState(Message):
     buckets: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
     slices: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
     cache_url: Annotated[str, MaxLen(1000)] = ""
+    beside: bool = False
+    """The server owns other columns and trains on with them: it loads the named ones that it does not own yet. With
+    no column named, the reply comes once every import under a lower number is over."""
 
 
 example(ImportState(job=JOB, checkpoint=CHECKPOINT, buckets=(0, 1, 2, 3), slices=(0, 1)))

@@ -179,6 +179,13 @@ class Exports:
 
     # --- reading ------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def size_bytes(manifest_url: str, columns: Iterable[int]) -> int:
+        """Return about how large ``columns`` are in a checkpoint: their share of its files. Raises CheckpointError."""
+        wanted = set(columns)
+        parts = (part for part in _parts(manifest_url) if part.columns)
+        return sum(part.size_bytes * len(wanted.intersection(part.columns)) // len(part.columns) for part in parts)
+
     def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
         """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError."""
         parts = _parts(manifest_url)

@@ -188,11 +188,15 @@ class Usage:
         times = self._process.cpu_times()
         return times.user + times.system
 
+    def memory_bytes(self) -> int:
+        """Return the resident memory of this process."""
+        return self._process.memory_info().rss
+
     def measure(self) -> Used:
         now = time.monotonic()
         spent = self._spent_s()
         window = max(1e-6, now - self._at_s)
-        used = Used(window, max(0.0, spent - self._cpu_s) / window, self._process.memory_info().rss)
+        used = Used(window, max(0.0, spent - self._cpu_s) / window, self.memory_bytes())
         self._at_s = now
         self._cpu_s = spent
         return used

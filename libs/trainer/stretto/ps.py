@@ -71,9 +71,7 @@ class Agent:
         self._control: Operations = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
-        self._importing = threading.Lock()
-        self._restored = ""  # the manifest of the last import, successful or not
-        self._restore_number = 0
+        self._imports = Imports(self._pod, self._control, self._exports)
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
@@ -81,7 +79,7 @@ class Agent:
         bus.serve(GetOwnership, self._ownership)
         bus.serve(ExportState, self._export)
         bus.serve(GetExportStatus, self._export_status)
-        bus.serve(ImportState, self._import)
+        bus.serve(ImportState, lambda asked: self._imports.load(asked, self._columns(asked.buckets, asked.slices)))
         bus.serve(GetBooks, self._books)
         self._pod.ready(self._server.address)
         self._pod.report_by(self._report)
@@ -248,19 +246,34 @@ class Agent:
         stage, part, detail = self._exports.status(request.checkpoint_id)
         return GetExportStatusReply(job=self._job, stage=stage, part=part, detail=detail[:2000])
 
-    def _import(self, request: ImportState) -> ImportStateReply:
-        with self._importing:  # a restarted service may repeat the request while the first one runs
-            return self._import_alone(request)
 
-    def _import_alone(self, request: ImportState) -> ImportStateReply:
-        wanted = self._columns(request.buckets, request.slices)
+class Imports:
+    """Imports of columns from checkpoints into this server, one at a time."""
+
+    def __init__(self, pod: Pod, control: Operations, exports: Exports) -> None:
+        self._pod = pod
+        self._job = pod.settings.job
+        self._control = control
+        self._exports = exports
+        self._lock = threading.Lock()
+        self._restored = ""  # the manifest of the last import of everything, successful or not
+        self._number = 0
+
+    def load(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
+        """Own the columns ``wanted``, as the checkpoint has them."""
+        with self._lock:  # a restarted service may repeat the request while the first one runs
+            return self._load_alone(request, wanted)
+
+    def _load_alone(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
         has = self._control.columns()
         url = request.checkpoint.url
-        if request.number < self._restore_number:
+        if request.number < self._number:
             # from a service that was frozen while its successor went on, or delayed in a queue
-            detail = f"restore {request.number} from {url} is late: restore {self._restore_number} was requested since"
+            detail = f"restore {request.number} from {url} is late: restore {self._number} was requested since"
             return ImportStateReply(job=self._job, accepted=False, detail=detail)
-        self._restore_number = request.number
+        self._number = request.number
+        if request.beside:
+            return self._load_beside(request, sorted({*wanted} - {*has}))
         if has == wanted and url == self._restored:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated
         if has and (not self._restored or self._control.stats().updates):
@@ -271,12 +284,33 @@ class Agent:
             # newer one may stay, or samples between the two would be applied here twice, or never
             self._control.clear()
         self._restored = url
+        return self._load(request, wanted)
+
+    def _load_beside(self, request: ImportState, missing: list[int]) -> ImportStateReply:
+        """Load lost columns while this server goes on with its own; a column that it owns stays as it is."""
+        if not missing:
+            return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
+        url = request.checkpoint.url
         try:
-            size = self._exports.load(url, wanted, request.cache_url)
+            room_bytes = self._pod.settings.memory_bytes - self._pod.usage.memory_bytes()
+            size = self._exports.size_bytes(url, missing)
+        except StrettoError as error:
+            return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+        if size > room_bytes:
+            detail = f"{len(missing)} columns of some {size} bytes have no room: {room_bytes} bytes are left"
+            return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
+        return self._load(request, missing)
+
+    def _load(self, request: ImportState, columns: list[int]) -> ImportStateReply:
+        url = request.checkpoint.url
+        begun = time.monotonic()
+        try:
+            size = self._exports.load(url, columns, request.cache_url)
         except StrettoError as error:
             damaged = isinstance(error, ImageDamaged)
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
-        log.info("owns %d columns from %s (%d bytes)", len(wanted), url, size)
+        took_s = time.monotonic() - begun
+        log.info("owns %d columns from %s (%d bytes, %.2f s)", len(columns), url, size, took_s)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
 
 

@@ -297,6 +297,54 @@ def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any
     assert not any(reply.accepted for reply in imported(second, newer, 0, 1)), "it has trained since"
 
 
+def beside(
+    cluster: Cluster, reference: CheckpointRef, server: int, number: int, columns: Sequence[int]
+) -> ImportStateReply:
+    request = ImportState(
+        job="tiny",
+        checkpoint=reference,
+        number=number,
+        buckets=tuple(column for column in columns if column < 64),
+        slices=tuple(column - 64 for column in columns if column >= 64),
+        beside=True,
+    )
+    return cluster.ask(f"ps-{server}", request)
+
+
+def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any, tmp_path: Path):
+    """Goal: the survivor keeps what it has learned since, and gets just what is missing, once.
+
+    Method: a checkpoint of two servers, more training, one is killed. A worker that waits goes on by itself.
+    """
+    store = tmp_path / "store"
+    store.mkdir()
+    cluster = make(8 * SAMPLES)
+    cluster.start_ps(0, 1)
+    reference = exported(cluster, "c1", store, "", 0, 1)
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 3, 40)
+    cluster.kill("ps-1")
+    del cluster.servers[1]
+    cluster.announce()
+    own = cluster.ask("ps-0", GetOwnership(job="tiny"))
+    before = cluster.books(0)[0].applied_samples
+    missing = [column for column, state in enumerate((*own.buckets, *own.slices)) if not state]
+    assert beside(cluster, reference, 0, 5, []).accepted, "earlier imports are over"
+    late = beside(cluster, reference, 0, 4, missing)
+    assert not late.accepted
+    assert "late" in late.detail
+    reply = beside(cluster, reference, 0, 5, range(76))
+    assert reply.accepted, reply.detail
+    assert beside(cluster, reference, 0, 5, missing).accepted, "repeated"
+    now = cluster.ask("ps-0", GetOwnership(job="tiny"))
+    assert (sum(now.buckets), sum(now.slices)) == (64, 12)
+    counted = {part.samples: part.columns for part in cluster.books(0)[0].applied.columns}
+    assert {0: tuple(missing)}.items() <= counted.items() or min(counted) > 0, "the worker may have pushed again"
+    assert max(counted) >= before > 0
+    wait_for(lambda: "ask the dispatcher whether the lease still holds" in cluster.log("worker-0"), 30)
+    assert cluster.processes["worker-0"].poll() is None
+
+
 def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: str, tmp_path: Path):
     store = tmp_path / "store"
     store.mkdir()

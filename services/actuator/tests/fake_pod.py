@@ -82,8 +82,9 @@ class FakePod:
         return {"accepted": True}
 
     def restore(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.buckets = [int(b in request["buckets"]) for b in range(64)]
-        self.slices = [int(s in request["slices"]) for s in range(12)]
+        beside = request["beside"]
+        self.buckets = [int(b in request["buckets"] or (beside and own)) for b, own in enumerate(self.buckets)]
+        self.slices = [int(s in request["slices"] or (beside and own)) for s, own in enumerate(self.slices)]
         return {"accepted": True, "size_bytes": 100}
 
     def export(self, request: dict[str, Any]) -> dict[str, Any]:

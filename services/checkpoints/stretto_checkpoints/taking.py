@@ -22,6 +22,7 @@ from stretto_core.actuator import claim
 from stretto_core.checkpoints import (
     Attempt,
     CheckpointState,
+    ColumnRestore,
     ImagesFlushed,
     ImagesSaved,
     ParametersRestored,
@@ -34,6 +35,7 @@ from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, Im
 from stretto_runtime import PartitionLost
 
 from . import manifest
+from .columns import ColumnsError, bring_back
 from .manifest import Manifest, ManifestDamaged, ManifestError
 from .settings import CheckpointsSettings
 
@@ -131,18 +133,24 @@ class Taker:
     async def _reconcile(self) -> None:
         attempt = self.state.attempt
         restore = self.state.restore
+        columns = self.state.columns
         wanted: tuple[str, str] | None = None
         if attempt is not None:
             wanted = (attempt.id, attempt.stage)
         elif restore is not None:
             wanted = (restore.id, "loading")
+        elif columns is not None and columns.stage == "loading":
+            wanted = (columns.id, "loading")
         if self._work is not None and (self._work[0] == wanted):
             return
         await self._stop_work()
         if wanted is not None:
             # a server may have been about to write into a folder when it was removed
             self._removed.clear()
-            step = self._load(restore) if attempt is None and restore else self._advance(attempt)
+            if attempt is not None:
+                step = self._advance(attempt)
+            else:
+                step = self._load(restore) if restore is not None else self._bring_back(columns)
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
 
     async def _guard(self, name: str, step: Awaitable[None]) -> None:
@@ -151,9 +159,10 @@ class Taker:
             await step
         except PartitionLost:
             return
-        except (TakingError, ManifestError, Fault, TimeoutError) as error:
+        except (TakingError, ManifestError, ColumnsError, Fault, TimeoutError) as error:
             log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
-            damaged = isinstance(error, ManifestDamaged | ImageDamaged)
+            hopeless = isinstance(error, ColumnsError) and error.damaged
+            damaged = hopeless or isinstance(error, ManifestDamaged | ImageDamaged)
             await self._report_failure(name, str(error) or "it took too long", damaged)
         except Exception as error:  # nothing else would end the attempt, and no other would follow
             log.exception("checkpoint failed", job=self.job, id=name)
@@ -173,9 +182,18 @@ class Taker:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, REPORT_PAUSE_MAX_S)
 
-    async def _advance(self, attempt: Attempt | None) -> None:
-        if attempt is None:
+    async def _bring_back(self, columns: ColumnRestore | None) -> None:
+        """Bring lost columns back while all others go on."""
+        if columns is None:
             return
+        self._stores.check_start(self.job, columns.checkpoint.url)
+        limit_s = self._settings.restore_timeout_s
+        async with asyncio.timeout(limit_s):
+            cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
+            imported = await bring_back(self.job, columns, self._edge, cache_url, limit_s)
+        await self._edge.observe(self.job, imported)
+
+    async def _advance(self, attempt: Attempt) -> None:
         self._stores.check_own(self.job, attempt.url)
         if attempt.stage == "taking":
             async with asyncio.timeout(self._settings.take_timeout_s):
@@ -188,7 +206,7 @@ class Taker:
         began_s = self._edge.server_now()
         # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
         # mark is the remembered one; the second is always new, and refused if it had been given before
-        first = MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}")
+        first = MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}", checkpoint=attempt.id)
         mark = await self._edge.call(first)
         if mark.answer != "ok":
             raise TakingError(f"the dispatcher does not know {self.job}; nothing can be marked")

@@ -98,6 +98,7 @@ class JobFold(Fold):
         progress.samples_total = message.samples_total
         progress.epoch = message.epoch
         progress.samples_per_s = message.samples_per_s
+        progress.samples_recomputed = message.samples_recomputed
         progress.updated_at_s = self.time_s
         if message.returned is not None:
             push(self.evidence.returns, Returned(self.seq, self.time_s, message.returned), RETURNS_LIMIT)

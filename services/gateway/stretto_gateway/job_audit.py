@@ -86,7 +86,8 @@ class JobAudit:
     """Result of an audit.
 
     ``exact``: every column counted exactly the samples that the ledger counts as done. ``quiet``: no sample is in
-    flight. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
+    flight. ``samples_recomputed`` were handed out again for columns that came back from a checkpoint, and count once as
+    any other. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
     each of the worst column; one never cancels the other.
     """
 
@@ -102,6 +103,7 @@ class JobAudit:
     samples_in_flight: int
     samples_waiting: int
     samples_before: int
+    samples_recomputed: int
     samples_lost: int
     samples_repeated: int
     fingerprint: str
@@ -250,6 +252,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
         samples_in_flight=flying,
         samples_waiting=ledger.samples_waiting,
         samples_before=books.samples_before,
+        samples_recomputed=books.samples_recomputed,
         samples_lost=proof.lost if columns else 0,  # without servers nothing is known to be lost
         samples_repeated=proof.repeated,
         fingerprint=books.fingerprint,
@@ -274,8 +277,8 @@ def _words(fault: Fault) -> str:
         return f"{where} are owned by {fault.servers} parameter servers"
     if fault.unproven and not fault.repeated:
         return (
-            f"{where}: {fault.unproven:,} samples more than in the books; not provable, because so many shards were "
-            "given up that the books no longer list all of them"
+            f"{where}: {fault.unproven:,} samples more than in the books; not provable, because so many shards are "
+            "open or were given up that the books do not list all of them"
         )
     if fault.lost and fault.repeated:
         return f"{where}: as many samples lost as repeated, or samples that the ledger does not have"

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from functools import singledispatchmethod
 
-from stretto_messages.actuator import MigrationFinished, MigrationStarted, PodExited, PodResized, PodStarted
+from stretto_messages.actuator import (
+    MigrationFinished,
+    MigrationStarted,
+    ParametersLost,
+    PodExited,
+    PodResized,
+    PodStarted,
+)
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
-from stretto_messages.dispatcher import ShardAbandoned, ShardCompleted, ShardLeased, ShardRequeued
+from stretto_messages.checkpoints import (
+    CheckpointFailed,
+    CheckpointFlushed,
+    CheckpointRestored,
+    CheckpointSaved,
+    ColumnsRestored,
+)
+from stretto_messages.dispatcher import RecomputationDecided, ShardAbandoned, ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.values import CheckpointRef
 
 from . import views
@@ -64,6 +77,27 @@ class PodFold(Fold):
             gone = next((name for name, pod in self.view.pods.items() if pod.state == "exited"), None)
             if gone is not None:
                 del self.view.pods[gone]
+
+    @fold.register
+    def _(self, message: ParametersLost) -> None:
+        push(self.view.losses, views.Loss(self.time_s, message.pod, message.version))
+
+    @fold.register
+    def _(self, message: ColumnsRestored) -> None:
+        if (loss := self._loss(message.loss)) is not None:
+            loss.checkpoint, loss.columns = message.checkpoint.id, message.columns
+            loss.size_bytes, loss.restored_at_s = message.size_bytes, self.time_s
+
+    @fold.register
+    def _(self, message: RecomputationDecided) -> None:
+        if (loss := self._loss(message.loss)) is None:
+            return
+        loss.samples_recomputed, loss.refused = message.samples, message.reason
+        if message.granted and self.view.phases[-1].kind == "recovering":
+            self._enter("steady", f"plan {self.view.plan_version}")
+
+    def _loss(self, version: int) -> views.Loss | None:
+        return next((loss for loss in self.view.losses if loss.version == version), None)
 
     @fold.register
     def _(self, message: PodResized) -> None:

@@ -233,6 +233,8 @@ class Progress:
     updated_at_s: float | None = None
     advanced_at_s: float | None = None
     """Time when samples were last completed, or when the job began to train."""
+    samples_recomputed: int = 0
+    """Samples handed out again for columns that came back from a checkpoint while the others went on."""
     stalled_since_s: float | None = None
     """The same for a job that should train and does not; set by ``as_of``."""
 
@@ -297,6 +299,23 @@ class Phase:
     longest_gap_s: float | None = None
     longest_gap_pod: str | None = None
     reports: int = 0
+
+
+@dataclass(slots=True)
+class Loss:
+    """A parameter server that was lost while others went on, and how its columns came back."""
+
+    time_s: float
+    pod: str
+    version: int
+    """Version of the list of the servers that survived."""
+    checkpoint: str = ""
+    columns: int = 0
+    size_bytes: int = 0
+    restored_at_s: float | None = None
+    samples_recomputed: int = 0
+    refused: str = ""
+    """Reason why all parameters went back to a checkpoint instead."""
 
 
 @dataclass(slots=True)
@@ -368,6 +387,7 @@ class JobView:
     phases: list[Phase] = field(default_factory=list[Phase])
     migrations: list[Migration] = field(default_factory=list[Migration])
     resizes: list[Resize] = field(default_factory=list[Resize])
+    losses: list[Loss] = field(default_factory=list[Loss])
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
     model: Fitted | None = None
     forecast: Forecast | None = None

@@ -64,6 +64,7 @@ def shown(found: Json) -> RenderableType:
         ("given up (dead-letter list)", "samples_given_up"),
         ("in flight", "samples_in_flight"),
         ("waiting", "samples_waiting"),
+        ("trained again for restored columns", "samples_recomputed"),
         ("lost, by the worst column", "samples_lost"),
         ("repeated, by the worst column", "samples_repeated"),
     ):

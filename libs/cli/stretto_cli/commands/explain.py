@@ -64,7 +64,7 @@ def explain(
 
 
 def decisions(view: Json, chosen: list[Json]) -> RenderableType:
-    """Render decisions of a job, oldest first, and the latest refusals, under the job's name, state and plan."""
+    """Render decisions of a job, oldest first, the latest refusals and the losses, under the job's name and plan."""
     parts: list[RenderableType] = [head(view), *(_decision(decision) for decision in chosen)]
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
@@ -74,9 +74,24 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
                 style="yellow",
             )
         )
+    parts += [Text(loss(each), style="yellow") for each in view["losses"]]
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)
+
+
+def loss(each: Json) -> str:
+    """Say what became of the columns of a lost parameter server."""
+    begun = f"{figures.clock(each['time_s'])} {each['pod']} was lost; the other servers and all workers went on"
+    if each["refused"]:
+        return f"{begun} until all parameters returned to a checkpoint, because {each['refused']}"
+    if each["restored_at_s"] is None:
+        return begun
+    return (
+        f"{begun}. Its {each['columns']} columns ({figures.size(each['size_bytes'])}) were back from "
+        f"{each['checkpoint']} after {figures.seconds(each['restored_at_s'] - each['time_s'])}; "
+        f"{each['samples_recomputed']:,} samples were trained again for them"
+    )
 
 
 def _decision(d: Json) -> RenderableType:

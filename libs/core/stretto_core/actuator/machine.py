@@ -11,7 +11,7 @@ from dataclasses import replace
 from stretto_messages.actuator import GetServers, PlanApplied, PodExited, PodPending, PodResized, PodStarted
 from stretto_messages.arbiter import PlanDecided, ReplacementDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
+from stretto_messages.dispatcher import JobCompleted, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 
@@ -30,7 +30,7 @@ from stretto_core.actuator.observations import (
 )
 from stretto_core.actuator.state import ActuatorState, Facts, JobOpened
 from stretto_core.actuator.steps import converged
-from stretto_core.checkpoints import is_final, is_restore
+from stretto_core.checkpoints import is_column_restore, is_final, is_restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 JobEvent = (
@@ -48,6 +48,7 @@ PodEvent = PodStarted | PodPending | PodGivenUp | PodResized | PodResizeRefused 
 ParametersEvent = (
     BucketsClaimed
     | CheckpointRestored
+    | RecomputationDecided
     | MovesStarted
     | MovesFinished
     | HotPsDetected
@@ -111,7 +112,7 @@ class ActuatorMachine:
             case CheckpointFlushed(checkpoint=checkpoint) if is_final(checkpoint.id) and state.phase == "completing":
                 state.final_checkpoint_due = False
             case CheckpointFailed():
-                return self._checkpoint_failed(event)
+                return self._checkpoint_failed(event, now)
             case CountsTaken() if state.phase == "completing" and state.completed is not None:
                 finished = job_finished(state.samples_total, state.completed, event)
                 end(state, "finished")
@@ -172,12 +173,14 @@ class ActuatorMachine:
         pods.fill(state, "worker", now, "relaunch")
         return []
 
-    def _checkpoint_failed(self, event: CheckpointFailed) -> Facts:
+    def _checkpoint_failed(self, event: CheckpointFailed, now: float) -> Facts:
         state = self.state
         if is_final(event.id) and state.phase == "completing":
             state.final_checkpoint_due = False  # its failure is published; the counts do not wait for it
         elif is_restore(event.id) and state.phase == "active" and state.layout != "ready":
             return fail(state, f"the parameters cannot be restored: {event.reason}")
+        elif is_column_restore(event.id) and state.phase == "active" and state.layout == "recovering":
+            return servers.return_to_checkpoint(state, now)
         return []
 
     # pods ------------------------------------------------------------------------------------------------------
@@ -227,6 +230,8 @@ class ActuatorMachine:
                 return servers.claimed(state, event, now)
             case CheckpointRestored():
                 return servers.restored(state, now)
+            case RecomputationDecided():
+                return servers.recomputation_decided(state, event, now)
             case MovesStarted():
                 return migrations.started(state, event, now)
             case MovesFinished():

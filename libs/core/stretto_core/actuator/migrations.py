@@ -11,8 +11,9 @@ from stretto_core.actuator.state import ActuatorState, Facts, Migration
 
 def started(state: ActuatorState, event: MovesStarted, now: float) -> Facts:
     """Publish that parameters begin to move."""
-    if state.rebalance is None or event.number != state.rebalance_number or state.migration is not None:
+    if state.layout != "ready" or state.migration is not None or not _is_wanted(state, event.number):
         return []
+    assert state.rebalance is not None
     state.migration = Migration(state.rebalance, now)
     fact = MigrationStarted(
         job=state.job,
@@ -27,7 +28,7 @@ def started(state: ActuatorState, event: MovesStarted, now: float) -> Facts:
 
 def finished(state: ActuatorState, event: MovesFinished, now: float) -> Facts:
     """Publish that the wanted layout is reached, and stop the servers that own nothing any more."""
-    if state.rebalance is None or event.number != state.rebalance_number:
+    if state.layout != "ready" or not _is_wanted(state, event.number):
         return []
     facts: Facts = []
     if state.migration is not None:
@@ -48,3 +49,8 @@ def finished(state: ActuatorState, event: MovesFinished, now: float) -> Facts:
     if drained:
         facts.append(servers.changed(state))
     return facts
+
+
+def _is_wanted(state: ActuatorState, number: int) -> bool:
+    """Return True if an observation of layout ``number`` is about the one that is wanted now."""
+    return state.rebalance is not None and number == state.rebalance_number

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto_messages.actuator import GetServers, GetServersReply, PodExited, ServersChanged
+from stretto_messages.actuator import GetServers, GetServersReply, ParametersLost, PodExited, ServersChanged
+from stretto_messages.dispatcher import RecomputationDecided
 from stretto_messages.values import ParameterServer
 
 from stretto_core.actuator import failures, pods
@@ -12,7 +13,7 @@ from stretto_core.actuator.state import ActuatorState, Facts, Pod
 from stretto_core.actuator.steps import all_servers_run
 
 RECOVERIES = 5
-"""Returns to a checkpoint after the loss of a parameter server; the next loss ends the job."""
+"""Losses of parameter servers that a job survives; the next one ends it."""
 
 
 def settle(state: ActuatorState) -> Facts:
@@ -59,9 +60,10 @@ def restored(state: ActuatorState, now: float) -> Facts:
 def died(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> Facts:
     """Recover from the death of a parameter server.
 
-    The parameters of a listed server are gone: all servers go back together to the last checkpoint. One that nobody
-    knew yet is simply replaced; after a claim may have been sent, together with its peers, since a claim is for a set
-    of servers.
+    The parameters of a listed server are gone. If others survive, and no column was on its way between two servers,
+    the lost columns come back on them; else all servers go back together to the last checkpoint. One that nobody knew
+    yet is simply replaced; after a claim may have been sent, together with its peers, since a claim is for a set of
+    servers.
     """
     if pod.listed:
         return _recover(state, pod, event, now)
@@ -70,6 +72,16 @@ def died(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> Facts:
     else:
         pods.fill(state, "ps", now, "relaunch")
     return []
+
+
+def recomputation_decided(state: ActuatorState, event: RecomputationDecided, now: float) -> Facts:
+    """Go on once every column is back and the ledger hands out what the restored ones lack; else go back with all."""
+    if state.layout != "recovering" or event.loss != state.loss:
+        return []
+    if not event.granted:
+        return return_to_checkpoint(state, now)
+    state.layout = "ready"
+    return _catch_up(state, now)
 
 
 def changed(state: ActuatorState) -> ServersChanged:
@@ -85,7 +97,7 @@ def addresses(state: ActuatorState) -> tuple[ParameterServer, ...]:
 
 def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
     """Answer which servers there are. Pods that have exited, or never were, are unknown."""
-    ready = state.layout == "ready"  # until then nothing is to be pulled
+    ready = state.layout in ("ready", "recovering")  # until then nothing is to be pulled
     known = state.phase != "unknown" and not state.ended and request.pod in state.pods
     return GetServersReply(
         job=request.job,
@@ -112,11 +124,39 @@ def _catch_up(state: ActuatorState, now: float) -> Facts:
 
 
 def _recover(state: ActuatorState, lost: Pod, event: PodExited, now: float) -> Facts:
+    """Bring back what the lost server owned; too many losses end the job."""
     if event.reason not in failures.BLAMELESS:
         state.recoveries += 1
     if state.recoveries > RECOVERIES:
         which = f"the {state.recoveries}. loss of parameters"
         return fail(state, f"{lost.name} was lost ({event.reason}), {which}; giving up")
+    if _others_go_on(state):
+        return _lose_columns(state, lost, now)
+    return return_to_checkpoint(state, now)
+
+
+def _others_go_on(state: ActuatorState) -> bool:
+    """Return True if the lost columns can come back while all others train.
+
+    In a migration they cannot: a column may be owned by neither server for an instant, or its old owner may hold a
+    copy of it that its dead new owner had trained further. A completed job is not recovered so either: its last
+    checkpoint and its counts may have begun.
+    """
+    quiet = state.phase == "active" and state.layout in ("ready", "recovering") and state.migration is None
+    return quiet and any(pod.phase == "running" for pod in state.listed())
+
+
+def _lose_columns(state: ActuatorState, lost: Pod, now: float) -> Facts:
+    state.layout = "recovering"
+    pods.fill(state, "ps", now, "relaunch")
+    survivors = changed(state)
+    state.loss = survivors.version
+    loss = ParametersLost(job=state.job, pod=lost.name, version=survivors.version, servers=survivors.servers)
+    return [loss, survivors]  # in this order: no checkpoint is to begin on the survivors
+
+
+def return_to_checkpoint(state: ActuatorState, now: float) -> Facts:
+    """Replace all pods; parameters and ledger go back together to the last checkpoint."""
     state.phase = "active"  # a completed job goes back with the ledger
     state.restores = True
     state.final_checkpoint_due = state.final_checkpoint

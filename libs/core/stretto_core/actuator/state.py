@@ -116,7 +116,10 @@ class ActuatorState:
     next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
     servers_version: int = 0
 
-    layout: Literal["empty", "restoring", "ready"] = "empty"
+    layout: Literal["empty", "restoring", "recovering", "ready"] = "empty"
+    """recovering: some columns were lost and come back on the servers that survive; nothing moves meanwhile."""
+    loss: int = 0
+    """Version of the last ParametersLost."""
     restores: bool = False
     """Empty servers get their parameters from a checkpoint, not by claiming new ones."""
     weights: dict[str, float] = field(default_factory=dict[str, float])

@@ -81,10 +81,11 @@ def _may_launch(state: ActuatorState, pod: Pod) -> bool:
     from a checkpoint, workers start beside their servers and wait: both take seconds to import their code, and the job
     stands still.
     """
-    if state.layout == "ready" and pod.role == "worker":
+    going_on = state.layout in ("ready", "recovering")
+    if going_on and pod.role == "worker":
         moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
         return pod.cause == "relaunch" or moved
-    if state.layout == "ready":
+    if going_on:
         return True
     stale = any(p.role == pod.role and p.phase == "stopping" for p in state.pods.values())
     return not stale and (pod.role == "ps" or state.restores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints.names import FINAL, number_of
@@ -16,7 +17,8 @@ EXPIRED_KEPT = 16
 def possible(state: CheckpointState) -> bool:
     """Return True if a checkpoint can begin now."""
     quiet = not (state.migrating or state.lost or state.ended)
-    return quiet and bool(state.servers) and state.attempt is None and state.restore is None
+    returning = state.restore is not None or state.columns is not None
+    return quiet and bool(state.servers) and state.attempt is None and not returning
 
 
 def begin_if_due(state: CheckpointState, now: float) -> None:
@@ -48,6 +50,23 @@ def drop(state: CheckpointState) -> Attempt | None:
         expire(state, attempt.url)
         state.attempt = None
     return attempt
+
+
+def undo_completion(state: CheckpointState) -> Attempt | None:
+    """Give up the attempt and return it: parameters were lost, so a completed job has its last part trained again.
+
+    That part has its last checkpoint then.
+    """
+    state.completed = False
+    state.final_due = state.final
+    state.final_failures = 0
+    state.final_not_before_s = 0.0
+    return drop(state)
+
+
+def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
+    """Return the message that a checkpoint, or a return to one, failed."""
+    return CheckpointFailed(job=state.job, id=name, reason=reason)
 
 
 def adopt(state: CheckpointState, checkpoint: CheckpointRef) -> None:

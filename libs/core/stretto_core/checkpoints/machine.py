@@ -11,22 +11,29 @@ second one goes back to the beginning in the same way as to any other.
 
 from __future__ import annotations
 
-from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    ParametersLost,
+    ServersChanged,
+)
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import (
-    CheckpointFailed,
     CheckpointFlushed,
     CheckpointRestored,
     CheckpointSaved,
     SaveCheckpoint,
     SaveCheckpointReply,
 )
-from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
 from stretto_messages.gateway import JobCancelled
 
-from stretto_core.checkpoints import attempts
+from stretto_core.checkpoints import attempts, columns
 from stretto_core.checkpoints.names import RESTORE, is_final
 from stretto_core.checkpoints.observations import (
+    ColumnsImported,
     ImagesFlushed,
     ImagesSaved,
     Observation,
@@ -47,6 +54,8 @@ CheckpointsEvent = (
     | JobCompleted
     | JobEnded
     | ServersChanged
+    | ParametersLost
+    | RecomputationDecided
     | MigrationStarted
     | MigrationFinished
     | SaveCheckpoint
@@ -87,6 +96,10 @@ class CheckpointMachine:
                 self._end(finished=isinstance(event, JobFinished))
             case ServersChanged() if self._is_new(event):
                 facts = self._servers_changed(event, now)
+            case ParametersLost() if self._is_new(event):
+                facts = columns.lost(self.state, event, now)
+            case RecomputationDecided():
+                columns.decided(self.state, event, now)
             case MigrationStarted():
                 facts = self._migration_started()
             case MigrationFinished():
@@ -94,7 +107,7 @@ class CheckpointMachine:
                 attempts.begin_if_due(self.state, now)
             case SaveCheckpoint():
                 return [Reply(self._answer(event, now))]
-            case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored():
+            case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored() | ColumnsImported():
                 facts = self._observed(event, now)
             case Tick():
                 attempts.begin_if_due(self.state, now)
@@ -106,6 +119,7 @@ class CheckpointMachine:
         """Advance by a step that the service has taken; one that is no longer wanted changes nothing."""
         attempt = self.state.attempt
         restore = self.state.restore
+        loading = self.state.columns
         match event:
             case ImagesSaved(id=name) if attempt is not None and attempt.id == name and attempt.stage == "taking":
                 return self._saved(event, attempt)
@@ -117,6 +131,10 @@ class CheckpointMachine:
                 return self._restore_failed(event, restore)
             case ParametersRestored(id=name) if restore is not None and restore.id == name:
                 return self._restored(event, now)
+            case ColumnsImported(id=name) if loading is not None and (loading.id, loading.stage) == (name, "loading"):
+                return columns.imported(self.state, event, now)
+            case StepFailed(id=name) if loading is not None and (loading.id, loading.stage) == (name, "loading"):
+                return columns.failed(self.state, event)
             case _:
                 return []
 
@@ -136,8 +154,8 @@ class CheckpointMachine:
         state.lost = event.restore_from is not None
 
     def _complete(self, now: float) -> None:
-        """Make the last checkpoint due. While parameters are lost, the completion will be undone by the restore."""
-        if not self.state.lost:
+        """Make the last checkpoint due. While parameters are lost, the completion will be undone with their return."""
+        if not self.state.lost and self.state.columns is None:
             self.state.completed = True
             attempts.begin_if_due(self.state, now)
 
@@ -146,6 +164,7 @@ class CheckpointMachine:
         state = self.state
         state.ended = True
         state.restore = None
+        state.columns = None
         state.requested = False
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
@@ -155,7 +174,7 @@ class CheckpointMachine:
 
     # servers ---------------------------------------------------------------------------------------------------
 
-    def _is_new(self, event: ServersChanged) -> bool:
+    def _is_new(self, event: ServersChanged | ParametersLost) -> bool:
         state = self.state
         return bool(state.job) and not state.ended and event.version > state.servers_version
 
@@ -179,15 +198,11 @@ class CheckpointMachine:
         state.lost = True
         state.migrating = False
         state.restore = None
-        state.completed = False
-        attempt = attempts.drop(self.state)
-        # the completed part is trained again and then has its last checkpoint
-        state.final_due = state.final
-        state.final_failures = 0
-        state.final_not_before_s = 0.0
+        state.columns = None
+        attempt = attempts.undo_completion(state)
         if attempt is None or attempt.final:
             return []
-        return [self._failed(attempt.id, "a parameter server was lost while it was taken")]
+        return [attempts.failed(state, attempt.id, "a parameter server was lost while it was taken")]
 
     def _begin_restore(self, failures: int = 0) -> Facts:
         state = self.state
@@ -198,7 +213,7 @@ class CheckpointMachine:
             reason = (
                 f"the parameters of {state.job} are lost and it has no complete checkpoint ({why}); submit it again"
             )
-            return [self._failed(name, reason)]
+            return [attempts.failed(state, name, reason)]
         state.next_number += 1
         state.restore = Restore(name, latest, list(state.servers), failures)
         return []
@@ -218,7 +233,7 @@ class CheckpointMachine:
         if attempt.final:
             self.state.final_due = True
             return []
-        return [self._failed(attempt.id, reason)]
+        return [attempts.failed(self.state, attempt.id, reason)]
 
     # taking ----------------------------------------------------------------------------------------------------
 
@@ -229,9 +244,6 @@ class CheckpointMachine:
         if attempts.possible(state):
             return SaveCheckpointReply(job=request.job, answer="begun", id=attempts.begin(state, now))
         return SaveCheckpointReply(job=request.job, answer="busy", id=state.attempt.id if state.attempt else None)
-
-    def _failed(self, name: str, reason: str) -> CheckpointFailed:
-        return CheckpointFailed(job=self.state.job, id=name, reason=reason)
 
     # observations ----------------------------------------------------------------------------------------------
 
@@ -269,7 +281,7 @@ class CheckpointMachine:
             state.final_due = True
             state.final_not_before_s = now + 2.0**state.final_failures
         else:
-            facts = [self._failed(attempt.id, event.reason)]
+            facts = [attempts.failed(state, attempt.id, event.reason)]
         attempts.begin_if_due(self.state, now)
         return facts
 
@@ -287,7 +299,7 @@ class CheckpointMachine:
             state.complete.pop()
             if state.complete or state.restore_from:
                 return self._begin_restore()
-        return [self._failed(event.id, event.reason)]
+        return [attempts.failed(state, event.id, event.reason)]
 
     def _restored(self, event: ParametersRestored, now: float) -> Facts:
         state = self.state

@@ -6,6 +6,8 @@ FINAL = "-final"
 """Suffix of the checkpoint after the last shard."""
 RESTORE = "-restore-"
 """Part of the name of a return to a checkpoint; a number follows that grows within the job."""
+COLUMNS = "-columns-"
+"""Part of the name of a return of lost columns to a checkpoint; a number follows that grows within the job."""
 
 
 def is_final(name: str) -> bool:
@@ -20,5 +22,11 @@ def number_of(name: str) -> int:
 
 
 def is_restore(name: str) -> bool:
-    """Return True if this names a return to a checkpoint."""
+    """Return True if this names a return of a whole job to a checkpoint."""
     return RESTORE in name
+
+
+def is_column_restore(name: str) -> bool:
+    """Return True if this names a return of lost columns to a checkpoint."""
+    before, part, number = name.rpartition(COLUMNS)
+    return bool(before and part) and number.isdecimal()

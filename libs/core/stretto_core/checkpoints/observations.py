@@ -57,5 +57,14 @@ class ParametersRestored(Message):
     servers: Annotated[tuple[Count, ...], MaxLen(1000)]
 
 
-Observation = ImagesSaved | ImagesFlushed | StepFailed | ParametersRestored
-OBSERVATIONS = (ImagesSaved, ImagesFlushed, StepFailed, ParametersRestored)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsImported(Message):
+    """Every column has an owner again; ``columns`` of them are those of the checkpoint."""
+
+    id: Name
+    columns: Count
+    size_bytes: Bytes
+
+
+Observation = ImagesSaved | ImagesFlushed | StepFailed | ParametersRestored | ColumnsImported
+OBSERVATIONS = (ImagesSaved, ImagesFlushed, StepFailed, ParametersRestored, ColumnsImported)

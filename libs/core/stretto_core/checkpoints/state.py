@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.values import CheckpointRef
 
-from stretto_core.checkpoints.names import RESTORE
+from stretto_core.checkpoints.names import COLUMNS, RESTORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,33 @@ class Restore:
 
 
 @dataclass(slots=True)
+class ColumnRestore:
+    """Lost columns that come back from a checkpoint on servers that go on with theirs.
+
+    ``loading`` until every column has an owner, then ``deciding`` until the dispatcher says whether it can hand out
+    what they lack, or ``given-up`` until the actuator goes back with everything.
+    """
+
+    id: str
+    loss: int
+    """Version of the ParametersLost."""
+    checkpoint: CheckpointRef
+    servers: list[int]
+    """All servers that survive."""
+    takers: list[int]
+    """Those of them that take columns."""
+    began_at_s: float
+    failures: int = 0
+    """Failed attempts to read the checkpoint."""
+    stage: Literal["loading", "deciding", "given-up"] = "loading"
+
+    @property
+    def number(self) -> int:
+        """Grows with every return of columns, or of the whole job, to a checkpoint."""
+        return int(self.id.rpartition(COLUMNS)[2])
+
+
+@dataclass(slots=True)
 class CheckpointState:
     """Everything that the checkpoints service knows of one job."""
 
@@ -88,6 +115,7 @@ class CheckpointState:
 
     attempt: Attempt | None = None
     restore: Restore | None = None
+    columns: ColumnRestore | None = None
     complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
     expired: list[str] = field(default_factory=list[str])
     """Manifests whose folders may be removed: the latest while the job lives, all at its end."""

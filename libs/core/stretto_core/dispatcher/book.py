@@ -43,6 +43,7 @@ class Shard:
 
     Id and range never change; ``attempt`` counts its leases; ``offset`` samples are known to be applied, as a lower
     bound; ``failures`` counts the attempts that its own data ended. ``held_out``: evaluated, and in no book.
+    ``recomputed`` counts how often it was complete and handed out again for restored columns.
     """
 
     id: int
@@ -54,6 +55,7 @@ class Shard:
     failures: int = 0
     partition: str = ""
     held_out: bool = False
+    recomputed: int = 0
 
     def copy(self) -> Shard:
         """Return a copy of this moment."""
@@ -67,6 +69,7 @@ class Shard:
             self.failures,
             self.partition,
             self.held_out,
+            self.recomputed,
         )
 
 
@@ -224,6 +227,23 @@ class Book:
         gone = {shard.id for shard in over}
         self.given_up = [entry for entry in self.given_up if entry.shard not in gone]
         self.partial = [entry for entry in self.partial if entry.shard not in gone]
+
+    def void(self, given_up: Sequence[Shard]) -> None:
+        """Count nothing of these given-up shards as done, of which ``offset`` samples did."""
+        listed = {entry.shard for entry in (*self.given_up, *self.partial)}
+        for shard in given_up:
+            self.samples_done -= shard.offset
+            self.samples_abandoned += shard.offset
+            self.fingerprint = self.fingerprint - fingerprint_of(shard.id, shard.offset) & _MASK_64
+            self.unproven += shard.offset if shard.id not in listed else 0
+        starts = {shard.id: (shard.start, shard.length) for shard in given_up}
+        self.given_up = [
+            replace(entry, offset=0, start=starts[entry.shard][0], length=starts[entry.shard][1])
+            if entry.shard in starts
+            else entry
+            for entry in self.given_up
+        ]
+        self.partial = [Partial(one.shard, 0) if one.shard in starts else one for one in self.partial]
 
     def with_leases(self, leased: Iterable[Shard], sure: bool = True) -> Book:
         """A copy in which these shards have come back: the document of a checkpoint.

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from stretto_messages.actuator import JobFailed, PodExited
+from stretto_messages.actuator import JobFailed, ParametersLost, PodExited
 from stretto_messages.base import bounded
+from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import (
     AuditLedger,
     AuditLedgerReply,
@@ -27,6 +28,7 @@ from stretto_messages.dispatcher import (
     MarkLedgerReply,
     NextShard,
     NextShardReply,
+    RecomputationDecided,
     ReleaseShard,
     ReleaseShardReply,
     ShardAbandoned,
@@ -60,6 +62,9 @@ RequeueReason = Literal["pod-exited", "lease-expired", "released", "failed", "st
 LedgerEvent = (
     JobOpened
     | LedgerRestored
+    | CheckpointFlushed
+    | ParametersLost
+    | ColumnsRestored
     | DataArrived
     | NextShard
     | ShardHeartbeat
@@ -123,6 +128,12 @@ class ShardLedger:
                 return self._pace_changed(pod, 1.0, now)
             case LedgerRestored(book=book, checkpoint=checkpoint):
                 return self._restore(book, checkpoint, now)
+            case ColumnsRestored(loss=loss) if loss == self.state.loss:
+                return self._recompute(event, now)
+            case ParametersLost():
+                self._columns_lost(event)
+            case CheckpointFlushed(checkpoint=checkpoint):
+                self.state.allow_to_forget(self.state.ended.complete(checkpoint.id))
             case JobOpened() if self.state.book is None:
                 self._open(event, now)
             case DataArrived():
@@ -182,6 +193,8 @@ class ShardLedger:
         leased = state.training()
         if event.after is None:
             state.mark = OpenMark(event.request_id, now)
+            if event.checkpoint:
+                state.ended.mark(event.checkpoint)
             return LedgerMark(event.job, book.with_leases(leased), state.samples_seen(book))
         mark = state.mark
         if mark is None or mark.id != event.after:
@@ -197,10 +210,12 @@ class ShardLedger:
             return AuditLedgerReply(job=event.job, answer="unknown")
         workers = self.state.workers.items()
         leased = {name: worker.lease for name, worker in workers if worker.lease and not worker.lease.held_out}
-        return AuditLedgerReply(job=event.job, answer="ok", ledger=ledger_books(book, leased, self.state.closed))
+        books = ledger_books(book, leased, self.state.closed, self.state.samples_recomputed)
+        return AuditLedgerReply(job=event.job, answer="ok", ledger=books)
 
-    def _note_over(self, shard: Shard) -> None:
-        """While a checkpoint is taken: this shard ended, of which ``offset`` samples count as trained."""
+    def _note_over(self, shard: Shard, now: float) -> None:
+        """Remember a shard that ended, of which ``offset`` samples count as trained."""
+        self.state.remember_ended(shard, now)
         mark = self.state.mark
         if mark is None:
             return
@@ -218,12 +233,37 @@ class ShardLedger:
         returned = _return_to(checkpoint, st.book, book)
         st.book = st.book.restored_from(book)
         st.finished.clear()
-        st.mark = None
+        st.ended.returned_to(checkpoint)
+        st.mark, st.loss = None, 0
         if st.held_out is not None:
             st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
         return self._progress(now, returned) + self._settle()
+
+    def _columns_lost(self, event: ParametersLost) -> None:
+        """Until the columns are back nothing completes. A completed job is reopened: they lack its last shards."""
+        st = self.state
+        if st.book is None or st.closed not in ("", COMPLETED):
+            return
+        st.closed, st.loss = "", event.version
+        st.distrust_reports(st.book)
+
+    def _recompute(self, event: ColumnsRestored, now: float) -> list[Action]:
+        """Hand out again what the restored columns lack, or say that the books cannot tell."""
+        st, name = self.state, event.checkpoint.id
+        if st.book is None or st.closed:
+            return []
+        if event.columns and st.ended.checkpoint != name:
+            known = f"those ended since {st.ended.checkpoint}" if st.ended.checkpoint else "no such checkpoint"
+            reason = f"the shards that ended since checkpoint {name} are not all known; the ledger knows {known}"
+            return [Emit(RecomputationDecided(job=st.job, loss=st.loss, checkpoint=name, granted=False, reason=reason))]
+        shards, samples = st.recompute(st.book) if event.columns else (0, 0)
+        decided = RecomputationDecided(
+            job=st.job, loss=st.loss, checkpoint=name, granted=True, shards=shards, samples=samples
+        )
+        st.loss = 0
+        return [Emit(decided), *self._progress(now, recomputed=True), *self._settle()]
 
     # workers ---------------------------------------------------------------------------------------------------
 
@@ -261,8 +301,7 @@ class ShardLedger:
             return True
         lease.offset = lease.length
         book.complete(lease)
-        self._note_over(lease)
-        st.remember_finished(lease, now)
+        self._note_over(lease, now)
         if st.may_tell(now, self.settings.shard_facts_per_s):
             actions.append(Emit(ShardCompleted(job=st.job, shard=shard_message(lease), pod=name)))
         actions += self._settle()
@@ -366,7 +405,7 @@ class ShardLedger:
                     return [*self._evaluated(book, None), reply]
                 reason = f"failed {lease.failures} times, last in {event.pod}: {event.failure}"
                 book.abandon(lease, reason)
-                self._note_over(lease)
+                self._note_over(lease, now)
                 abandoned = ShardAbandoned(job=st.job, shard=shard_message(lease), reason=bounded(reason))
                 return [Emit(abandoned), *self._settle(), reply]
         why: RequeueReason = "released" if event.failure is None else "failed"
@@ -409,7 +448,7 @@ class ShardLedger:
             actions += self._progress(now)
         return actions
 
-    def _progress(self, now: float, returned: LedgerReturn | None = None) -> list[Action]:
+    def _progress(self, now: float, returned: LedgerReturn | None = None, recomputed: bool = False) -> list[Action]:
         """Publish the job's progress. The rate forgets with time constant ``rate_memory_s``."""
         st, book = self.state, self.state.book
         if book is None:
@@ -421,7 +460,7 @@ class ShardLedger:
             st.samples_per_s += weight * (measured - st.samples_per_s)
         unchanged = seen == st.progress_samples and not st.leased()
         st.progress_at_s, st.progress_samples = now, seen
-        if unchanged and not book.settled and returned is None:
+        if unchanged and not book.settled and returned is None and not recomputed:
             return []
         epoch = min(book.epoch, book.epochs - 1)
         progressed = JobProgressed(
@@ -433,6 +472,7 @@ class ShardLedger:
             shards_leased=st.leased(),
             shards_requeued_total=st.requeued_total,
             returned=returned,
+            samples_recomputed=st.samples_recomputed,
         )
         return [Emit(progressed)]
 
@@ -465,7 +505,7 @@ class ShardLedger:
     def _settle(self) -> list[Action]:
         """The job's last fact, once every sample is done or abandoned."""
         st, book = self.state, self.state.book
-        if book is None or st.closed or not book.settled:
+        if book is None or st.closed or st.loss or not book.settled:
             return []
         st.closed = COMPLETED
         self.state.take_back_all()
@@ -477,7 +517,7 @@ class ShardLedger:
             shards=book.shards_done,
             requeued=st.requeued_total,
             started_at_s=st.opened_at_s,
-            books=completed_books(book),
+            books=completed_books(book, st.samples_recomputed),
         )
         return [*self._progress(st.heard_at_s), Emit(completed)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 
 from stretto_messages import values
@@ -32,7 +32,7 @@ def shard_message(shard: Shard) -> values.Shard:
     )
 
 
-def completed_books(book: Book) -> CompletedBooks:
+def completed_books(book: Book, samples_recomputed: int) -> CompletedBooks:
     """Return what the ledger holds for done, and the shards that nobody will complete."""
     return CompletedBooks(
         samples_before=book.samples_before,
@@ -40,13 +40,17 @@ def completed_books(book: Book) -> CompletedBooks:
         given_up=tuple(GivenUp(**asdict(entry)) for entry in book.given_up),
         partial=tuple(PartialShard(shard=shard, known=known) for shard, known in book.partial),
         unproven=book.unproven,
+        samples_recomputed=samples_recomputed,
     )
 
 
-def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str) -> LedgerBooks:
+def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str, samples_recomputed: int) -> LedgerBooks:
     """Return the ledger at this instant; ``leased`` are the shards that workers train."""
     leases = [Lease(pod=pod, shard=shard_message(shard)) for pod, shard in leased.items()]
     returned = [Lease(shard=shard_message(shard)) for shard in book.requeued]
+    opened = (*leases, *returned)
+    books = completed_books(book, samples_recomputed)
+    unlisted = sum(lease.shard.length for lease in opened[OPEN_MAX:])  # columns may have any part of them
     return LedgerBooks(
         samples_total=book.samples_total,
         epoch_samples=book.source.samples,
@@ -54,8 +58,8 @@ def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str) -> Ledger
         samples_given_up=book.samples_abandoned,
         samples_waiting=book.samples_waiting,
         epochs=tuple(epochs_of(book, leased)[:EPOCHS_MAX]),
-        open=tuple((*leases, *returned)[:OPEN_MAX]),
-        books=completed_books(book),
+        open=opened[:OPEN_MAX],
+        books=replace(books, unproven=books.unproven + unlisted),
         closed=bounded(closed),
         growing=not book.source.complete,
         partitions=_partitions(book.source),

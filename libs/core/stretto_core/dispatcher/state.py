@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import WORKERS_MAX
 
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
+from stretto_core.dispatcher.recomputing import ENDED_MAX, Ended, EndedSince
 from stretto_core.dispatcher.source import LedgerError
 
 FINISHED_MAX = 1000
@@ -75,9 +76,8 @@ class Worker:
     completed_attempt: int = 0
 
 
-@dataclass(slots=True)
-class Finished:
-    """A completed shard whose progress records can be deleted some time after."""
+class Finished(NamedTuple):
+    """A completed shard whose progress records can be deleted some time after. A tuple, since there may be many."""
 
     id: int
     at_s: float
@@ -107,6 +107,11 @@ class LedgerState:
     exited: dict[str, float] = field(default_factory=dict[str, float])
     """Exit times of the last pods that exited, oldest first."""
     finished: list[Finished] = field(default_factory=list[Finished])
+    ended: EndedSince = field(default_factory=EndedSince)
+    loss: int = 0
+    """Version of the loss whose columns have not come back yet; 0: every column is there. The job cannot complete."""
+    samples_recomputed: int = 0
+    """Samples handed out again for columns that came back from a checkpoint."""
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
     evaluating: Evaluating | None = None
@@ -187,15 +192,50 @@ class LedgerState:
         self.facts_left -= 1
         return True
 
-    def remember_finished(self, shard: Shard, now: float) -> None:
-        """Remember a finished shard of a first attempt.
+    def remember_ended(self, shard: Shard, now: float) -> None:
+        """Remember a shard that ended, while a checkpoint may need it; after that, until its records are deleted."""
+        over = self.ended.add(Ended.of(shard, now))
+        self.allow_to_forget(over, ENDED_MAX if self.ended.needed else FINISHED_MAX)
 
-        An earlier holder of any other may still push, and must fail by the record.
+    def allow_to_forget(self, over: list[Ended], most: int = ENDED_MAX) -> None:
+        """Let the records of these shards go: no column will come back without them. Beyond ``most``, they stay."""
+        self.finished += [Finished(shard.id, shard.at_s) for shard in over if shard.forgettable]
+        if len(self.finished) > most:
+            del self.finished[:-most]
+
+    def distrust_reports(self, book: Book) -> None:
+        """Count nothing of incomplete shards as applied, and lease each to its holder anew: columns were lost.
+
+        The report of a shard that was complete on those columns may come after that of their loss; it is stale then.
         """
-        if shard.attempt == 1:
-            self.finished.append(Finished(shard.id, now))
-            if len(self.finished) > FINISHED_MAX:
-                del self.finished[0]
+        for shard in book.requeued:
+            shard.offset = 0
+        for worker in self.workers.values():
+            if worker.lease is None or worker.lease.held_out:
+                continue
+            worker.lease.offset = 0
+            worker.lease.attempt += 1
+            book.attempt_max = max(book.attempt_max, worker.lease.attempt)
+            worker.request_id, worker.reply = "", None  # it names the lease under the attempt before
+
+    def recompute(self, book: Book) -> tuple[int, int]:
+        """Hand out again whatever ended since the newest complete checkpoint; return how many shards and samples.
+
+        Of a shard that was given up since, nothing counts as done any more: the restored columns may have none of it.
+        """
+        checkpoint = self.ended.checkpoint
+        ended = self.ended.returned_to(checkpoint)
+        shards = [one.shard() for one in ended if one.complete]
+        book.without(shards)
+        for shard in shards:
+            shard.offset = 0
+            shard.recomputed += 1
+        book.requeued[:0] = shards
+        book.void([one.shard() for one in ended if not one.complete])
+        samples = sum(shard.length for shard in shards)
+        self.samples_recomputed += samples
+        self.mark = None
+        return len(shards), samples
 
     def forgettable(self, limit_s: float) -> tuple[int, ...]:
         """Remove and return ids of shards that finished by ``limit_s``: a worker is asked once to delete their records.

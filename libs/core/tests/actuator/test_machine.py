@@ -131,21 +131,22 @@ def test_resize_in_place_then_applied() -> None:
     assert cluster.launched == ["ps-0", "worker-0"]
 
 
-def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
+def test_columns_that_cannot_come_back_alone_bring_everything_back_from_a_checkpoint() -> None:
     cluster = started(plan(workers=2, ps=2))
     cluster.kill("ps-0")
+    cluster.tell(checkpoint_failed("job-columns-1", "the newest checkpoint is damaged"))
     lost = cluster.told(ServersChanged)[-1]
     assert lost.servers == ()
-    assert lost.version == 2
+    assert lost.version == 3
     while cluster.state.layout != "restoring":
         cluster.step()
-    assert cluster.running("ps") == ["ps-2", "ps-3"]
+    assert cluster.running("ps") == ["ps-3", "ps-4"]
     assert cluster.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
-    assert [s.index for s in cluster.told(ServersChanged)[-1].servers] == [2, 3]
+    assert [s.index for s in cluster.told(ServersChanged)[-1].servers] == [3, 4]
     assert cluster.tell(get_servers())[0].version == 0, "nothing may be pulled before the restore"
     cluster.run()
     assert cluster.running("worker") == ["worker-2", "worker-3"]
-    assert cluster.tell(get_servers())[0].version == 3
+    assert cluster.tell(get_servers())[0].version == 4
 
 
 def test_lost_server_without_checkpoint_fails_clearly() -> None:
@@ -247,6 +248,7 @@ events = st.one_of(
     st.tuples(st.just("cool"), st.integers(0, 3)),
     st.tuples(st.just("wait"), st.integers(0, 7)),
     st.tuples(st.just("snapshot"), st.just(0)),
+    st.tuples(st.just("forget"), st.booleans()),
 )
 
 
@@ -257,6 +259,15 @@ def find_no_room(cluster: SimulatedCluster, value: int) -> None:
         cluster.tell(pod_pending(name, "no-room"))
         if value % 2:
             cluster.tell(pod_given_up(name))
+
+
+def change_pace(cluster: SimulatedCluster, kind: str, value: int) -> None:
+    """A server becomes hot, slower or only busier than its peers, or keeps pace again."""
+    if kind == "hot":
+        cluster.now += 61
+        cluster.tell(hot_detected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
+    else:
+        cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
 
 
 @settings(max_examples=150, deadline=None)
@@ -278,11 +289,10 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
                 cluster.step()
         elif kind == "again" and heard:
             cluster.tell(heard[value % len(heard)])
-        elif kind == "hot":
-            cluster.now += 61
-            cluster.tell(hot_detected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
-        elif kind == "cool":
-            cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
+        elif kind in ("hot", "cool"):
+            change_pace(cluster, kind, value)
+        elif kind == "forget":
+            cluster.knows_samples = not value
         elif kind == "wait":
             find_no_room(cluster, value)
         elif kind == "snapshot":

@@ -18,6 +18,7 @@ from checkpoint_builders import (
     servers_changed,
     step_failed,
 )
+from checkpoint_harness import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -32,48 +33,6 @@ from stretto_core.checkpoints import (
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
 from stretto_messages.values import CheckpointRef
-
-POLICY = JobOpened("job", "file:/store/job", every_s=10.0, keep=2, final=True)
-
-
-class Job:
-    """A machine and everything it told."""
-
-    def __init__(self, policy: JobOpened = POLICY) -> None:
-        self.machine = CheckpointMachine()
-        self.now = 100.0
-        self.facts: list[Any] = []
-        self.tell(policy)
-
-    @property
-    def state(self) -> CheckpointState:
-        return self.machine.state
-
-    def tell(self, event: Any) -> list[Any]:
-        facts = [a.fact if hasattr(a, "fact") else a.body for a in self.machine.handle(event, self.now)]
-        self.facts += facts
-        return facts
-
-    def told(self, kind: type) -> list[Any]:
-        return [fact for fact in self.facts if isinstance(fact, kind)]
-
-    def serve(self, version: int = 1, servers: tuple[int, ...] = (0, 1)) -> None:
-        self.tell(servers_changed(version, servers))
-
-    def after(self, seconds: float) -> None:
-        self.now += seconds
-        self.tell(Tick())
-
-    def save(self) -> str:
-        assert self.state.attempt is not None
-        name = self.state.attempt.id
-        self.tell(images_saved(name, "ledger", 500))
-        return name
-
-    def complete(self) -> str:
-        name = self.save()
-        self.tell(images_flushed(name))
-        return name
 
 
 def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:

@@ -93,7 +93,7 @@ class KillPod(Fault):
 
 
 class KillServer(KillPod):
-    """Kill a parameter server: all pods are replaced and the job returns to its last checkpoint."""
+    """Kill a parameter server: its columns come back from the last checkpoint, or everything does."""
 
     role = "ps"
 
@@ -102,15 +102,17 @@ class KillServer(KillPod):
         return await super().inject()
 
     def _replaced(self) -> bool:
-        """Return whether a checkpoint was restored on new servers, or a victim that held no parameters is gone."""
+        """Return whether what the victim owned is back, or a victim that held no parameters is gone."""
         record = self.target.record
         if record.ended:
             return True
         since = record.facts[self._seen :]
         names = [fact.name for fact in since]
-        if "checkpoint-restored" in names:
+        decided = any(fact.name == "recomputation-decided" and fact.data["granted"] for fact in since)
+        if decided or "checkpoint-restored" in names:
             return True
-        lost = any(fact.name == "servers-changed" and not fact.data["servers"] for fact in since)
+        lost = "parameters-lost" in names
+        lost |= any(fact.name == "servers-changed" and not fact.data["servers"] for fact in since)
         gone = [fact for fact in since if fact.name == "pod-exited" and fact.data["reason"] == "killed"]
         enough = record.plan is not None and len(record.running("ps")) >= record.plan["ps"]
         return enough and not lost and bool(gone) and time.time() - gone[-1].time_s > TOLD_S

@@ -20,6 +20,7 @@ from .schedule import KINDS
 Json = dict[str, Any]
 COUNTED = {
     "restores": "checkpoint-restored",
+    "column_restores": "columns-restored",
     "migrations": "migration-finished",
     "checkpoints": "checkpoint-flushed",
     "shards_requeued": "shard-requeued",

@@ -337,6 +337,13 @@ def _parameters(canvas: Canvas) -> None:
             if begun is not None:
                 canvas.span(began_s, fact.time_s, "moved broken", "a migration that ended with its servers")
                 begun = None
+        elif fact.name == "parameters-lost":
+            lost_s = fact.time_s if lost_s is None else lost_s
+        elif fact.name == "columns-restored" and lost_s is not None:
+            title = f"{fact.data['columns']} columns back from {fact.data['checkpoint']['id']} after "
+            title += f"{fact.time_s - lost_s:.1f} s, while all others went on"
+            canvas.span(lost_s, fact.time_s, "back", title)
+            lost_s = None
         elif fact.name == "checkpoint-restored" and lost_s is not None:
             title = f"back to {fact.data['checkpoint']['id']} ({fact.data['checkpoint']['samples']:,} samples) on "
             title += f"{fact.data['ps']} servers after {fact.time_s - lost_s:.1f} s"
