@@ -187,7 +187,7 @@ def measure_start() -> list[Row]:
     median = statistics.median(one[0][0] for one in rounds)
     return [
         row_at_most("server: exec to ready", ready, "s", READY_BAR_S,
-                    f"to the first answered greeting, best of {STARTS}: CPU {cpu:.2f} s; median {median:.2f} s", base[0]),
+                    f"to the first answered greeting; best of {STARTS}, median {median:.2f} s, CPU {cpu:.2f}", base[0]),
         row_at_most("server: a pod, exec to ready", pod[0], "s", None,
                     f"python -m stretto.ps on a real bus, to the first answered ping; CPU {pod[1]:.2f} s", base[0]),
         row_at_most("server: resident when empty", resident, "MiB", EMPTY_BAR_MIB, f"a bare process{note}", base[2]),

@@ -109,11 +109,11 @@ def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
     servers = Servers(OURS)
     servers.start()
     servers.place()
-    key = servers.access["key"]
+    job_key = servers.access["key"]
     workers = [child("work", samples, servers.addresses[0], index, int(pipeline)) for index in range(WORKERS)]
     try:
         for worker in workers:
-            worker.stdin.write(json.dumps(key) + "\n")
+            worker.stdin.write(json.dumps(job_key) + "\n")
             worker.stdin.flush()
         for worker in workers:
             worker.stdout.readline()
@@ -130,7 +130,7 @@ def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
                     training += give(key.data, shards) - 1
         seconds = time.monotonic() - begun
         model = program(samples)
-        access = Access(Key.of(key.encode()))
+        access = Access(Key.of(job_key.encode()))
         parameters = Parameters(model.layout, servers.addresses, worker=WORKERS, access=access)
         return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
     finally:

@@ -1,8 +1,8 @@
 """Live migration: columns change their parameter server while workers go on pushing.
 
-The move runs in the destination's process. The rows of a large bucket are copied while it is trained. Then it is frozen,
-the rows that changed meanwhile are copied again, and it is taken over and released: one bucket at a time. The dense slices
-of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
+The move runs in the destination's process. The rows of a large bucket are copied while it is trained. Then it is
+frozen, the rows that changed meanwhile are copied again, and it is taken over and released: one bucket at a time. The
+dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
 dies, the columns that it had taken over die with it, and the job goes back to its last checkpoint. If the move breaks
 off because a source did not answer, the next move completes it. That move is planned anew from the vectors: columns
 that were taken over are released at their source, and a frozen column is thawed by its owner.
@@ -33,10 +33,10 @@ _OTHERS_FREEZE_S = 10.0
 _SLOW_ASKED = 4
 _SLOW_ANSWER_S = 0.05
 _GROUP_BYTES = 16 << 20
-"""A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before, has
-hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
-Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing is copied before."""
-
+"""A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before,
+has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
+of up to _GROUP_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
+is copied before."""
 _AHEAD_BYTES = 1 << 20
 """Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""
 
