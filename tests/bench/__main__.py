@@ -31,7 +31,8 @@ MODULES = (
     *("backup", "finished", "pods"),
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
-    *("store", "trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
+    *("store", "trainer", "checkpoint", "worker_loss", "memory", "memory_law", "memory_limits", "forecasts"),
+    "stragglers",
     "containers",
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"

@@ -24,6 +24,7 @@ from stretto_messages.base import (
     PodId,
     Rate,
     Record,
+    RowBytes,
     Seconds,
     Text,
 )
@@ -315,6 +316,10 @@ class PsProfile(Record):
     memory_limit_bytes: Bytes
     categories: Count
     """Number of rows in its embedding tables."""
+    row_bytes: RowBytes
+    """Mean over those rows, by the layout."""
+    table_bytes: Bytes
+    """Exact size of rows, entries, indices and dense parameters."""
     buckets: Count
     """Number of embedding buckets that it owns."""
     update_time_s: Seconds

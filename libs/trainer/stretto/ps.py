@@ -215,6 +215,8 @@ class Agent:
                 update_time_s=max(0.0, seconds) / max(1, updates),
                 applied_samples_total=self._applied_samples(),
                 categories=self._control.categories(),
+                row_bytes=self._control.row_bytes(),
+                table_bytes=self._control.memory_bytes(),
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
