@@ -344,7 +344,8 @@ class ParameterServer(Record):
     """Address of a parameter server. ``index`` is the number in its name."""
 
     index: Annotated[int, Ge(0), Le(10**9)]
-    address: Annotated[str, Pattern(r"^[A-Za-z0-9_.:\[\]-]{3,260}$")]
+    address: Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[ -~]{1,254})$")]
+    """``host:port``, or ``unix:/path`` where pods share a machine."""
     leaving: bool = False
 
 
