@@ -21,7 +21,7 @@ from stretto_core.model.types import JobLimits, Prices
 
 MEBIBYTE = 1024**2
 MEMORY_STEP_BYTES = 16 * MEBIBYTE
-"""Memory of a server is given in steps of this size: a third of a server without rows (45 MiB, measured). Taste."""
+"""Memory of a server is given in steps of this size: a fifth of a server without rows (86 MiB, measured). Taste."""
 COST_BINS = 65536
 NORMAL_90 = 1.645  # standard deviations to either side of a 90 % interval
 AXIS_LIMITS = (64, 32, 32, 32)  # values per axis; longer ranges are thinned geometrically
