@@ -32,7 +32,7 @@ MODULES = (
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
     *("plane", "store", "servers", "trainer", "moves", "checkpoint", "worker_loss"),
-    *("memory", "memory_limits", "forecasts", "stragglers"),
+    *("memory", "memory_law", "memory_limits", "forecasts", "stragglers"),
     "containers",
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"

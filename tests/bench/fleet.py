@@ -137,6 +137,8 @@ class Job:
                 update_time_s=0.001,
                 applied_samples_total=pod.steps * self.plan.workers * BATCH_SIZE,
                 categories=100_000,
+                row_bytes=152.6,
+                table_bytes=16_000_000,
                 buckets=max(1, 256 // self.plan.ps),
             )
         return WorkerReported(

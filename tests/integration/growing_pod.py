@@ -1,7 +1,7 @@
 """A pod without TensorFlow whose memory is real: a parameter server that holds the bytes of a given curve in pages.
 
-``CURVE`` names a JSON file: ``peak``, ``used`` and ``rows`` [server][moment], and ``moment`` the file that tells which
-moment it is. The pod is the trainer's own but for what it serves.
+``CURVE`` names a JSON file: ``used``, ``tables`` and ``rows`` [server][moment], ``row_bytes``, and ``moment``, the file
+that tells which moment it is. The pod is the trainer's own but for what it serves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class Growing:
         while not self.pod.leaving.wait(REPORT_S):
             moment = self.moment()
             if ps:
-                self.hold(self.curve["peak"][self.index][moment])
                 self.hold(self.curve["used"][self.index][moment])
             self.pod.bus.report(self.server(moment) if ps else self.worker())
         return 0
@@ -91,6 +90,8 @@ class Growing:
             update_time_s=0.001,
             applied_samples_total=0,
             categories=self.curve["rows"][self.index][moment],
+            row_bytes=self.curve["row_bytes"],
+            table_bytes=self.curve["tables"][self.index][moment],
             buckets=sum(self.own[0]),
             cpu_used_cores=0.1,
             cpu_limit_cores=self.pod.settings.cpu_cores,

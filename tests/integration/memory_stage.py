@@ -54,15 +54,14 @@ def missing() -> str:
 
 @dataclass
 class Growth:
-    """Memory of one job: ``used`` and ``peak`` bytes and ``rows`` of each server [servers, moments]."""
+    """Memory of one job: ``used`` and ``tables`` bytes and ``rows`` of each server [servers, moments]."""
 
     job: str
     used: Floats
-    peak: Floats
+    tables: Floats
     rows: Floats
     limit: int
     row_bytes: float
-    table_slots: int = 0
 
 
 @dataclass
@@ -80,9 +79,9 @@ class Seen:
 class MemoryStage:
     """The services in this process; time runs ``lead_s`` / 30 times as fast as with their defaults."""
 
-    def __init__(self, folder: Path, lead_s: float = 2.5, table_slots: int = 0) -> None:
+    def __init__(self, folder: Path, lead_s: float = 2.5) -> None:
         self.folder = folder
-        self.lead_s, self.table_slots = lead_s, table_slots
+        self.lead_s = lead_s
         self.seen: dict[str, Seen] = {}
         self._running: list[tuple[Runner, asyncio.Task[None]]] = []
 
@@ -100,7 +99,7 @@ class MemoryStage:
         lead_s = self.lead_s
         self._start(Profiler, ProfilerSettings, window_s=WINDOW_S)
         watch = {"lead_s": lead_s, "move_lead_s": 2 * lead_s, "repeat_s": 1.0, "shrink_patience_s": 2 * lead_s}
-        self._start(Oom, OomSettings, table_slots=self.table_slots, **watch)
+        self._start(Oom, OomSettings, **watch)
         cluster = {"cpu_cores": 1000.0, "memory_bytes": 1024 * GIB}
         self._start(Arbiter, ArbiterSettings, shrink_after_s=2 * lead_s, **cluster)
         start = {
@@ -211,15 +210,15 @@ class MemoryStage:
                 {
                     "moment": str(self._moment(growth)),
                     "used": growth.used.astype(int).tolist(),
-                    "peak": growth.peak.astype(int).tolist(),
+                    "tables": growth.tables.astype(int).tolist(),
+                    "row_bytes": growth.row_bytes,
                     "rows": growth.rows.astype(int).tolist(),
                 }
             )
         )
-        dimension = max(1, round((growth.row_bytes - 8) / 8))  # Adagrad: a weight and a slot of 4 bytes each
         spec = {
             "name": growth.job,
-            "model": {"entry": "m:M", "embedding_dim": dimension},
+            "model": {"entry": "m:M"},
             "dataset": {"samples": SAMPLES},
             "checkpoint": {"every_s": None},
             "environment": {"CURVE": str(curve)},

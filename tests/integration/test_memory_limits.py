@@ -16,8 +16,8 @@ ROW_BYTES = 1000.0
 def growth(job: str, gained: np.ndarray, limit_mib: int) -> Growth:
     """One server of 120 MiB and ``gained`` MiB of rows in every window."""
     rows = (np.cumsum(gained) * MIB / ROW_BYTES)[None, :]
-    used = 120 * MIB + ROW_BYTES * rows
-    return Growth(job, used, used, rows, limit_mib * MIB, ROW_BYTES)
+    tables = ROW_BYTES * rows
+    return Growth(job, 120 * MIB + tables, tables, rows, limit_mib * MIB, ROW_BYTES)
 
 
 async def test_memory_is_there_before_it_is_needed_and_a_step_that_nobody_foresees_is_told_as_what_it_is(

@@ -146,9 +146,9 @@ class Installation:
             await self.client.publish(
                 PsReported(
                     job=pod.job, pod=pod.pod, ended_at_s=time.time(), window_s=0.1, updates=2, update_time_s=0.001,
-                    applied_samples_total=1024 * number, categories=1000 * number, buckets=32, cpu_used_cores=0.1,
-                    cpu_limit_cores=0.5, memory_used_bytes=(100 + 5 * number) * MIB,
-                    memory_limit_bytes=pod.memory_bytes,
+                    applied_samples_total=1024 * number, categories=1000 * number, row_bytes=152.6,
+                    table_bytes=160_000 * number, buckets=32, cpu_used_cores=0.1, cpu_limit_cores=0.5,
+                    memory_used_bytes=(100 + 5 * number) * MIB, memory_limit_bytes=pod.memory_bytes,
                 )
             )  # fmt: skip
 

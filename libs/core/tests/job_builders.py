@@ -79,6 +79,8 @@ def profile_measured(
         memory_used_bytes=ps_memory_used_bytes,
         memory_limit_bytes=ps_memory_used_bytes,
         categories=0,
+        row_bytes=152.6,
+        table_bytes=0,
         buckets=1,
         update_time_s=0.0,
     )

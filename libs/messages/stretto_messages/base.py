@@ -66,6 +66,9 @@ Seconds = Annotated[float, Ge(0), Le(10**9)]
 EpochSeconds = Annotated[float, Ge(0), Le(10**11), Doc("seconds since 1970-01-01 UTC")]
 Rate = Annotated[float, Ge(0), Le(10**12), Doc("samples per second")]
 Cores = Annotated[float, Ge(0), Le(100_000)]
+RowBytes = Annotated[
+    float, Ge(0), Le(2**32), Doc("bytes of an embedding row: weights, slots, entry and share of the index")
+]
 Bytes = Annotated[int, Ge(0), Le(2**53 - 1)]  # the largest integer all JSON readers agree on (RFC 8259 section 6)
 Money = Annotated[float, Ge(0), Le(10**12)]
 Fraction = Annotated[float, Ge(0), Le(1)]

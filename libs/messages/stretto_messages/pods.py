@@ -17,6 +17,7 @@ from stretto_messages.base import (
     Name,
     PodId,
     Record,
+    RowBytes,
     Seconds,
     Text,
     example,
@@ -86,6 +87,10 @@ class PsReported(Message):
     """Samples whose dense gradient it has applied so far."""
     categories: Count
     """Rows in its embedding tables."""
+    row_bytes: RowBytes
+    """Mean over those rows; while there is none, over the tables of the layout. 0: no worker has told the layout."""
+    table_bytes: Bytes
+    """Exact size of rows, entries, indices and dense parameters: the pages that they touch."""
     buckets: Annotated[int, Ge(0), Le(1024)]
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
@@ -103,10 +108,12 @@ example(
         update_time_s=0.0032,
         applied_samples_total=10_190_848,
         categories=602_004,
+        row_bytes=152.6,
+        table_bytes=97_517_568,
         buckets=32,
         cpu_used_cores=0.71,
         cpu_limit_cores=1.0,
-        memory_used_bytes=734_003_200,
+        memory_used_bytes=162_529_280,
         memory_limit_bytes=2 * GIB,
     )
 )

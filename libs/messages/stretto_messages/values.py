@@ -24,6 +24,7 @@ from stretto_messages.base import (
     PodId,
     Rate,
     Record,
+    RowBytes,
     Seconds,
     Text,
 )
@@ -315,6 +316,10 @@ class PsProfile(Record):
     memory_limit_bytes: Bytes
     categories: Count
     """Number of rows in its embedding tables."""
+    row_bytes: RowBytes
+    """Mean over those rows, by the layout."""
+    table_bytes: Bytes
+    """Exact size of rows, entries, indices and dense parameters."""
     buckets: Count
     """Number of embedding buckets that it owns."""
     update_time_s: Seconds
@@ -340,6 +345,7 @@ class ParameterServer(Record):
 
     index: Annotated[int, Ge(0), Le(10**9)]
     address: Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
+    """``host:port``, or ``unix:/path`` where pods share a machine."""
     leaving: bool = False
 
 

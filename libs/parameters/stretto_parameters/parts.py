@@ -7,6 +7,8 @@ when a part grows; only its index is built anew. A row's place is found by its k
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,9 @@ FIRST_SLOTS = 1024
 _LOAD_MIN, _LOAD_MAX = 0.60, 0.75
 """A part's index doubles at a load between these, by the part's number: parts grow alike, and all at once would make a
 push wait for all."""
+SLOT_BYTES = 4
+INDEX_BYTES = SLOT_BYTES * math.log(_LOAD_MAX / _LOAD_MIN) / (_LOAD_MAX - _LOAD_MIN) / math.log(2)
+"""A row's share of the index, 8.6 bytes: the mean of slots over rows, as rows grow from one doubling to the next."""
 ROWS_MAX = 2**32 - 2
 ABSENT = np.uint64(2**64 - 1)
 """The place of a key that has no row. A place is part << 32 | row."""
@@ -48,7 +53,7 @@ class Parts:
         self._entries = Arena(count, part_bytes_max, huge_pages)
         self._index = Arena(count, part_bytes_max, huge_pages)
         for part in range(count):
-            self._index.ensure(part, 4 * FIRST_SLOTS)
+            self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
             self.heads[part, MASK] = FIRST_SLOTS - 1
             self._point(part)
 
@@ -85,7 +90,7 @@ class Parts:
 
     def index(self, part: int) -> U32:
         """Return the index of a part: live memory."""
-        return self._index.bytes_of(part)[: 4 * (int(self.heads[part, MASK]) + 1)].view(np.uint32)
+        return self._index.bytes_of(part)[: SLOT_BYTES * (int(self.heads[part, MASK]) + 1)].view(np.uint32)
 
     def raw_rows(self, part: int) -> Bytes:
         """Return the bytes of a part's rows: live memory."""
@@ -111,7 +116,7 @@ class Parts:
         try:
             self._rows.ensure(part, rows * self.form.row_bytes)
             self._entries.ensure(part, rows * ENTRY.itemsize)
-            self._index.ensure(part, 4 * slots)
+            self._index.ensure(part, SLOT_BYTES * slots)
         finally:
             self._point(part)
         self.heads[part, MASK] = slots - 1
@@ -139,7 +144,7 @@ class Parts:
         self.heads[part, MASK] = FIRST_SLOTS - 1
         for arena in (self._rows, self._entries, self._index):
             arena.give_back(part)
-        self._index.ensure(part, 4 * FIRST_SLOTS)
+        self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
         self._point(part)
 
     def _point(self, part: int) -> None:

@@ -18,7 +18,7 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import Layout, RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, SIZE, Parts
+from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 
 F32 = NDArray[np.float32]
@@ -527,8 +527,20 @@ class Store:
         return int(self.sizes().sum())
 
     def memory_bytes(self) -> int:
-        """Return the bytes that rows, indices and dense slices take: pages that were touched."""
+        """Return the bytes that rows, entries, indices and dense slices take: pages that were touched."""
         return sum(table.used_bytes for table in self._tables) + self._dense.used_bytes
+
+    def row_bytes(self) -> float:
+        """Return the mean bytes of a row over the rows owned here, with its entry and its share of the index.
+
+        While there is no row, it is the mean over the tables. 0 without tables.
+        """
+        mine = self._own[: self.layout.buckets] != Own.NOT_MINE
+        rows = np.array([table.sizes[mine].sum() for table in self._tables], np.int64)
+        each = np.array([self.layout.row_bytes(number) for number in range(len(rows))], np.float64)
+        if not len(rows):
+            return 0.0
+        return INDEX_BYTES + float(each @ rows / rows.sum() if rows.any() else each.mean())
 
     def dense_bytes(self) -> int:
         """Return the bytes of the dense slices with their slots, and of the state."""

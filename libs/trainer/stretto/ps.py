@@ -40,7 +40,7 @@ from .engine import Operations, ParameterServer, move
 from .engine.layout import I64
 from .errors import ImageDamaged, LayoutError, StrettoError
 from .exports import Exports
-from .pod import EXIT_OK, Pod, run_pod
+from .pod import EXIT_OK, Pod, resident_bytes, run_pod
 
 log = logging.getLogger("stretto.ps")
 
@@ -213,6 +213,8 @@ class Agent:
                 update_time_s=max(0.0, seconds) / max(1, updates),
                 applied_samples_total=self._applied_samples(),
                 categories=self._control.categories(),
+                row_bytes=self._control.row_bytes(),
+                table_bytes=self._control.memory_bytes(),
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
@@ -292,7 +294,7 @@ class Imports:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
         url = request.checkpoint.url
         try:
-            room_bytes = self._pod.settings.memory_bytes - self._pod.usage.memory_bytes()
+            room_bytes = self._pod.settings.memory_bytes - resident_bytes()
             size = self._exports.size_bytes(url, missing)
         except StrettoError as error:
             return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])

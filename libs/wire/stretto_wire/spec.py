@@ -233,7 +233,8 @@ class ResourceSpec(Spec):
 
     workers: RoleLimits = Field(default=RoleLimits(), description="limits of the workers")
     ps: RoleLimits = Field(
-        default=RoleLimits(count=Range(min=1, max=16)), description="limits of the parameter servers"
+        default=RoleLimits(count=Range(min=1, max=16), memory=MemoryRange(min=128 * 2**20)),
+        description="limits of the parameter servers",
     )
     initial: Annotated[Plan, FromMapping()] | None = Field(
         default=None, description="start with this plan instead of a warm start"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.algorithms import OOM
-from stretto_core.oom import JobOpened, OomMachine, WatchSettings, WatchState, row_bytes
+from stretto_core.oom import JobOpened, OomMachine, WatchSettings, WatchState
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
@@ -36,6 +36,5 @@ class Oom(Service[OomSettings, WatchState, OomMachine]):
         if not isinstance(message, JobSubmitted):
             return message
         spec = message.spec
-        cost = row_bytes(spec.model.embedding_dim, spec.model.optimizer, spec.model.row_weights)
         bounds = spec.resources.ps.memory
-        return JobOpened(spec.samples_total, cost, bounds.min, bounds.max, self.settings.table_slots)
+        return JobOpened(spec.samples_total, bounds.min, bounds.max)

@@ -39,4 +39,3 @@ class OomSettings(Settings):
         le=86400,
         description="time for which a shrink must be right before it is asked for",
     )
-    table_slots: int = Field(256, ge=0, description="initial slots of a bucket's hash table, which doubles; 0: rows")

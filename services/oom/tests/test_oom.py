@@ -43,6 +43,8 @@ def profile(job: str, step: int) -> ProfileMeasured:
         memory_used_bytes=600 * MIB + 13_000 * rows,
         memory_limit_bytes=900 * MIB,
         categories=rows,
+        row_bytes=13_000.0,
+        table_bytes=13_000 * rows,
         buckets=32,
         update_time_s=0.002,
     )
@@ -76,8 +78,7 @@ def progress(job: str, step: int) -> JobProgressed:
 
 
 def spec(job: str) -> JobSpec:
-    model = {"entry": "a:B", "embedding_dim": 1600}
-    return JobSpec.parse({"name": job, "model": model, "dataset": {"samples": 300_000}})
+    return JobSpec.parse({"name": job, "model": {"entry": "a:B"}, "dataset": {"samples": 300_000}})
 
 
 async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     client = await Client.connect(server.url)
     await provision(client.bus)
     stop = asyncio.Event()
-    settings = OomSettings(nats_url=server.url, state_folder=tmp_path / "state", table_slots=0)
+    settings = OomSettings(nats_url=server.url, state_folder=tmp_path / "state")
     task = asyncio.create_task(serve(Oom(settings), stop))
     try:
         await client.publish(JobSubmitted(job="grows", spec=spec("grows")))
@@ -127,11 +128,11 @@ def test_every_input_is_an_event_of_the_watch() -> None:
     assert read - {JobSubmitted} == {*get_args(WatchEvent)} - {memory.JobOpened}
 
 
-def test_a_job_opens_with_its_bounds_and_the_cost_of_a_row() -> None:
-    service = Oom(OomSettings(table_slots=128))
+def test_a_job_opens_with_its_bounds() -> None:
+    service = Oom(OomSettings())
     meta = Meta(seq=1, time_s=1.0, subject="", headers={}, key="a")
     opened = service.to_event(JobSubmitted(job="a", spec=spec("a")), meta)
     bounds = spec("a").resources.ps.memory
-    assert opened == memory.JobOpened(300_000, 8 + 4 * 2 * 1600, bounds.min, bounds.max, 128)
+    assert opened == memory.JobOpened(300_000, bounds.min, bounds.max)
     exited = PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
     assert service.to_event(exited, meta) is exited

@@ -84,8 +84,8 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
         await client.publish(report(number, now))
         ps = PsReported(
             job="j", pod="ps-0", ended_at_s=now, window_s=0.1, updates=2, update_time_s=0.001,
-            applied_samples_total=1024, categories=77, buckets=64, cpu_used_cores=0.1, cpu_limit_cores=1.0,
-            memory_used_bytes=GIB // 4, memory_limit_bytes=GIB,
+            applied_samples_total=1024, categories=77, row_bytes=152.6, table_bytes=2**20, buckets=64,
+            cpu_used_cores=0.1, cpu_limit_cores=1.0, memory_used_bytes=GIB // 4, memory_limit_bytes=GIB,
         )  # fmt: skip
         await client.publish(ps)
         await asyncio.sleep(0.1)

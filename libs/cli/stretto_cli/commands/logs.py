@@ -1,4 +1,4 @@
-"""``stretto logs``: what a pod of this machine wrote, without the notes that TensorFlow prints at every start."""
+"""``stretto logs``: what a pod of this machine wrote, without the notes that TensorFlow prints in workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def logs(
     """Show what a pod wrote. This command reads files, so it knows only pods that ran on this machine. Of a pod that
     failed elsewhere the gateway has the last lines, while the actuator lives: name the job.
 
-    It hides the notes that TensorFlow's C++ code prints at every start, never a warning or an error.
+    It hides the notes that TensorFlow's C++ code prints at a worker's start, never a warning or an error.
     """
     try:
         path = find_log(folder, pod, job)

@@ -42,7 +42,7 @@ def up(
 ) -> None:
     """Start NATS, Redis, the eight services and the gateway, all on loopback, and keep them alive.
 
-    The parameter servers of jobs listen on every interface without authentication: TensorFlow offers nothing else.
+    The parameter servers of jobs listen on no port: on sockets in their pods' folders, for who has the job's key.
 
     Without --detach the command stays in the foreground; Ctrl-C ends everything, pods included.
     """

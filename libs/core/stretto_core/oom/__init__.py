@@ -4,7 +4,7 @@ from stretto_core.oom.growth import Estimate, Growth, GrowthLaw, GrowthPoint, ad
 from stretto_core.oom.line import fit_line
 from stretto_core.oom.machine import OomMachine, WatchEvent
 from stretto_core.oom.state import JobOpened, WatchError, WatchSettings, WatchState
-from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, fit_row_cost, row_bytes
+from stretto_core.oom.usage import RowCost, ServerUsage, UsagePoint, bytes_at, row_cost
 
 __all__ = [
     "Estimate",
@@ -15,6 +15,7 @@ __all__ = [
     "OomMachine",
     "RowCost",
     "ServerUsage",
+    "UsagePoint",
     "WatchError",
     "WatchEvent",
     "WatchSettings",
@@ -23,6 +24,5 @@ __all__ = [
     "bytes_at",
     "fit_growth",
     "fit_line",
-    "fit_row_cost",
-    "row_bytes",
+    "row_cost",
 ]

@@ -26,7 +26,8 @@ MARGIN_MAX = 1.12
 """Largest recommendation over the lower end of the need. Chosen by hand; ``python -m tests.bench --only
 memory`` measures the waste."""
 SAFETY = 1.02
-"""Factor on the upper end of the interval. Taste."""
+"""Factor on the upper end of the interval: an image of a checkpoint that goes to the disk takes the copy of a bucket, a
+64th of the tables."""
 MOVE_MARGIN = 1.1
 """Factor on the expected need while buckets move to other servers. Taste."""
 BURST_LEADS = 2 / 3

@@ -11,13 +11,13 @@ from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import PsForecast
+from stretto_messages.values import PsForecast, PsProfile
 
 from stretto_core.machine import Action, Emit
 from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
 from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
-from stretto_core.oom.usage import ServerUsage, fit_row_cost, remembered
+from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost
 
 AFTER_KILL = 1.5
 """Factor on the limit at which a server was killed, requested because its need was not measured. Taste."""
@@ -123,15 +123,10 @@ class OomMachine:
         layout = {measured.pod: measured.buckets for measured in event.ps}
         # other pods may come and go, or never come: while every bucket is where it was, memory is known
         settled = event.settled or layout == state.layout
-        ended = False
         for measured in event.ps:
             server = state.servers.setdefault(measured.pod, ServerUsage())
             if settled or measured.memory_used_bytes > server.used_bytes:
-                ended |= server.add(
-                    measured.categories, measured.memory_used_bytes, measured.memory_limit_bytes, measured.buckets
-                )
-        if ended and state.cost is not None:
-            state.cost_before = remembered(state.cost)
+                server.add(_usage(measured), measured.memory_limit_bytes, measured.buckets)
         if not settled or not state.samples_done:
             return []
         state.layout = layout
@@ -143,12 +138,9 @@ class OomMachine:
         growth = self.law(state.points)
         if growth is None:
             return []
-        servers = list(state.servers.values())
-        state.cost = fit_row_cost(servers, opened.row_bytes, opened.initial_slots, state.cost_before)
+        cost = row_cost(list(state.servers.values()))
         lead = Lead(self.settings.lead_s, self.settings.move_lead_s)
-        found = forecast(
-            state.servers, growth, state.cost, state.samples_total, state.samples_per_s, lead, opened.max_bytes
-        )
+        found = forecast(state.servers, growth, cost, state.samples_total, state.samples_per_s, lead, opened.max_bytes)
         return self._publish(self._decide(event.job, found, opened, now), now)
 
     def _decide(self, job: str, found: MemoryForecast, opened: JobOpened, now: float) -> OomForecast:
@@ -205,6 +197,10 @@ class OomMachine:
         state.published_at_s, state.published_end_bytes = now, end
         state.published_bytes, state.published_action = wanted, found.action
         return [Emit(found)]
+
+
+def _usage(server: PsProfile) -> UsagePoint:
+    return UsagePoint(server.categories, server.memory_used_bytes, server.table_bytes, server.row_bytes)
 
 
 def _why_grow(found: MemoryForecast, fullest: PsForecast, opened: JobOpened) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 
 from stretto_core.machine import CoreError
 from stretto_core.oom.forecast import SAFETY, Lead, forecast
-from stretto_core.oom.growth import Course, Estimate, Floats, GrowthLaw, GrowthPoint, add_point, fit_growth
+from stretto_core.oom.growth import Z_90, Course, Estimate, GrowthLaw, GrowthPoint, add_point, fit_growth
 from stretto_core.oom.line import fit_line
-from stretto_core.oom.usage import LOAD_MAX, MEASURING_SD, RowCost, ServerUsage
+from stretto_core.oom.usage import RowCost, ServerUsage, UsagePoint
 
 NAME = "ps"
 POINTS_LEAST = 3
@@ -25,9 +25,8 @@ CUSHION = 1.07
 """Factor on the expected memory at the end, recommended where the interval is wide. Chosen
 by hand; ``python -m tests.bench --only forecasts`` measures error and waste."""
 
-RISK = 0.7
-"""Part of the way from the expected memory to the upper end of its interval: about one job in eight ends above it.
-Chosen by hand."""
+MEASURING_SD = 0.01 / Z_90
+"""Relative sd of resident memory, for the interval: 1 % to either side. Chosen by hand."""
 
 MEASURING_LEAST = 0.001
 """Least relative sd of a measurement: no series is exact. Taste."""
@@ -37,15 +36,6 @@ ROW_BYTES, ROW_LOG_SD = 256.0, 1.2
 
 TRIED = np.linspace(-4, 4, 81)
 """Grid of the posterior of a slope, in sd from the least squares."""
-
-TABLES = 64
-"""Hash tables of a server, as many as there are buckets at most. They fill alike, and each is copied as it doubles."""
-
-INITIAL_SLOTS = np.unique((64 * 2 ** (np.arange(32) / 32)).astype(int))
-"""Candidates of a table's initial slots; up to doubling, all that there can be."""
-
-STEPS_CLEAR = 0.25
-"""Steps are believed if they leave at most this part of the sum of squares that a straight line leaves. Taste."""
 
 GRID = 48
 """Points at which a crossing is interpolated."""
@@ -113,17 +103,14 @@ class Forecaster(Protocol):
 def growth(problem: SeriesProblem) -> SeriesForecast:
     """Forecast by sub-linear growth of categories times the cost of one, each with its uncertainty.
 
-    A capacity runs out if it is below the recommendation, or if about one job in eight exceeds it: an error of the
-    forecast must not cost the job. The time is that of the expected course, or, where that just stays below, of a
-    stretched course that leads there.
+    A capacity runs out if it is below the recommendation or the upper end of the interval, which one job in twenty
+    exceeds: an error of the forecast must not cost the job. The time is that of the expected course, or, where that
+    just stays below, of a stretched course that leads there.
     """
-    last = problem.points[-1]
-    grown, server = _seen(problem, fit_growth)
+    last, cost = problem.points[-1], _row_cost(problem.points)
+    grown, server = _seen(problem, fit_growth, cost)
     rate = _samples_per_s(problem.points)
     end = last.samples + problem.samples_left
-    cost = _row_cost(problem.points)
-    # what lies between is not reached: tables double, or not
-    risk = 1.0 if cost.initial_slots else RISK
     found = forecast({NAME: server}, grown, cost, end, rate, Lead(0.0, 0.0), 2**62)
     server_forecast = found.servers[0]
     interval = server_forecast.at_end_interval_bytes
@@ -134,9 +121,7 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
         when: tuple[float | None, float | None] = over.time_s, float(over.samples)
-    elif _grows(server, cost, grown.at(end).high) and problem.capacity_bytes < (
-        most := max(enough, at_end.mean + risk * (at_end.high - at_end.mean))
-    ):
+    elif _grows(server, cost, grown.at(end).high) and problem.capacity_bytes < (most := max(enough, at_end.high)):
         at = server_forecast.oom_at_samples
         if at is None:
             at = _reached(problem, grown, most)
@@ -151,10 +136,10 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
 
     For comparison. It knows no error: the interval is the forecast, and so is the recommendation.
     """
-    grown, server = _seen(problem, fit_line)
-    last = problem.points[-1]
+    last, cost = problem.points[-1], _row_cost(problem.points)
+    grown, server = _seen(problem, fit_line, cost)
     new = grown.at(last.samples + problem.samples_left).mean - grown.categories
-    slope = new / max(problem.samples_left, 1) * _plain_cost(problem.points)[0].bytes
+    slope = new / max(problem.samples_left, 1) * cost.bytes
     at_end = server.used_bytes + slope * problem.samples_left
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
@@ -169,8 +154,7 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
 
 def _grows(server: ServerUsage, cost: RowCost, categories: float) -> bool:
     """Return True if up to ``categories`` take more memory than the error of a measurement."""
-    more = cost.units(categories, TABLES) - cost.units(server.rows, TABLES)
-    return cost.bytes * more > MEASURING_SD * server.used_bytes
+    return cost.bytes * (categories - server.rows) > Z_90 * MEASURING_SD * server.used_bytes
 
 
 def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
@@ -185,12 +169,14 @@ def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
     return float(np.interp(new, [one.mean - grown.categories for one in grown.course(grid.tolist())], grid))
 
 
-def _seen(problem: SeriesProblem, law: GrowthLaw) -> tuple[Course, ServerUsage]:
-    """Return growth and usage since the series last went back to a checkpoint."""
+def _seen(problem: SeriesProblem, law: GrowthLaw, cost: RowCost) -> tuple[Course, ServerUsage]:
+    """Return growth and usage since the series last went back to a checkpoint. ``cost`` tells rows from the rest."""
     points, server = list[GrowthPoint](), ServerUsage()
     for point in problem.points:
         add_point(points, point.samples, point.categories)
-        server.add(point.categories, point.used_bytes, problem.capacity_bytes, TABLES)
+        rows_bytes = int(cost.bytes * point.categories)
+        usage = UsagePoint(point.categories, point.used_bytes, rows_bytes, cost.bytes)
+        server.add(usage, problem.capacity_bytes, buckets=0)
     grown = law(points)
     if grown is None:
         raise SeriesError(f"samples_trained goes back in the last row; give {POINTS_LEAST} rows or more after it")
@@ -198,58 +184,32 @@ def _seen(problem: SeriesProblem, law: GrowthLaw) -> tuple[Course, ServerUsage]:
 
 
 def _row_cost(points: Sequence[SeriesPoint]) -> RowCost:
-    """Estimate bytes per category, or per slot where memory rises in steps, as that of tables that double."""
-    plain, misfit = _plain_cost(points)
-    categories, used = _columns(points)
-    if float(categories[-1]) < 2 * TABLES * INITIAL_SLOTS[0]:
-        return plain
-    full = LOAD_MAX * TABLES * INITIAL_SLOTS[:, None]
-    slots = TABLES * INITIAL_SLOTS[:, None] * 2 ** np.ceil(np.log2(np.maximum(categories / full, 1)))
-    centred, off = slots - slots.mean(1, keepdims=True), used - used.mean()
-    square = (centred**2).sum(1)
-    steps = off @ off - np.where(square > 0, (centred @ off) ** 2 / np.maximum(square, 1.0), 0.0)
-    best = int(steps.argmin())
-    if float(steps[best]) > STEPS_CLEAR * misfit:
-        return plain
-    return _cost(slots[best], used, int(INITIAL_SLOTS[best]))[0]
+    """Return the cost of a row: memory regressed on the rows, with a prior.
 
-
-def _columns(points: Sequence[SeriesPoint]) -> tuple[Floats, Floats]:
-    """Return categories and bytes [n]."""
-    categories, used = zip(*((point.categories, point.used_bytes) for point in points), strict=True)
-    return np.array(categories, dtype=np.float64), np.array(used, dtype=np.float64)
-
-
-def _plain_cost(points: Sequence[SeriesPoint]) -> tuple[RowCost, float]:
-    """Estimate bytes per category, and return the sum of squared residuals."""
-    return _cost(*_columns(points), 0)
-
-
-def _cost(units: Floats, used: Floats, initial_slots: int) -> tuple[RowCost, float]:
-    """Regress memory [n] on units [n] with a prior; return the cost of a unit and the sum of squared residuals.
-
-    The rest of the process takes at least nothing, so a unit costs at most memory over units, whichever row gives the
+    The rest of the process takes at least nothing, so a row costs at most memory over rows, whichever point gives the
     least. The log-normal prior of a row's size counts where the series says little.
     """
-    most = float((used / np.maximum(units, 1.0)).min())
-    centred = units - units.mean()
+    rows = np.array([point.categories for point in points], dtype=np.float64)
+    used = np.array([point.used_bytes for point in points], dtype=np.float64)
+    level_sd_bytes = MEASURING_SD * float(used[-1])
+    most = float((used / np.maximum(rows, 1.0)).min())
+    centred = rows - rows.mean()
     square = float(centred @ centred)
     if square <= 0:
-        return RowCost(min(ROW_BYTES, most), min(ROW_BYTES, most) / 2), math.inf
+        return RowCost(min(ROW_BYTES, most), min(ROW_BYTES, most) / 2, level_sd_bytes)
     slope = float(centred @ used) / square
     left = used - used.mean() - slope * centred
-    misfit, noise = float(left @ left), (MEASURING_LEAST * float(used.mean())) ** 2
-    sd = math.sqrt((misfit / max(1, len(units) - 2) + noise) / square)
+    noise = (MEASURING_LEAST * float(used.mean())) ** 2
+    sd = math.sqrt((float(left @ left) / max(1, len(rows) - 2) + noise) / square)
     tried = slope + sd * TRIED
     inside = (tried > 0) & (tried <= max(most, slope))
     if not inside.any():  # memory falls while categories come
-        return RowCost(0.0, sd, initial_slots), misfit
+        return RowCost(0.0, sd, level_sd_bytes)
     tried, chance = tried[inside], np.exp(-0.5 * TRIED[inside] ** 2)
     chance *= np.exp(-0.5 * (np.log(tried / ROW_BYTES) / ROW_LOG_SD) ** 2)
     chance /= chance.sum()
     mean = float(chance @ tried)
-    spread = math.sqrt(float(chance @ (tried - mean) ** 2))
-    return RowCost(mean, spread, initial_slots), misfit + len(units) * noise
+    return RowCost(mean, math.sqrt(float(chance @ (tried - mean) ** 2)), level_sd_bytes)
 
 
 def _samples_per_s(points: Sequence[SeriesPoint]) -> float:

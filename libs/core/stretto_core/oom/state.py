@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stretto_core.machine import ValueRefused
 from stretto_core.oom.growth import GrowthPoint
-from stretto_core.oom.usage import RowCost, ServerUsage
+from stretto_core.oom.usage import ServerUsage
 
 
 class WatchError(ValueRefused):
@@ -15,15 +15,11 @@ class WatchError(ValueRefused):
 
 @dataclass(frozen=True, slots=True)
 class JobOpened:
-    """A job exists, with its memory bounds per parameter server and the cost of a row by its specification."""
+    """A job exists, with its memory bounds per parameter server."""
 
     samples_total: int
-    row_bytes: float
-    """Key, weights and optimiser slots of one category."""
     min_bytes: int
     max_bytes: int
-    initial_slots: int = 0
-    """Slots of one bucket's hash table at first, which doubles when full; 0 for tables that grow row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +59,6 @@ class WatchState:
     servers: dict[str, ServerUsage] = field(default_factory=dict[str, ServerUsage])
     layout: dict[str, int] = field(default_factory=dict[str, int])
     """Buckets of every server when everything was as planned."""
-    cost: RowCost | None = None
-    cost_before: RowCost | None = None
-    """Bytes per row, as estimated before buckets last moved."""
     samples_total: int = 0
     samples_per_s: float = 0.0
     published_at_s: float = 0.0

@@ -19,13 +19,14 @@ class PlannerSettings:
     """Limits of proposals, and what a measurement must be worth.
 
     ``room`` is the whole cluster: no larger plan is proposed. ``cold_start`` is the first plan of a job without similar
-    past jobs. A plan is judged after ``windows_min`` windows of ``window_s``. A measurement is made only if the job
-    still lasts ``payback_factor`` times as long afterwards, so that there is time to leave a worse plan. ``cpu_step``
-    in cores. Candidates are published again if the log of a throughput has changed by ``republish_change``.
+    past jobs: its server has room for 3 million rows of 16 weights until the memory watch knows more. A plan is judged
+    after ``windows_min`` windows of ``window_s``. A measurement is made only if the job still lasts ``payback_factor``
+    times as long afterwards, so that there is time to leave a worse plan. ``cpu_step`` in cores. Candidates are
+    published again if the log of a throughput has changed by ``republish_change``.
     """
 
     room: Resources
-    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
+    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, GIB // 2))
     windows_min: int = 3
     window_s: float = 5.0
     payback_factor: float = 2.0

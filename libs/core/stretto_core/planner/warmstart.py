@@ -71,7 +71,7 @@ def most_similar(
 
 
 def smoothed_plan(similar: Sequence[SimilarJob], limits: JobLimits, *, cpu_step: float = 0.25) -> Plan | None:
-    """Return the start-up configuration A_{k-1} of Eq. 10, rounded to whole pods, ``cpu_step`` cores and 64 MiB.
+    """Return the start-up configuration A_{k-1} of Eq. 10, rounded to whole pods, ``cpu_step`` cores and 16 MiB.
 
     Memory of a PS is never below the peak of the most similar job. None without similar jobs.
     """

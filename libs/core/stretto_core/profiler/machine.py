@@ -173,6 +173,7 @@ class ProfilerMachine:
             raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
         self._remember(window, report)
         window.categories, window.buckets = report.categories, report.buckets
+        window.row_bytes, window.table_bytes = report.row_bytes, report.table_bytes
         add_ps(window.sums, report)
         return self._close_if_due(report.job, now)
 

@@ -89,6 +89,8 @@ class PodWindow:
     samples_total: int = 0
     reports: int = 0
     categories: int = 0
+    row_bytes: float = 0.0
+    table_bytes: int = 0
     buckets: int = 0
     cpu_limit_cores: float = 0.0
     memory_used_bytes: int = 0

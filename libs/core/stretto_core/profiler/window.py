@@ -55,6 +55,8 @@ def ps_profile(pod: str, window: PodWindow) -> PsProfile:
         memory_used_bytes=window.memory_used_bytes,
         memory_limit_bytes=window.memory_limit_bytes,
         categories=window.categories,
+        row_bytes=window.row_bytes,
+        table_bytes=window.table_bytes,
         buckets=window.buckets,
         update_time_s=sums.busy_s / sums.count if sums.count else 0.0,
     )

@@ -1,9 +1,9 @@
-"""Generated growth of categories, as the forecast has to meet it, and the memory that real tables make of it.
+"""Generated growth of categories, as the forecast has to meet it, and the memory that the parameter store makes of it.
 
 Growth over the samples is a power law (Heaps), a saturation, or the distinct values of a Zipf stream over a finite
 vocabulary, with a linear part; then bursts, a late surge, buckets of uneven size, plateaus, or an end of all growth.
-Memory is proportional to the rows, or that of hash tables that double at 80 % load and hold both copies of one of
-them while they do (DenseHashTable of TensorFlow 2.21, 1.0 to 1.25 times its slots resident).
+Memory is a base, the rows with their entries, and an index that doubles at another load in each bucket
+(libs/parameters; ``python -m tests.bench --only memory_law`` measures the real one).
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ KINDS = (*FAMILIES, "surge-seen")
 """the last: a surge within the first third, which a forecast from there can know"""
 
 BUCKETS = 64
-INITIAL_SLOTS, LOAD_MAX = 256, 0.8
+FIRST_SLOTS, SLOT_BYTES = 1024, 4
+LOADS = 0.60 + 0.15 * np.arange(BUCKETS) / BUCKETS
+"""load at which the index of each bucket doubles"""
+INDEX_BYTES = 8.6
+"""a row's share of the index in the mean"""
+BASE_SD_BYTES = 2e6
+"""error of reading the base"""
 
 Floats = NDArray[np.float64]
 
@@ -29,18 +35,15 @@ Floats = NDArray[np.float64]
 class Curve:
     """One job at T moments: ``samples`` trained [T], ``rows`` of every bucket [T, BUCKETS].
 
-    ``row_bytes`` by the specification; ``resident`` times that is what a row, or slot, takes. ``slots`` 0: tables grow
-    row by row. ``stops`` tells that growth ended before the job; ``changes``, that after the first third it follows
-    another law than before: what it comes to cannot be known there.
+    ``payload_bytes`` of a row are its weights, slots and entry. ``stops`` tells that growth ended before the job;
+    ``changes``, that after the first third it follows another law than before: what it comes to cannot be known there.
     """
 
     family: str
     samples: NDArray[np.int64]
     rows: Floats
     base_bytes: float
-    row_bytes: float
-    resident: float
-    slots: int
+    payload_bytes: float
     noise: Floats
     split: tuple[range, ...]
     stops: bool = False
@@ -50,29 +53,29 @@ class Curve:
     def servers(self) -> int:
         return len(self.split)
 
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row, as a server tells them."""
+        return self.payload_bytes + INDEX_BYTES
+
     @cached_property
     def _bytes(self) -> Floats:
         """Bytes of every bucket [T, BUCKETS]."""
-        return self.resident * self.row_bytes * (table_slots(self.rows, self.slots) if self.slots else self.rows)
+        return bytes_of(self.rows, np.arange(BUCKETS), self.payload_bytes)
+
+    def table_bytes(self, buckets: range) -> Floats:
+        """Exact bytes of a server with these buckets, as it tells them [T]."""
+        return self._bytes[:, buckets].sum(1)
 
     def used_bytes(self, buckets: range, pod: int) -> Floats:
         """Resident memory of a server with these buckets, as it is measured [T]."""
-        return (self.base_bytes + self._bytes[:, buckets].sum(1)) * (1 + 0.003 * self.noise[:, pod % BUCKETS])
-
-    def peak_bytes(self, buckets: range, pod: int) -> Floats:
-        """The most it took since the moment before [T]: of a table that doubled there were two for a while."""
-        used = self.used_bytes(buckets, pod)
-        if not self.slots:
-            return used
-        held = self._bytes[:, buckets]
-        old = np.where(np.diff(held, axis=0, prepend=held[:1]) > 0, np.roll(held, 1, axis=0), 0)
-        return used + old.max(1)
+        return self.base_bytes + self.table_bytes(buckets) + BASE_SD_BYTES * self.noise[:, pod % BUCKETS]
 
 
-def table_slots(rows: Floats, initial: int) -> Floats:
-    """Slots of tables that hold ``rows`` each."""
-    doublings = np.ceil(np.log2(np.maximum(rows, 1) / (LOAD_MAX * initial)))
-    return initial * 2.0 ** np.maximum(doublings, 0)
+def bytes_of(rows: Floats, buckets: NDArray[np.int64], payload_bytes: float) -> Floats:
+    """Bytes of buckets that hold ``rows`` [..., buckets]."""
+    doublings = np.ceil(np.log2(np.maximum(rows, 1) / (LOADS[buckets] * FIRST_SLOTS)))
+    return rows * payload_bytes + SLOT_BYTES * FIRST_SLOTS * 2.0 ** np.maximum(doublings, 0)
 
 
 def split(buckets: int, servers: int) -> list[range]:
@@ -106,17 +109,15 @@ def generate(family: str, seed: int, moments: int = 120) -> Curve:
         changes |= end > 1 / 3
     steps *= rng.gamma(50, 1 / 50, moments)
     categories = np.cumsum(steps) / steps.sum() * 10 ** rng.uniform(5.5, 7.3)
-    servers, slots = int(rng.integers(1, 7)), INITIAL_SLOTS if rng.random() < 0.5 else 0
+    servers = int(rng.integers(1, 7))
     held = _split_unevenly(rng, servers) if family == "skewed" else split(BUCKETS, servers)
     rows = np.cumsum(np.diff(categories, prepend=0)[:, None] * _shares(rng, family, held, moments), axis=0)
     return Curve(
         family,
         samples.astype(np.int64),
         rows,
-        base_bytes=float(rng.uniform(300e6, 700e6)),
-        row_bytes=float(rng.choice([136, 200, 330])),
-        resident=float(rng.uniform(1.0, 1.25)),
-        slots=slots,
+        base_bytes=float(rng.uniform(40e6, 120e6)),
+        payload_bytes=float(rng.choice([84, 144, 212, 788])),
         noise=rng.standard_normal((moments, BUCKETS)),
         split=tuple(held),
         stops=stops,

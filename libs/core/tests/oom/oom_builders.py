@@ -19,7 +19,16 @@ def plan(ps_memory_bytes: int) -> Plan:
     return Plan(2, 2, 1.0, 1.0, GIB, ps_memory_bytes)
 
 
-def server_measured(pod: str, used_bytes: int, limit_bytes: int, rows: int, buckets: int) -> PsProfile:
+def server_measured(
+    pod: str,
+    used_bytes: int,
+    limit_bytes: int,
+    rows: int,
+    buckets: int,
+    row_bytes: float = 152.6,
+    table_bytes: int | None = None,
+) -> PsProfile:
+    """``table_bytes``: as many as ``row_bytes`` give where they are not stated."""
     return PsProfile(
         pod=pod,
         cpu_used_cores=0.5,
@@ -27,6 +36,8 @@ def server_measured(pod: str, used_bytes: int, limit_bytes: int, rows: int, buck
         memory_used_bytes=used_bytes,
         memory_limit_bytes=limit_bytes,
         categories=rows,
+        row_bytes=row_bytes,
+        table_bytes=int(rows * row_bytes) if table_bytes is None else table_bytes,
         buckets=buckets,
         update_time_s=0.002,
     )

@@ -1,12 +1,13 @@
 """Plays a generated curve against the memory watch and the arbiter, with an actuator that takes its time.
 
-Time passes in windows of telemetry. What the arbiter decides is in force ``resize`` windows later; where its decision
-needs more servers, buckets move for ``migration`` windows, in which nothing can be measured or decided.
+Time passes in windows of telemetry. A limit that the arbiter decides is in force ``resize`` windows later, whatever it
+decides meanwhile; where its decision needs more servers, buckets move for ``migration`` windows, in which nothing can
+be measured or decided.
 
-Foreseeable. A perfect watch with the same telemetry knows what rows cost, where tables double, and the past; of the
-future it knows no more than that a server hardly gets, within the reaction time, over ``KNOWABLE_FACTOR`` times the
-most it got in any equal time of the last ``KNOWABLE_WINDOWS`` windows. Memory above what this bound leads to could be
-foreseen by nobody: a step larger than that, within the reaction time, is not a failure of the watch.
+Foreseeable. A perfect watch with the same telemetry knows what rows cost and the past; of the future it knows no more
+than that a server hardly gets, within the reaction time, over ``KNOWABLE_FACTOR`` times the most it got in any equal
+time of the last ``KNOWABLE_WINDOWS`` windows. Memory above what this bound leads to could be foreseen by nobody: a step
+larger than that, within the reaction time, is not a failure of the watch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from curves import BUCKETS, Curve, Floats, split, table_slots
+from curves import BASE_SD_BYTES, BUCKETS, Curve, Floats, bytes_of, split
 from job_builders import plan_applied, plan_proposed
 from oom_builders import limit_changed, measured, progressed, server_measured
 from stretto_core.arbiter import ArbiterMachine
@@ -27,7 +28,7 @@ from stretto_core.oom import JobOpened, OomMachine, WatchSettings
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import Plan, PsProfile, Resources
 
 WINDOW_S = 5.0
 KNOWABLE_FACTOR = 2.0
@@ -87,7 +88,7 @@ class Play:
         self.curve, self.case = curve, case
         self.held = dict(enumerate(curve.split))
         self._remember()
-        first = self.peak[:, : FIRST_WINDOWS + case.resize + 1].max()
+        first = self.used[:, : FIRST_WINDOWS + case.resize + 1].max()
         need = self.need(0)
         share = case.share
         begin = max(first * 1.03, need * -share) if share < 0 else first * 1.03 + (need - first) * share
@@ -95,7 +96,7 @@ class Play:
         most = int(max(self.limit, need * case.max_share)) if math.isfinite(case.max_share) else 2**44
         total = int(curve.samples[-1])
         self.watch = OomMachine(None, settings or WatchSettings())
-        self.watch.handle(JobOpened(total, curve.row_bytes, 2**20, most, curve.slots), 0.0)
+        self.watch.handle(JobOpened(total, 2**20, most), 0.0)
         self.plan = Plan(2, curve.servers, 1.0, 1.0, GIB, self.limit)
         low, high = Plan(1, 1, 1.0, 1.0, GIB, 2**20), Plan(8, 64, 1.0, 1.0, GIB, most)
         self.arbiter = ArbiterMachine(None, ArbiterSettings(Resources(1e6, 2**55)))
@@ -104,11 +105,12 @@ class Play:
         self.arbiter.handle(plan_proposed("job", "initial", self.plan, 1.0, ()), 0.0)
         self.arbiter.handle(plan_applied("job", 1, self.plan, 1.0), 0.0)
         self.pending: tuple[int, PlanDecided] | None = None
+        self.raised: list[tuple[int, int]] = []
+        """moments at which decided limits are in force, with the limits"""
         self.outcome = Outcome(need >= self.limit, foreseeable=True, began_over=self.limit / need - 1)
 
     def _remember(self) -> None:
         self.used = np.array([self.curve.used_bytes(held, pod) for pod, held in self.held.items()])
-        self.peak = np.array([self.curve.peak_bytes(held, pod) for pod, held in self.held.items()])
         self.known = np.array([self._knowable(held) for held in self.held.values()])
 
     def _knowable(self, held: range) -> Floats:
@@ -122,27 +124,25 @@ class Play:
         for moment in range(FIRST_WINDOWS, len(rows) - reaction):
             most = gained[max(0, moment - KNOWABLE_WINDOWS) : moment + 1].max()
             after = per_bucket[moment] * (1 + KNOWABLE_FACTOR * most / max(rows[moment], 1))
-            units = table_slots(after, curve.slots) if curve.slots else after
-            moving = units.max() / 2 if curve.slots else 0.0
-            bytes_then = curve.base_bytes + curve.resident * curve.row_bytes * (units.sum() + moving)
-            bound[moment + reaction] = bytes_then * (1 + 0.003 * 3)
+            bytes_then = curve.base_bytes + bytes_of(after, np.array(held), curve.payload_bytes).sum()
+            bound[moment + reaction] = bytes_then + 3 * BASE_SD_BYTES
         return bound
 
     @property
     def foreseeable(self) -> bool:
         """Return True if a perfect forecast would have covered every moment."""
-        return bool((self.peak <= self.known).all())
+        return bool((self.used <= self.known).all())
 
     def need(self, moment: int) -> float:
         """Return the need of the fullest server from ``moment`` to the end."""
-        return float(self.peak[:, moment:].max())
+        return float(self.used[:, moment:].max())
 
     def run(self) -> Outcome:
         over: list[float] = []
         for moment in range(len(self.curve.samples)):
             now = 1000 + WINDOW_S * moment
             self._apply(moment, now)
-            fullest = self.peak[:, moment]
+            fullest = self.used[:, moment]
             out = self.outcome
             if (fullest >= self.limit).any():
                 out.oom_at = moment
@@ -164,8 +164,7 @@ class Play:
         self.watch.handle(progressed(done, int(curve.samples[-1]), rate), now)
         self._decided(self.arbiter.handle(progressed(done, int(curve.samples[-1]), rate), now), moment)
         servers = tuple(
-            server_measured(f"ps-{pod}", int(used), self.limit, int(curve.rows[moment, held].sum()), len(held))
-            for (pod, held), used in zip(self.held.items(), self.used[:, moment], strict=True)
+            self._server(pod, moment, int(used)) for pod, used in zip(self.held, self.used[:, moment], strict=True)
         )
         out, third = self.outcome, len(curve.samples) // 3
         for action in self.watch.handle(measured(servers, self.pending is None), now):
@@ -178,6 +177,11 @@ class Play:
                 self._judge(said)
             self._decided(self.arbiter.handle(said, now), moment)
 
+    def _server(self, pod: int, moment: int, used: int) -> PsProfile:
+        curve, held = self.curve, self.held[pod]
+        rows, tables = int(curve.rows[moment, held].sum()), int(curve.table_bytes(held)[moment])
+        return server_measured(f"ps-{pod}", used, self.limit, rows, len(held), curve.row_bytes, tables)
+
     def _judge(self, said: OomForecast) -> None:
         largest = int(self.used[:, -1].argmax())
         told, need = said.ps[largest], self.used[largest, -1]
@@ -189,16 +193,18 @@ class Play:
             if isinstance(action.fact, PlanDecided):
                 wider = action.fact.plan.ps > self.plan.ps
                 self.pending = (moment + (self.case.migration if wider else self.case.resize), action.fact)
+                self.raised.append((moment + self.case.resize, action.fact.plan.ps_memory_bytes))
                 self.outcome.decisions += 1
 
     def _apply(self, moment: int, now: float) -> None:
         """Memory of running servers is resized first; buckets that move are where they belong at the end."""
         if self.pending is None:
             return
+        in_force = [limit for due, limit in self.raised if due <= moment]
+        self.raised = [(due, limit) for due, limit in self.raised if due > moment]
+        if in_force and max(in_force) > self.limit:
+            self._resize(max(in_force), now)
         due, decided = self.pending
-        begun = due - (self.case.migration if decided.plan.ps > self.plan.ps else self.case.resize)
-        if moment >= begun + self.case.resize and decided.plan.ps_memory_bytes > self.limit:
-            self._resize(decided.plan.ps_memory_bytes, now)
         if moment < due:
             return
         self.pending = None

@@ -20,8 +20,8 @@ from stretto_core.oom import (
     GrowthPoint,
     JobOpened,
     OomMachine,
-    RowCost,
     ServerUsage,
+    UsagePoint,
     WatchError,
     WatchSettings,
     WatchState,
@@ -29,7 +29,7 @@ from stretto_core.oom import (
     bytes_at,
     fit_growth,
     fit_line,
-    row_bytes,
+    row_cost,
 )
 from stretto_messages.actuator import JobFailed, PodResized
 from stretto_messages.base import example_of
@@ -64,20 +64,19 @@ def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     gains=st.lists(st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 1.0]), min_size=50, max_size=80),
     share=st.floats(0.02, 0.9),
     resize=st.integers(1, 3),
-    slots=st.sampled_from([0, 256]),
     servers=st.integers(1, 5),
     scale=st.floats(1e3, 1e5),
 )
 @settings(max_examples=25, deadline=None)
 @pytest.mark.proof
 def test_whatever_grows_foreseeably_does_not_run_out(
-    gains: list[float], share: float, resize: int, slots: int, servers: int, scale: float
+    gains: list[float], share: float, resize: int, servers: int, scale: float
 ) -> None:
     """No law at all: windows in which nothing comes, or anything. An OOM is left to what nobody could foresee."""
     rows = np.cumsum(np.array([1.0, *gains]))[:, None] * np.full(BUCKETS, scale / BUCKETS)
     samples = 10_000 * np.arange(1, len(rows) + 1)
     noise = np.zeros((len(rows), BUCKETS))
-    curve = Curve("any", samples, rows, 5e8, 200.0, 1.1, slots, noise, tuple(split(BUCKETS, servers)))
+    curve = Curve("any", samples, rows, 5e7, 200.0, noise, tuple(split(BUCKETS, servers)))
     outcome = play(curve, Case(share, resize))
     assert not outcome.oom_foreseeable
 
@@ -139,12 +138,12 @@ def test_the_watch_asks_for_what_its_law_foresees() -> None:
     asked = {}
     for name in OOM.names():
         watch = OomMachine(law=OOM.named(name))
-        watch.handle(JobOpened(600_000, 1000.0, 1, 2**40), 0.0)
+        watch.handle(JobOpened(600_000, 1, 2**40), 0.0)
         told = list[OomForecast]()
         for n in range(1, 201):
             rows = round(1e4 * n**0.5)
             watch.handle(progressed(1000 * n, 600_000, 1000.0), float(n))
-            seen = measured((server_measured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64),))
+            seen = measured((server_measured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64, 1000.0),))
             told += [action.fact for action in watch.handle(seen, float(n)) if isinstance(action, Emit)]
         asked[name] = told[-1].ps[0].at_end_bytes
     assert asked["growth"] == pytest.approx(10**8 + 1000 * 1e4 * 600**0.5, rel=0.05)
@@ -161,33 +160,22 @@ def test_history_is_bounded_and_follows_a_restore() -> None:
     assert all(first.samples < second.samples for first, second in pairwise(points))
 
 
-def test_tables_double_where_a_hash_table_would() -> None:
-    cost = RowCost(144.0, 1.0, initial_slots=256)
-    assert cost.units(64 * 100, 64) == 64 * 256
-    assert cost.units(64 * 300, 64) == 64 * 512
-    assert cost.units(64 * 0.8 * 512, 64) == pytest.approx(64 * 768, rel=0.02)  # half have doubled
-    rng = np.random.default_rng(0)
-    for rows in (500, 3300, 26_214, 100_000):
-        held = rng.poisson(rows, 64)
-        truth = sum(256 * 2 ** max(0, int(np.ceil(np.log2(h / 0.8 / 256)))) for h in held)
-        assert cost.units(64 * rows, 64) == pytest.approx(truth, rel=0.08)
-
-
 class Watch:
     """A memory watch with a clock."""
 
-    def __init__(self, row_bytes: float = 144.0, slots: int = 0, total: int = 1_000_000, most: int = 2**40) -> None:
+    def __init__(self, row_bytes: float = 144.0, total: int = 1_000_000, most: int = 2**40) -> None:
         self.machine = OomMachine(None, WatchSettings(lead_s=10, shrink_patience_s=20))
         self.now = 1000.0
-        self.machine.handle(JobOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
-        self.total = total
+        self.machine.handle(JobOpened(total, 64 * MIB, most), self.now)
+        self.row_bytes, self.total = row_bytes, total
 
     def measure(
         self, samples: int, used: list[int], limit: int, rows: list[int], buckets: int = 32, settled: bool = True
     ) -> OomForecast | None:
         self.now += 5
         servers = tuple(
-            server_measured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
+            server_measured(f"ps-{i}", u, limit, r, buckets, self.row_bytes)
+            for i, (u, r) in enumerate(zip(used, rows, strict=True))
         )
         self.machine.handle(progressed(samples, self.total, 1000.0), self.now)
         return said(self.machine.handle(measured(servers, settled), self.now))
@@ -221,20 +209,6 @@ def test_time_and_samples_to_oom() -> None:
     assert "reaches its limit of 0.88 GiB" in next(f for f in told if f.action == "grow").reason
 
 
-def test_the_next_doubling_is_foreseen_while_memory_is_flat() -> None:
-    """Between doublings memory stands still: a straight line through it sees nothing coming."""
-    watch, buckets, slots = Watch(row_bytes=4000.0, slots=256, total=300_000), 32, 256
-    cost = RowCost(4000.0, 0.0, slots)
-    forecast = None
-    for k in range(1, 15):
-        rows = 32 * 14 * k  # up to 196 of the 204 rows a bucket holds before it doubles
-        used = int(600 * MIB + 4000 * cost.units(rows, buckets))
-        forecast = watch.measure(10_000 * k, [used] * 2, 640 * MIB, [rows] * 2, buckets) or forecast
-    assert forecast is not None
-    assert forecast.action == "grow"
-    assert forecast.recommended_ps_memory_bytes >= 600 * MIB + 4000 * 32 * 512
-
-
 def test_it_speaks_when_there_is_news_only() -> None:
     told = grow_linearly(Watch(), 4096 * MIB, steps=40)
     assert 3 <= len(told) <= 10  # 200 s: the first words, then one in 30 s
@@ -251,42 +225,42 @@ def test_a_worker_that_does_not_come_leaves_memory_watched() -> None:
     assert any(forecast.action == "grow" for forecast in told[4:] if forecast)
 
 
-def test_what_rows_cost_is_not_forgotten_when_buckets_move() -> None:
-    """New servers have no history of their own: by the specification alone they would get a fifth too little."""
-    watch = Watch(row_bytes=14_400.0, total=400_000)
-    for k in range(1, 21):
-        watch.measure(10_000 * k, [600 * MIB + 18_000 * 2000 * k] * 2, 4096 * MIB, [2000 * k] * 2)
-    for k in range(21, 23):
-        rows = [1000 * k] * 4
-        watch.measure(10_000 * k, [600 * MIB + 18_000 * r for r in rows], 4096 * MIB, rows, 16)
-    cost = watch.machine.state.cost
-    assert cost is not None
-    assert cost.bytes == pytest.approx(18_000, rel=0.03)
+def test_resident_memory_is_the_base_and_what_the_tables_tell() -> None:
+    """One reading with an image in memory does not move the level, and the rows to come cost what is told of a row."""
+    server = ServerUsage()
+    for rows, base in ((10_000, 45 * MIB), (20_000, 45 * MIB), (30_000, 300 * MIB)):
+        server.add(UsagePoint(rows, base + 150 * rows, 150 * rows, 152.0), 2**40, 64)
+    after = bytes_at(server, Estimate(10**6, 10**6, 10**6), row_cost([server]))
+    assert after.mean == 45 * MIB + 150 * 30_000 + 152 * 10**6
+    assert after.low < after.mean < after.high
 
 
-def test_a_doubling_holds_one_table_twice() -> None:
-    """A server of few, large tables was killed while it copied the last of them, with every byte it kept foreseen."""
-    cost, server = RowCost(MIB, 0.0, 256), ServerUsage()
-    for rows in (2 * 150, 2 * 160, 2 * 170):
-        server.add(rows, int(100 * MIB + MIB * cost.units(rows, 2)), 2**40, 2)
-    after = bytes_at(server, Estimate(300.0, 300.0, 300.0), cost)
-    assert after.mean == pytest.approx(MIB * (100 + 2 * 512), rel=0.01)
-    assert after.high >= MIB * (100 + 2 * 512 + 256)
+def test_what_is_known_of_a_servers_memory_is_narrow_where_its_base_stands_still() -> None:
+    """Nothing but the base, the pages ahead and the index is left to chance."""
+    server = ServerUsage()
+    for rows in (10_000, 20_000, 30_000):
+        server.add(UsagePoint(rows, 45 * MIB + 150 * rows, 150 * rows, 152.0), 2**40, 64)
+    after = bytes_at(server, Estimate(10**6, 10**6, 10**6), row_cost([server]))
+    assert 0.01 < after.high / after.mean - 1 < 0.02
+    assert after.high - after.mean == pytest.approx(after.mean - after.low)
 
 
-def test_a_certain_end_is_asked_for_though_the_moment_of_the_next_doubling_is_not() -> None:
-    """A watch that stopped at the first uncertain moment asked for part of a doubling, and again, and too late."""
-    cost, told = RowCost(40_000.0, 0.0, 256), []
-    watch = Watch(row_bytes=40_000.0, slots=256, total=400_000)
-    rng, rows = np.random.default_rng(1), 0.0
-    for k in range(1, 25):
-        rows += 32 * 15 * rng.uniform(0.6, 1.4)  # about 600 a table at the end; they double at 204 and at 409
-        used = int(600 * MIB + 40_000 * cost.units(rows, 32))
-        told.append(watch.measure(10_000 * k, [used] * 2, 1300 * MIB, [int(rows)] * 2))
-    end = 600 * MIB + 40_000 * 32 * 1024
-    first = next(forecast for forecast in told if forecast and forecast.action == "grow")
-    assert first.samples_done < 220_000, "the doubling comes at about 270,000"
-    assert first.recommended_ps_memory_bytes == pytest.approx(end, rel=0.08)
+def test_new_rows_of_a_wider_table_cost_more_than_the_rows_that_are_there() -> None:
+    """10,000 rows of 100 bytes, then as many of 300 as come: a mean over all rows would foretell too little."""
+    server = ServerUsage()
+    for wide in (0, 5_000, 10_000, 20_000):
+        rows, payload = 10_000 + wide, 10_000 * 100 + wide * 300
+        server.add(UsagePoint(rows, 45 * MIB + payload, payload, payload / rows), 2**40, 64)
+    cost = row_cost([server])
+    assert cost.bytes == pytest.approx(300, rel=0.1)
+    assert cost.bytes + 1.645 * cost.sd > 300
+
+
+def test_a_server_without_rows_is_told_what_its_rows_will_cost() -> None:
+    server = ServerUsage()
+    server.add(UsagePoint(0, 45 * MIB, 0, 92.6), 2**40, 64)
+    assert row_cost([server]).bytes == 92.6
+    assert row_cost([ServerUsage()]).bytes == 0
 
 
 def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
@@ -363,7 +337,7 @@ def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
     document = adapter.dump_json(watch.machine.state)
     assert len(document) < 20_000
     other = OomMachine(adapter.validate_json(document), watch.machine.settings)
-    event = measured((server_measured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
+    event = measured((server_measured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32, 1440.0),))
     assert other.handle(event, 1100.0) == watch.machine.handle(event, 1100.0)
     resized = PodResized(job="job", pod="ps-0", cpu_cores=1.0, memory_bytes=700 * MIB)
     other.handle(resized, 1101.0)
@@ -378,10 +352,3 @@ def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(WatchError, match=r"shrink_gain is 1\.5; give a fraction"):
         WatchSettings(shrink_gain=1.5)
-
-
-def test_a_row_costs_its_key_its_weights_and_the_optimisers_slots() -> None:
-    assert row_bytes(16, "adagrad") == 8 + 4 * 2 * 16
-    assert row_bytes(16, "adam") == 8 + 4 * (3 * 16 + 1)
-    assert row_bytes(16, "rowwise-adagrad") == 8 + 4 * (16 + 1)
-    assert row_bytes(15, "sgd", "bfloat16") == 8 + 2 * 16

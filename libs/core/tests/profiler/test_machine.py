@@ -119,6 +119,8 @@ class Job:
             update_time_s=self.update_time_s[pod],
             applied_samples_total=10,
             categories=5000,
+            row_bytes=152.6,
+            table_bytes=5000 * 160,
             buckets=self.buckets[pod],
             cpu_used_cores=self.cpu[pod],
             cpu_limit_cores=1.0,

@@ -45,8 +45,8 @@ from stretto_sim.cluster import policies
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
 from stretto_sim.cluster.trace import Settings, TraceJob
 
-ROW_BYTES = 136
-"""bytes of a category: its key, 16 weights and as many slots of Adagrad"""
+ROW_BYTES = 152.6
+"""bytes of a category as a server tells them: 16 weights, as many slots of Adagrad, its entry and share of the index"""
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """plan of a job without any similar one before it"""
 NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
@@ -144,7 +144,7 @@ class Services:
             OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
-        machines.watch.handle(oom.JobOpened(job.samples, float(ROW_BYTES), low, high), now)
+        machines.watch.handle(oom.JobOpened(job.samples, low, high), now)
         self.facts.append(JobOpened(name, profile))
 
     def _applied(self, event: policies.Applied, now: float) -> None:
@@ -337,7 +337,9 @@ def _measured(name: str, job: TraceJob, event: policies.Window) -> ProfileMeasur
             cpu_limit_cores=each.cores,
             memory_used_bytes=each.used_bytes,
             memory_limit_bytes=each.limit_bytes,
-            categories=max(each.used_bytes - job.server_base_bytes, 0) // ROW_BYTES,
+            categories=int(max(each.used_bytes - job.server_base_bytes, 0) / ROW_BYTES),
+            row_bytes=ROW_BYTES,
+            table_bytes=max(each.used_bytes - job.server_base_bytes, 0),
             buckets=BUCKETS // len(event.servers),
             update_time_s=each.update_s,
         )

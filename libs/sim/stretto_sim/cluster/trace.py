@@ -53,7 +53,7 @@ class TraceJob:
     per_worker_s: float = 0.0
     embedding_bytes: int = 0
     growth: float = 0.7
-    server_base_bytes: int = GIB // 2
+    server_base_bytes: int = GIB // 16
     worker_bytes: int = GIB // 2
     metadata: dict[str, str | float | int | bool] = field(default_factory=dict[str, str | float | int | bool])
 

@@ -146,8 +146,12 @@ class Operations:
         return self._store.categories()
 
     def memory_bytes(self) -> int:
-        """Return the bytes that rows, indices and dense slices take: pages that were touched."""
+        """Return the bytes that rows, entries, indices and dense slices take: pages that were touched."""
         return self._store.memory_bytes()
+
+    def row_bytes(self) -> float:
+        """Return the mean bytes of a row, with its entry and its share of the index."""
+        return self._store.row_bytes()
 
     def image_bytes(self) -> int:
         """Return the bytes of the rows and slices owned here, as an image has them."""
