@@ -34,6 +34,7 @@ OTHER_VARIABLES = {
     "STRETTO_SILENT": "the service that tests and benches of the runtime count with",
     "STRETTO_TEST_KUBECONFIG": "tests with a real cluster",
     "STRETTO_PLANE_KEY": "pods: the key of their job for the plane",
+    "STRETTO_POD_FOLDER": "pods: their own folder",
 }
 """Variables that are neither a service's setting nor the command's, with their reader."""
 RIDDLES = {"What", "Who", "Of", "As", "Whether"}
