@@ -16,7 +16,8 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import numpy as np
 import tensorflow as tf
-from stretto.model import Program
+from stretto.model import Options
+from stretto.program import make_program
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
 
@@ -28,8 +29,8 @@ class Coordinator:
         )
         self.strategy = tf.distribute.ParameterServerStrategy(resolver)
         # only now: variables made before the strategy connects are lost
-        self.program = Program(PooledWideDeep())
-        self.optimizer, self.dimension = self.program.layout.optimizer, self.program.layout.dimension
+        self.program = make_program(PooledWideDeep(), Options())
+        self.optimizer, self.dimension = self.program.layout.optimizer, self.program.layout.tables[0].dimension
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         task = self.program.task
         ids, categories = task.dense_ids()
