@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stretto_parameters import Layout, Own, Push, Store, Table, checksums, clipping
-from stretto_parameters.layout import RowFormat
+from stretto_parameters import Layout, Own, Push, Store, Table, clipping
 from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop
-from stretto_parameters.reference import initial_weights
 from stretto_parameters.schedules import Cosine, Exponential, Warmup
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Elastic parameter-server training on TensorFlow: the package that a training script imports.
+"""Elastic parameter-server training of Keras and PyTorch models: the package that a training script imports.
 
 A user writes an object with ``build()``, ``read(start, length)`` and, where the default does not fit, ``keys(batch)``;
-see the README. Importing this package does not import TensorFlow; the names that need it do, at their first use.
+see the README. Importing this package imports neither framework; what trains a model does.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from clicks import readme_code, write_clicks
 from criteo_file import write_criteo
 from stretto.errors import DataError, ModelRefused
 from stretto.readers.synthetic import Synthetic
@@ -106,30 +105,12 @@ def test_an_example_reads_a_file_of_criteo_format(tmp_path: Path):
 
 
 def test_the_example_of_the_readme_works(tmp_path: Path):
-    code = (Path(__file__).parents[1] / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    code = readme_code("import keras, numpy as np, stretto\nfrom")
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)
-    rng = np.random.default_rng(3)
-    user, age = rng.integers(0, 40, 6000), rng.uniform(20, 60, 6000)
-    table = {
-        "clicked": ((user % 3 == 0) ^ (rng.uniform(size=6000) < 0.1)).astype(np.int64),
-        "age": age,
-        "price": rng.uniform(1, 9, 6000),
-        "user": user,
-        "item": [f"item {i}" for i in rng.integers(0, 100, 6000)],
-        "city": rng.integers(0, 5, 6000),
-    }
-    pq.write_table(pa.table(table), tmp_path / "clicks.parquet")
-    arguments = {"data": str(tmp_path / "clicks.parquet")}
-    trained = train_locally(
-        names["Clicks"],
-        5000,
-        arguments=arguments,
-        batch_size=50,
-        optimizer="adam",
-        learning_rate=0.02,
-        evaluate_samples=1000,
-    )
+    arguments = {"data": write_clicks(tmp_path)}
+    options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.02, "evaluate_samples": 1000}
+    trained = train_locally(names["Clicks"], 5000, arguments=arguments, batch_size=50, **options)
     assert trained.quality is not None
     assert trained.quality.auc > 0.75
 

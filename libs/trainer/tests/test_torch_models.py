@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clicks import readme_code, write_clicks
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +135,17 @@ def test_the_demonstrations_model_learns() -> None:
     assert np.array_equal(trained.program.initial_dense(), np.concatenate([
         parameter.detach().reshape(-1) for parameter in trained.model().parameters()
     ]))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["Clicks", "TwoTables"])
+def test_the_examples_of_the_readme_work(tmp_path: Path, name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(readme_code("import stretto, torch", "class TwoTables"), "README.md", "exec"), names)
+    arguments = {"data": write_clicks(tmp_path)}
+    options: dict[str, Any] = {"learning_rate": 0.02, "evaluate_samples": 1000, "batch_size": 50}
+    trained = train_locally(names[name], 5000, arguments=arguments, **options)
+    assert trained.quality is not None
+    assert trained.quality.auc > 0.75
 
 
 class Reassigning(nn.Module):

@@ -1,0 +1,48 @@
+"""An elastic job whose workers run PyTorch: pods as the product starts them, and exact books after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto_messages.pods import EvaluateModel
+from trainer_harness import Cluster, spec_of, wait_for
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-trainer[torch]")
+
+SAMPLES = 60_000
+
+
+@pytest.mark.parametrize("options", [{}, {"row_weights": "bfloat16", "transfer": "bfloat16"}], ids=["float32", "bf16"])
+def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Two servers; one worker is killed within a shard, two others join. No worker has TensorFlow in its memory."""
+    model = {"entry": "stretto.examples.wide_deep_torch:WideDeep", "learning_rate": 0.1, **options}
+    cluster = Cluster(tmp_path, spec_of(SAMPLES, model=model))
+    cluster.start()
+    try:
+        cluster.start_ps(0, 1)
+        cluster.launch("worker-0")
+        wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
+        cluster.launch("worker-1")
+        cluster.kill("worker-0")
+        assert cluster.todo[0].attempt == 2
+        cluster.launch("worker-2")
+        for worker in ("worker-1", "worker-2"):
+            cluster.ready(worker)
+            maps = Path(f"/proc/{cluster.processes[worker].pid}/maps").read_text()
+            assert "libtorch" in maps
+            assert "tensorflow" not in maps
+        wait_for(cluster.finished, 120, "every shard")
+        books = cluster.books(0, 1)
+        assert [book.applied_samples for book in books] == [SAMPLES, SAMPLES]
+        request = EvaluateModel(job="tiny", samples=5000)
+        found = wait_for(lambda: (lambda r: r if r.state != "running" else None)(cluster.ask("worker-2", request)), 60)
+        assert found.state == "done", found.detail
+        assert found.evaluation.auc > 0.6
+        assert cluster.books(0, 1) == books, "an evaluation changes no parameter"
+        assert [cluster.terminate(worker) for worker in ("worker-1", "worker-2")] == [0, 0]
+    finally:
+        cluster.stop()
