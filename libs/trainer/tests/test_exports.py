@@ -9,26 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stretto import exports
-from stretto.engine import Exported, Layout
+from stretto.engine import Exported, one_table
 from stretto.engine.checkpoint import VERSION, _Blocks
-from stretto.engine.layout import BlockChecksum
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
 from stretto.images import ImageWriter, Part, verified
+from stretto_parameters.checksums import PIECE_BYTES
 from trainer_harness import wait_for
-
-pytestmark = pytest.mark.slow  # imports TensorFlow
 
 BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
-def export(control, append):
+def export(control, image):
     """Stand in for the engine's export_image: two blocks, no server."""
-    blocks = _Blocks(append)
+    blocks = _Blocks(image)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
-    layout = Layout(dimension=4, dense_size=3).to_dict()
-    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": blocks.offset}
+    layout = one_table(4, 3).to_dict()
+    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": image.offset}
     return Exported(fields | {"blocks": blocks.entries}, 0.25)
 
 
@@ -112,7 +110,7 @@ def test_no_room_anywhere_is_told(made, tmp_path):
 def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     file = io.BytesIO()
     writer = ImageWriter(file)
-    size, digest = writer.finish(export(None, writer.append).manifest)
+    size, digest = writer.finish(export(None, writer).manifest)
     whole = file.getvalue()
     part = Part("ps-0", "c1.ps-0.image", "", size, digest)
     path = tmp_path / "image"
@@ -120,7 +118,7 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     def stored(data: bytes) -> bytes:
         path.write_bytes(data)
         with open(path, "rb") as file:
-            return b"".join(verified(part, file, BlockChecksum.PIECE_BYTES))
+            return b"".join(verified(part, file, PIECE_BYTES))
 
     assert stored(whole) == whole
     places = ((4, "description"), (size - 30, "description"), (64 + 300_000, "bucket0"), (64 + 320_010, "bucket1"))
