@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import json
 import logging
 import mmap
-import os
-import stat
 import tempfile
 import threading
 from collections.abc import Iterable
@@ -27,14 +24,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import fsspec
-import numpy as np
 import redis
-from numpy.typing import NDArray
-from stretto_parameters.arena import POPULATE_WRITE
 
 from .engine import Exported, Operations, export_image, image_bytes, load_image
 from .errors import CheckpointError
 from .images import ImageWriter, Part, ReadRange, open_image, verified
+from .reserved import Mappings, hold_whole, open_reserved
 
 log = logging.getLogger("stretto.exports")
 
@@ -67,6 +62,7 @@ class Exports:
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
+        self._mappings = Mappings()
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -109,8 +105,8 @@ class Exports:
         for path in (Path(memory), None) if memory else (None,):
             try:
                 with contextlib.ExitStack() as undo:
-                    file = undo.enter_context(_reserved(path) if path else self._on_disk())
-                    writer = ImageWriter(file, memory=_mapped(file)) if path else ImageWriter(file)
+                    file = undo.enter_context(open_reserved(path) if path else self._on_disk())
+                    writer = ImageWriter(file, memory=self._mappings.of(file)) if path else ImageWriter(file)
                     image = export_image(self._control, writer)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
@@ -173,11 +169,20 @@ class Exports:
             return "unknown", "", f"{self._pod} has no export of that name"
         return export.stage, export.part.to_json() if export.stage == "stored" else "", export.detail
 
+    def tidy(self) -> None:
+        """Let go of shared memory that the service has freed; called now and then."""
+        if self._lock.acquire(blocking=False):  # else an image is being written
+            try:
+                self._mappings.tidy()
+            finally:
+                self._lock.release()
+
     def close(self) -> None:
         """Free the shared memory of stored images: this server leaves, and the service that reserved it may be gone."""
         for export in self._exports.values():
             if export.stage == "stored":
                 _free(export.memory)
+        self._mappings.close()
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -213,47 +218,6 @@ def _free(path: Path | None) -> None:
     if path is not None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def _reserved(path: Path) -> BinaryIO:
-    """Open a file that was reserved for this server. A hole in it would be charged to this process."""
-    opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "not a regular file of this user")
-        _whole_and_held(opened, path)
-    except OSError:
-        os.close(opened)
-        raise
-    return open(opened, "r+b")
-
-
-def _mapped(file: BinaryIO) -> NDArray[np.uint8]:
-    """Map a reserved file, and its pages at once: one by one, at the first touch, they would cost more than the copy."""
-    memory = mmap.mmap(file.fileno(), 0)
-    with contextlib.suppress(OSError):  # an older kernel maps each page at its first touch
-        memory.madvise(POPULATE_WRITE)
-    return np.frombuffer(memory, np.uint8)
-
-
-def _whole_and_held(opened: int, path: str | Path) -> None:
-    """Lock the open file, so that it is not used for another image, however long this process may be frozen.
-
-    The checkpoints service renames an image that is not needed any more, and reuses its memory if no process holds the
-    lock. Raises FileNotFoundError if it did so before, and OSError if the file has holes.
-    """
-    try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FileNotFoundError(errno.ENOENT, "it is just being given back") from None
-    status = os.fstat(opened)
-    if os.stat(path, follow_symlinks=False).st_ino != status.st_ino:
-        raise FileNotFoundError(errno.ENOENT, "it has been given back")
-    if (
-        status.st_blocks * 512 < status.st_size
-    ):  # writing to a hole takes memory; if none is left, the process is killed
-        raise OSError(errno.EINVAL, "it has holes, so it is not the file that was reserved or written")
 
 
 def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
@@ -320,7 +284,7 @@ def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:
         with contextlib.ExitStack() as undo:
             file = undo.enter_context(open(path, "rb"))
             try:
-                _whole_and_held(file.fileno(), path)
+                hold_whole(file.fileno(), path)
             except OSError as error:
                 if error.errno == errno.EINVAL:
                     raise CheckpointError(str(error.strerror)) from error

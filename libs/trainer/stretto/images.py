@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
-
 from stretto_parameters.checksums import BlockChecksum, of_block
 
 from .engine.checkpoint import Blocks, Bytes, PsImage
@@ -211,10 +210,10 @@ class _Blocks(Blocks):
         return array
 
     def copied(self, name: str, copy: Callable[[Bytes], tuple[int, Any]]) -> Any:
-        """Read a block by ``copy``, which gives the checksum of what it read, from the first source that has it whole.
+        """Read a block by ``copy``, which returns its checksum and a result, from the first source that has it whole.
 
-        Return the second value of ``copy``: an array of bytes gets the block's type and shape. A copy of a damaged block
-        is followed by that of another source. Raises CheckpointError.
+        Return the second value of ``copy``: an array of bytes gets the block's type and shape. After a damaged copy the
+        next source is read. Raises CheckpointError.
         """
         entry = self._entries[name]
 

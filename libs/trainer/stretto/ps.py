@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
@@ -218,12 +219,13 @@ class Agent:
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
-                memory_used_bytes=used.memory_bytes,
+                memory_used_bytes=max(0, used.memory_bytes - _shared_bytes()),
                 memory_limit_bytes=self._pod.settings.memory_bytes,
             )
         )
         # if CPU is short, most of it belongs to the workers
         ended = time.monotonic()
+        self._exports.tidy()
         self._report_next_s = ended + min(_REPORT_PAUSE * (ended - begun), _REPORT_PAUSE_MOST_S)
 
     # --- checkpoints --------------------------------------------------------------------------------------
@@ -278,6 +280,15 @@ class Agent:
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
         log.info("owns %d columns from %s (%d bytes)", len(wanted), url, size)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
+
+
+def _shared_bytes() -> int:
+    """Return the resident bytes of shared memory: images, which are charged to the checkpoints service."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "RssShmem":
+            return int(value.split()[0]) * 1024
+    return 0
 
 
 class Move:

@@ -14,6 +14,7 @@ from stretto.engine.checkpoint import VERSION, _Blocks
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
 from stretto.images import ImageWriter, Part, verified
+from stretto.reserved import Mappings, hold_whole, open_reserved
 from stretto_parameters.checksums import PIECE_BYTES
 from trainer_harness import wait_for
 
@@ -89,15 +90,15 @@ def test_memory_that_was_given_back_meanwhile_is_neither_read_nor_written(tmp_pa
     with open(reserve(path, 5000), "r+b") as opened, open(path, "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(FileNotFoundError, match="just being given back"):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
         fcntl.flock(other, fcntl.LOCK_UN)
-        exports._whole_and_held(opened.fileno(), path)
+        hold_whole(opened.fileno(), path)
         path.rename(tmp_path / "spare")
         with pytest.raises(FileNotFoundError):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
         reserve(path, 5000)
         with pytest.raises(FileNotFoundError, match="has been given back"):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
 
 
 def test_no_room_anywhere_is_told(made, tmp_path):
@@ -129,3 +130,37 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
             stored(bytes(changed))
     with pytest.raises(CheckpointError, match="description"):
         stored(whole[:500])
+
+
+def test_a_mapping_follows_its_file_and_ends_with_it(tmp_path):
+    """A mapping of a removed file would keep memory that the checkpoints service has freed."""
+    mappings, path = Mappings(), tmp_path / "image"
+    with open_reserved(Path(reserve(path, 5000))) as file:
+        mappings.of(file)[:] = 1
+        file.truncate(4096)
+    with open(path, "r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a kept mapping locks nothing
+        os.posix_fallocate(other.fileno(), 0, 50_000)
+    path.rename(tmp_path / "spare.ps-0")
+    with open_reserved(tmp_path / "spare.ps-0") as file:
+        memory = mappings.of(file)
+        assert (len(memory), memory[:4097].tolist()) == (50_000, [1] * 4096 + [0])
+        memory[-1] = 7
+        del memory
+    assert (tmp_path / "spare.ps-0").read_bytes()[-1] == 7
+    mappings.tidy()
+    assert mapped(tmp_path) == 1
+    (tmp_path / "spare.ps-0").unlink()
+    mappings.tidy()
+    assert mapped(tmp_path) == 0
+    for number in range(3):
+        with open_reserved(Path(reserve(tmp_path / f"image{number}", 5000))) as file:
+            mappings.of(file)
+    assert mapped(tmp_path) == 2, "one for the newest image, one for the next"
+    mappings.close()
+    assert mapped(tmp_path) == 0
+
+
+def mapped(folder: Path) -> int:
+    """Return how many files below a folder this process has mapped."""
+    return len({line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line})
