@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, Literal, cast
 import fsspec
 import redis
 
-from .engine import Exported, Operations, export_image, image_bytes, load_image
+from .engine import Base, Exported, Operations, export_image, image_bytes, load_image
 from .errors import CheckpointError
-from .images import ImageWriter, Part, ReadRange, open_image, verified
+from .images import ImageWriter, Part, ReadRange, open_chain, verified
 from .reserved import Mappings, hold_whole, open_reserved
 
 log = logging.getLogger("stretto.exports")
@@ -43,12 +43,16 @@ _REMEMBERED = 16
 
 @dataclass(slots=True)
 class Export:
-    """One image of this server. memory: its path in shared memory. pause_s: the longest that a push waited for it."""
+    """One image of this server.
+
+    memory: its path in shared memory. pause_s: the longest that a push waited for it. base: what a difference to it needs.
+    """
 
     stage: Stage
     memory: Path | None
     part: Part
     pause_s: float
+    base: Base
     detail: str = ""
 
 
@@ -66,21 +70,26 @@ class Exports:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def room_bytes(self) -> int:
-        """Return an upper bound for the size of an image taken now."""
-        return image_bytes(self._control)
+    def room_bytes(self, base: str = "") -> int:
+        """Return an upper bound for the size of an image taken now. base: the checkpoint that it may add to."""
+        return image_bytes(self._control, self._base(base))
 
-    def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "") -> Export:
+    def _base(self, checkpoint: str) -> Base | None:
+        export = self._exports.get(checkpoint)
+        return export.base if export is not None and export.stage == "stored" else None
+
+    def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "", base: str = "") -> Export:
         """Write everything owned to the reserved file ``memory``, or else to the disk.
 
-        A repeated request for the same checkpoint copies nothing. Raises CheckpointError if ownership changes
-        meanwhile, or if there is no room.
+        base: a complete checkpoint; if this process wrote its image, the new one is a difference to that. A repeated
+        request for the same checkpoint copies nothing. Raises CheckpointError if ownership changes meanwhile, or if there
+        is no room.
         """
         with self._lock:
             known = self._exports.get(checkpoint)
             if known is not None and known.stage != "failed":
                 return known
-            file, path, image, size, digest = self._write(memory)
+            file, path, image, size, digest = self._write(memory, self._base(base))
             name = f"{checkpoint}.{self._pod}.image"
             part = Part(
                 pod=self._pod,
@@ -90,8 +99,10 @@ class Exports:
                 description_sha256=digest,
                 columns=tuple(image.manifest["columns"]),
                 copies=(f"file:{path}" if path else f"cache:{self._cache_key(checkpoint)}",),
+                bases=self._exports[base].part.as_base() if image.manifest["base"] else (),
             )
-            export = self._exports[checkpoint] = Export("memory", path, part, image.pause_seconds)
+            export = Export("memory", path, part, image.pause_seconds, image.as_base(digest))
+            self._exports[checkpoint] = export
             while len(self._exports) > _REMEMBERED:
                 self._exports.pop(next(iter(self._exports)))
         threading.Thread(
@@ -99,7 +110,7 @@ class Exports:
         ).start()
         return export
 
-    def _write(self, memory: str) -> tuple[BinaryIO, Path | None, Exported, int, str]:
+    def _write(self, memory: str, base: Base | None) -> tuple[BinaryIO, Path | None, Exported, int, str]:
         """Write to the first place with room: (file, its path in memory, export, bytes, SHA-256 of the description)."""
         wrong: list[str] = []
         for path in (Path(memory), None) if memory else (None,):
@@ -107,7 +118,7 @@ class Exports:
                 with contextlib.ExitStack() as undo:
                     file = undo.enter_context(open_reserved(path) if path else self._on_disk())
                     writer = ImageWriter(file, memory=self._mappings.of(file)) if path else ImageWriter(file)
-                    image = export_image(self._control, writer)
+                    image = export_image(self._control, writer, base)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()
@@ -117,7 +128,7 @@ class Exports:
                 log.warning("no image at %s", wrong[-1])
                 _free(path)
         raise CheckpointError(
-            f"a checkpoint of at most {self.room_bytes()} bytes has no room ({'; '.join(wrong)}); free space on the "
+            f"a checkpoint of at most {image_bytes(self._control, base)} bytes has no room ({'; '.join(wrong)}); free space on the "
             "disk of the state folder, or enlarge /dev/shm"
         )
 
@@ -152,9 +163,13 @@ class Exports:
             self._uncache_older(checkpoint, cache_url)
 
     def _uncache_older(self, newest: str, cache_url: str) -> None:
-        """Drop older checkpoints from the cache, which holds one of each server, and a second while it is written."""
+        """Drop older checkpoints from the cache.
+
+        It holds the newest of each server, with those that this adds to, and a second while it is written.
+        """
+        kept = {part.file for part in self._exports[newest].part.as_base()} if newest in self._exports else set[str]()
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
-        older = [(name, export) for name, export in cached if name != newest]
+        older = [(name, export) for name, export in cached if export.part.file not in kept]
         try:
             with redis.Redis.from_url(cache_url, socket_timeout=_CACHE_TIMEOUT_S) as client:
                 for name, export in older:
@@ -192,7 +207,9 @@ class Exports:
         counted = [0]
         with contextlib.ExitStack() as held:
             cache = held.enter_context(contextlib.closing(_Cache(cache_url)))
-            images = [open_image(part, _sources(part, manifest_url, cache, held, counted)) for part in parts]
+            images = [
+                open_chain(part, lambda link: _sources(link, manifest_url, cache, held, counted)) for part in parts
+            ]
             load_image(self._control, images, columns)
         return counted[0]
 
@@ -207,9 +224,10 @@ def _sources(
             sources.append((f"memory {where}", _file_reader(where, held)))
         elif kind == "cache":
             sources.append((f"cache {where}", cache.reader(where)))
-    # first beside the manifest, which may have been moved, then at the original place
-    beside = f"{manifest_url.rpartition('/')[0]}/{part.file}"
-    for url in dict.fromkeys((beside, part.url)):
+    # first beside the manifest and in the folders beside it, which may have been moved, then at the original place
+    folder, job_folder = (manifest_url.rsplit("/", levels)[0] for levels in (1, 2))
+    moved = f"{job_folder}/{'/'.join(part.url.rsplit('/', 2)[1:])}"
+    for url in dict.fromkeys((f"{folder}/{part.file}", moved, part.url)):
         sources.append((url, _store_reader(url)))
     return [(name, _counting(read, counted)) for name, read in sources]
 

@@ -113,7 +113,7 @@ class Agent:
             log.info("owns %d columns, empty", len(wanted))
         return ClaimBucketsReply(job=self._job, accepted=True)
 
-    def _ownership(self, _: GetOwnership) -> GetOwnershipReply:
+    def _ownership(self, request: GetOwnership) -> GetOwnershipReply:
         own = self._control.own().tolist()
         return GetOwnershipReply(
             job=self._job,
@@ -121,7 +121,7 @@ class Agent:
             slices=tuple(own[BUCKETS:]),
             bucket_rows=tuple(self._control.sizes().tolist()),
             applied_samples=self._applied_samples(),
-            image_bytes=self._exports.room_bytes(),
+            image_bytes=self._exports.room_bytes(request.base_id),
         )
 
     def _take(self, request: TakeBuckets) -> TakeBucketsReply:
@@ -233,7 +233,7 @@ class Agent:
     def _export(self, request: ExportState) -> ExportStateReply:
         try:
             export = self._exports.begin(
-                request.checkpoint_id, request.cache_url, request.store_url, request.memory_path
+                request.checkpoint_id, request.cache_url, request.store_url, request.memory_path, request.base_id
             )
         except StrettoError as error:
             return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
@@ -242,6 +242,7 @@ class Agent:
             accepted=True,
             size_bytes=export.part.size_bytes,
             in_memory=export.memory is not None,
+            difference=bool(export.part.bases),
             digest=f"sha256:{export.part.description_sha256}",
             pause_s=export.pause_s,
         )

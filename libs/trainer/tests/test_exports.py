@@ -21,20 +21,20 @@ from trainer_harness import wait_for
 BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
-def export(control, image):
+def export(control, image, base=None):
     """Stand in for the engine's export_image: two blocks, no server."""
     blocks = _Blocks(image)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
     layout = one_table(4, 3).to_dict()
-    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": image.offset}
-    return Exported(fields | {"blocks": blocks.entries}, 0.25)
+    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": image.offset, "base": "", "whole": []}
+    return Exported(fields | {"blocks": blocks.entries}, 0.25, 1)
 
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     monkeypatch.setattr(exports, "export_image", export)
-    monkeypatch.setattr(exports, "image_bytes", lambda control: 400_000)
+    monkeypatch.setattr(exports, "image_bytes", lambda control, base=None: 400_000)
     (tmp_path / "pod").mkdir()
     return Exports("full", "ps-0", None, tmp_path / "pod")  # type: ignore[arg-type]
 
