@@ -265,8 +265,8 @@ class ExportState(Message):
 
     ``memory_path``: a file in shared memory that was reserved for the copy. If it is empty or missing, the copy goes to
     the pod's disk and the cache. The copy goes on to the store in the background under ``checkpoint_id``.
-    ``base_id``: a complete checkpoint; a server that took part in it copies only rows that have changed since. If empty,
-    the copy is full.
+    ``base_id``: a complete checkpoint; a server that took part in it copies only rows that have changed since. Without
+    one, the copy is full.
     """
 
     checkpoint_id: Name
