@@ -69,8 +69,11 @@ def save_checkpoint() -> SaveCheckpoint:
     return SaveCheckpoint(job=JOB, request_id="test")
 
 
-def images_saved(name: str, ledger: str = "ledger", samples: int = 1) -> ImagesSaved:
-    return ImagesSaved(job=JOB, id=name, ledger=ledger, samples=samples, size_bytes=1000, pause_s=0.1, took_s=0.5)
+def images_saved(
+    name: str, ledger: str = "ledger", samples: int = 1, *, size_bytes: int = 1000, difference: bool = False
+) -> ImagesSaved:
+    given = {"ledger": ledger, "samples": samples, "size_bytes": size_bytes, "difference": difference}
+    return ImagesSaved(job=JOB, id=name, pause_s=0.1, took_s=0.5, **given)  # type: ignore[arg-type]
 
 
 def images_flushed(name: str) -> ImagesFlushed:
@@ -81,5 +84,7 @@ def step_failed(name: str, reason: str, damaged: bool = False) -> StepFailed:
     return StepFailed(job=JOB, id=name, reason=reason, damaged=damaged)
 
 
-def parameters_restored(name: str, checkpoint: CheckpointRef, servers: tuple[int, ...]) -> ParametersRestored:
-    return ParametersRestored(job=JOB, id=name, checkpoint=checkpoint, ledger="ledger", servers=servers)
+def parameters_restored(
+    name: str, checkpoint: CheckpointRef, servers: tuple[int, ...], bases: tuple[str, ...] = ()
+) -> ParametersRestored:
+    return ParametersRestored(job=JOB, id=name, checkpoint=checkpoint, ledger="ledger", servers=servers, bases=bases)

@@ -208,17 +208,22 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOwnership(Message):
-    """Ask which buckets and dense slices this parameter server owns. The servers alone know a job's layout."""
+    """Ask which buckets and dense slices this parameter server owns. The servers alone know a job's layout.
+
+    ``base_id``: the complete checkpoint that the next one may add to; empty: none.
+    """
+
+    base_id: Annotated[str, MaxLen(200)] = ""
 
 
-example(GetOwnership(job=JOB))
+example(GetOwnership(job=JOB, base_id="ctr-ranking-42-000002"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOwnershipReply(Message):
     """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves.
 
-    ``image_bytes``: upper bound of the size of its checkpoint.
+    ``image_bytes``: upper bound of the size of its checkpoint, as an addition to the one that was named.
     """
 
     buckets: Annotated[tuple[Annotated[int, Ge(0), Le(2)], ...], MaxLen(1024)]
@@ -267,12 +272,15 @@ class ExportState(Message):
 
     ``memory_path``: a file in shared memory that was reserved for the copy. If it is empty or missing, the copy goes to
     the pod's disk and the cache. The copy goes on to the store in the background under ``checkpoint_id``.
+    ``base_id``: a complete checkpoint; a server that took part in it copies only rows that have changed since. Without
+    one, the copy is full.
     """
 
     checkpoint_id: Name
     cache_url: Annotated[str, MaxLen(1000)]
     store_url: Annotated[str, MaxLen(1000)]
     memory_path: Annotated[str, MaxLen(1000)] = ""
+    base_id: Annotated[str, MaxLen(200)] = ""
 
 
 example(
@@ -281,6 +289,7 @@ example(
         checkpoint_id="ctr-ranking-42-000003",
         cache_url="redis://127.0.0.1:6379/0",
         store_url="file:///data/checkpoints/ctr-ranking-42/000003",
+        base_id="ctr-ranking-42-000002",
     )
 )
 
@@ -289,12 +298,13 @@ example(
 class ExportStateReply(Message):
     """The copy of this parameter server. No push waited longer than ``pause_s`` for it; pulls never wait.
 
-    ``in_memory``: the copy is in the reserved file.
+    ``in_memory``: the copy is in the reserved file. ``difference``: it adds to the checkpoint that was named.
     """
 
     accepted: bool
     size_bytes: Bytes = 0
     in_memory: bool = False
+    difference: bool = False
     digest: Annotated[str, MaxLen(200)] = ""
     pause_s: Seconds = 0.0
     detail: Text = ""

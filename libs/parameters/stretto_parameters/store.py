@@ -176,6 +176,7 @@ class Store:
         self._workers: dict[int, WorkerSeen] = {}
         self.stats = Stats()
         self.epoch = 1
+        self._emptied: I64 = np.zeros(layout.buckets, np.int64)
         for column in range(layout.buckets, layout.columns):
             self._clear_slice(column - layout.buckets)
 
@@ -375,18 +376,38 @@ class Store:
             found.append(RawBucket(entries["key"][changed].copy(), rows[changed].copy()))
         return tuple(found)
 
-    def copy_keys(self, bucket: int, table: int, to: Bytes) -> int:
-        """Copy the stored keys of a table's bucket into memory of exactly their bytes; return its checksum."""
-        source = self._bucket_of(bucket, table)
-        memory = _array("to", to, np.uint8, (8 * source.size(bucket),), write=True)
-        return self.kernels.copy(memory, np.ascontiguousarray(source.keys(bucket)).view(np.uint8))
+    def emptied_epoch(self, bucket: int) -> int:
+        """Return the epoch in which rows of a bucket went, 0 if none ever did.
 
-    def copy_rows(self, bucket: int, table: int, to: Bytes) -> int:
-        """Copy the rows of a table's bucket, in the order of its keys, into memory of exactly their bytes; return its
-        checksum."""
+        Rows that changed after an epoch are a difference to the bucket at that epoch's end only if none went since.
+        """
+        self._check_bucket(bucket)
+        return int(self._emptied[bucket])
+
+    def changed_rows(self, bucket: int, table: int, since_epoch: int) -> I64:
+        """Return the numbers of a table's rows of a bucket that changed after an epoch, valid until the next push."""
+        return np.flatnonzero(self._bucket_of(bucket, table).entries(bucket)["epoch"] > since_epoch)
+
+    def copy_keys(self, bucket: int, table: int, to: Bytes, rows: I64 | None = None) -> int:
+        """Copy stored keys of a table's bucket into memory of exactly their bytes; return the copy's checksum.
+
+        rows: their numbers, all if None.
+        """
         source = self._bucket_of(bucket, table)
-        memory = _array("to", to, np.uint8, (source.size(bucket) * source.form.row_bytes,), write=True)
-        return self.kernels.copy(memory, source.raw_rows(bucket))
+        count = source.size(bucket) if rows is None else len(rows)
+        memory = _array("to", to, np.uint8, (8 * count,), write=True)
+        keys = source.keys(bucket)
+        return self.kernels.copy(memory, _bytes(keys if rows is None else keys[rows]))
+
+    def copy_rows(self, bucket: int, table: int, to: Bytes, rows: I64 | None = None) -> int:
+        """Copy rows of a table's bucket into memory of exactly their bytes; return the copy's checksum.
+
+        rows: their numbers, all if None; their order is that of the keys that `copy_keys` gives.
+        """
+        source = self._bucket_of(bucket, table)
+        count = source.size(bucket) if rows is None else len(rows)
+        memory = _array("to", to, np.uint8, (count * source.form.row_bytes,), write=True)
+        return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
     def load_bucket(self, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, int]:
         """Replace a table's rows of a bucket by the bytes of copies; return the checksums of the keys and rows read.
@@ -398,7 +419,7 @@ class Store:
         count = len(keys) // 8
         stored = _array("keys", keys, np.uint8, (8 * count,))
         words = _array("rows", rows, np.uint8, (count * target.form.row_bytes,))
-        target.clear(bucket)
+        self._empty(bucket, target)
         target.grow(bucket, count)
         loaded = np.empty(count, np.uint64)
         sum_of_keys = self.kernels.copy(loaded.view(np.uint8), stored)
@@ -411,7 +432,11 @@ class Store:
         """Drop the rows of a bucket and give their memory back; its progress and its owner stay."""
         self._check_bucket(bucket)
         for table in self._tables:
-            table.clear(bucket)
+            self._empty(bucket, table)
+
+    def _empty(self, bucket: int, table: Parts) -> None:
+        table.clear(bucket)
+        self._emptied[bucket] = self.epoch
 
     def _bucket_of(self, bucket: int, number: int) -> Parts:
         self._check_bucket(bucket)
@@ -436,7 +461,7 @@ class Store:
 
     def _replace(self, table: Parts, bucket: int, raw: RawBucket) -> None:
         """Drop the rows of a bucket and write others, in their order: no key has to be looked for."""
-        table.clear(bucket)
+        self._empty(bucket, table)
         table.grow(bucket, len(raw.keys))
         table.append_blank(bucket, raw.keys, self.epoch, blank=False)
         table.rows(bucket)[:] = raw.rows
@@ -646,6 +671,11 @@ class _Located:
     gradients: F32
     places: U64
     absent: int
+
+
+def _bytes(array: np.ndarray) -> Bytes:
+    """Return the bytes of an array, copied if it is not contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import json
 import logging
 import mmap
-import os
-import stat
 import tempfile
 import threading
 from collections.abc import Generator, Iterable
@@ -26,13 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
-from stretto_parameters.arena import POPULATE_WRITE
-
-from .engine import Exported, Operations, export_image, image_bytes, load_image
+from .engine import Base, Exported, Operations, export_image, image_bytes, load_image
 from .errors import CheckpointError
-from .images import ImageWriter, Part, ReadRange, open_image, verified
+from .images import ImageWriter, Part, ReadRange, open_chain, verified
+from .reserved import Mappings, hold_whole, open_reserved
 
 log = logging.getLogger("stretto.exports")
 
@@ -46,12 +40,16 @@ _REMEMBERED = 16
 
 @dataclass(slots=True)
 class Export:
-    """One image of this server. memory: its path in shared memory. pause_s: the longest that a push waited for it."""
+    """One image of this server.
+
+    memory: its path in shared memory. pause_s: the longest that a push waited for it. base: what a difference needs.
+    """
 
     stage: Stage
     memory: Path | None
     part: Part
     pause_s: float
+    base: Base
     detail: str = ""
 
 
@@ -65,24 +63,30 @@ class Exports:
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
+        self._mappings = Mappings()
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def room_bytes(self) -> int:
-        """Return an upper bound for the size of an image taken now."""
-        return image_bytes(self._control)
+    def room_bytes(self, base: str = "") -> int:
+        """Return an upper bound for the size of an image taken now. base: the checkpoint that it may add to."""
+        return image_bytes(self._control, self._base(base))
 
-    def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "") -> Export:
+    def _base(self, checkpoint: str) -> Base | None:
+        export = self._exports.get(checkpoint)
+        return export.base if export is not None and export.stage == "stored" else None
+
+    def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "", base: str = "") -> Export:
         """Write everything owned to the reserved file ``memory``, or else to the disk.
 
-        A repeated request for the same checkpoint copies nothing. Raises CheckpointError if ownership changes
-        meanwhile, or if there is no room.
+        base: a complete checkpoint; if this process wrote its image, the new one is a difference to that. A repeated
+        request for the same checkpoint copies nothing. Raises CheckpointError if ownership changes meanwhile, or
+        if there is no room.
         """
         with self._lock:
             known = self._exports.get(checkpoint)
             if known is not None and known.stage != "failed":
                 return known
-            file, path, image, size, digest = self._write(memory)
+            file, path, image, size, digest = self._write(memory, self._base(base))
             name = f"{checkpoint}.{self._pod}.image"
             part = Part(
                 pod=self._pod,
@@ -92,8 +96,10 @@ class Exports:
                 description_sha256=digest,
                 columns=tuple(image.manifest["columns"]),
                 copies=(f"file:{path}" if path else f"cache:{self._cache_key(checkpoint)}",),
+                bases=self._exports[base].part.as_base() if image.manifest["base"] else (),
             )
-            export = self._exports[checkpoint] = Export("memory", path, part, image.pause_seconds)
+            export = Export("memory", path, part, image.pause_seconds, image.as_base(digest))
+            self._exports[checkpoint] = export
             while len(self._exports) > _REMEMBERED:
                 self._exports.pop(next(iter(self._exports)))
         threading.Thread(
@@ -101,15 +107,15 @@ class Exports:
         ).start()
         return export
 
-    def _write(self, memory: str) -> tuple[BinaryIO, Path | None, Exported, int, str]:
+    def _write(self, memory: str, base: Base | None) -> tuple[BinaryIO, Path | None, Exported, int, str]:
         """Write to the first place with room: (file, its path in memory, export, bytes, SHA-256 of the description)."""
         wrong: list[str] = []
         for path in (Path(memory), None) if memory else (None,):
             try:
                 with contextlib.ExitStack() as undo:
-                    file = undo.enter_context(_reserved(path) if path else self._on_disk())
-                    writer = ImageWriter(file, memory=_mapped(file)) if path else ImageWriter(file)
-                    image = export_image(self._control, writer)
+                    file = undo.enter_context(open_reserved(path) if path else self._on_disk())
+                    writer = ImageWriter(file, memory=self._mappings.of(file)) if path else ImageWriter(file)
+                    image = export_image(self._control, writer, base)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()
@@ -119,8 +125,8 @@ class Exports:
                 log.warning("no image at %s", wrong[-1])
                 _free(path)
         raise CheckpointError(
-            f"a checkpoint of at most {self.room_bytes()} bytes has no room ({'; '.join(wrong)}); free space on the "
-            "disk of the state folder, or enlarge /dev/shm"
+            f"a checkpoint of at most {image_bytes(self._control, base)} bytes has no room ({'; '.join(wrong)}); free space "
+            "on the disk of the state folder, or enlarge /dev/shm"
         )
 
     def _on_disk(self) -> BinaryIO:
@@ -154,9 +160,13 @@ class Exports:
             self._uncache_older(checkpoint, cache_url)
 
     def _uncache_older(self, newest: str, cache_url: str) -> None:
-        """Drop older checkpoints from the cache, which holds one of each server, and a second while it is written."""
+        """Drop older checkpoints from the cache.
+
+        It holds the newest of each server, with those that this adds to, and a second while it is written.
+        """
+        kept = {part.file for part in self._exports[newest].part.as_base()} if newest in self._exports else set[str]()
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
-        older = [(name, export) for name, export in cached if name != newest]
+        older = [(name, export) for name, export in cached if export.part.file not in kept]
         try:
             with _cache_at(cache_url) as client:
                 for name, export in older:
@@ -171,11 +181,20 @@ class Exports:
             return "unknown", "", f"{self._pod} has no export of that name"
         return export.stage, export.part.to_json() if export.stage == "stored" else "", export.detail
 
+    def tidy(self) -> None:
+        """Let go of shared memory that the service has freed; called now and then."""
+        if self._lock.acquire(blocking=False):  # else an image is being written
+            try:
+                self._mappings.tidy()
+            finally:
+                self._lock.release()
+
     def close(self) -> None:
         """Free the shared memory of stored images: this server leaves, and the service that reserved it may be gone."""
         for export in self._exports.values():
             if export.stage == "stored":
                 _free(export.memory)
+        self._mappings.close()
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -184,7 +203,12 @@ class Exports:
         """Return about how large ``columns`` are in a checkpoint: their share of its files. Raises CheckpointError."""
         wanted = set(columns)
         parts = (part for part in _parts(manifest_url) if part.columns)
-        return sum(part.size_bytes * len(wanted.intersection(part.columns)) // len(part.columns) for part in parts)
+        return sum(
+            sum(link.size_bytes for link in part.as_base())
+            * len(wanted.intersection(part.columns))
+            // len(part.columns)
+            for part in parts
+        )
 
     def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
         """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError."""
@@ -192,7 +216,9 @@ class Exports:
         counted = [0]
         with contextlib.ExitStack() as held:
             cache = held.enter_context(contextlib.closing(_Cache(cache_url)))
-            images = [open_image(part, _sources(part, manifest_url, cache, held, counted)) for part in parts]
+            images = [
+                open_chain(part, lambda link: _sources(link, manifest_url, cache, held, counted)) for part in parts
+            ]
             load_image(self._control, images, columns)
         return counted[0]
 
@@ -207,9 +233,10 @@ def _sources(
             sources.append((f"memory {where}", _file_reader(where, held)))
         elif kind == "cache":
             sources.append((f"cache {where}", cache.reader(where)))
-    # first beside the manifest, which may have been moved, then at the original place
-    beside = f"{manifest_url.rpartition('/')[0]}/{part.file}"
-    for url in dict.fromkeys((beside, part.url)):
+    # first beside the manifest and in the folders beside it, which may have been moved, then at the original place
+    folder, job_folder = (manifest_url.rsplit("/", levels)[0] for levels in (1, 2))
+    moved = f"{job_folder}/{'/'.join(part.url.rsplit('/', 2)[1:])}"
+    for url in dict.fromkeys((f"{folder}/{part.file}", moved, part.url)):
         sources.append((url, _store_reader(url)))
     return [(name, _counting(read, counted)) for name, read in sources]
 
@@ -218,47 +245,6 @@ def _free(path: Path | None) -> None:
     if path is not None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def _reserved(path: Path) -> BinaryIO:
-    """Open a file that was reserved for this server. A hole in it would be charged to this process."""
-    opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "not a regular file of this user")
-        _whole_and_held(opened, path)
-    except OSError:
-        os.close(opened)
-        raise
-    return open(opened, "r+b")
-
-
-def _mapped(file: BinaryIO) -> NDArray[np.uint8]:
-    """Map a reserved file, and its pages at once: one by one, at the first touch, they would cost more than the copy."""
-    memory = mmap.mmap(file.fileno(), 0)
-    with contextlib.suppress(OSError):  # an older kernel maps each page at its first touch
-        memory.madvise(POPULATE_WRITE)
-    return np.frombuffer(memory, np.uint8)
-
-
-def _whole_and_held(opened: int, path: str | Path) -> None:
-    """Lock the open file, so that it is not used for another image, however long this process may be frozen.
-
-    The checkpoints service renames an image that is not needed any more, and reuses its memory if no process holds the
-    lock. Raises FileNotFoundError if it did so before, and OSError if the file has holes.
-    """
-    try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FileNotFoundError(errno.ENOENT, "it is just being given back") from None
-    status = os.fstat(opened)
-    if os.stat(path, follow_symlinks=False).st_ino != status.st_ino:
-        raise FileNotFoundError(errno.ENOENT, "it has been given back")
-    if (
-        status.st_blocks * 512 < status.st_size
-    ):  # writing to a hole takes memory; if none is left, the process is killed
-        raise OSError(errno.EINVAL, "it has holes, so it is not the file that was reserved or written")
 
 
 def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
@@ -342,7 +328,7 @@ def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:
         with contextlib.ExitStack() as undo:
             file = undo.enter_context(open(path, "rb"))
             try:
-                _whole_and_held(file.fileno(), path)
+                hold_whole(file.fileno(), path)
             except OSError as error:
                 if error.errno == errno.EINVAL:
                     raise CheckpointError(str(error.strerror)) from error

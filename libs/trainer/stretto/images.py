@@ -14,11 +14,10 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-
 from stretto_parameters.checksums import BlockChecksum, of_block
 
 from .engine.checkpoint import Blocks, Bytes, PsImage
@@ -45,6 +44,12 @@ class Part:
     """The columns in the file; the parts of a checkpoint have all columns together, each once."""
     copies: tuple[str, ...] = ()
     """Copies in the cache (keys) and in shared memory (paths), tried before the store."""
+    bases: tuple[Part, ...] = ()
+    """The images that a difference adds to, the full one first; they have neither columns nor bases here."""
+
+    def as_base(self) -> tuple[Part, ...]:
+        """Return the `bases` of a difference to this image."""
+        return (*self.bases, replace(self, columns=(), bases=()))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -55,7 +60,10 @@ class Part:
         try:
             data: dict[str, Any] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
             fields = {name: data[name] for name in ("pod", "file", "url", "size_bytes", "description_sha256")}
-            return Part(**fields, columns=tuple(data.get("columns", ())), copies=tuple(data.get("copies", ())))
+            bases = tuple(Part.parse(base) for base in data.get("bases", ()))
+            return Part(
+                **fields, columns=tuple(data.get("columns", ())), copies=tuple(data.get("copies", ())), bases=bases
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"manifest part {str(value)[:200]} cannot be read ({error!r}); use another checkpoint"
@@ -122,6 +130,19 @@ class ImageWriter:
         else:
             self._memory[self._size : self._size + len(data)] = np.frombuffer(data, np.uint8)
         self._size += len(data)
+
+
+def open_chain(part: Part, sources: Callable[[Part], Sequence[tuple[str, ReadRange]]]) -> PsImage:
+    """Open an image with those that it adds to. sources: the copies of each. Raises what `open_image` raises."""
+    image: PsImage | None = None
+    digest = ""
+    for link in part.as_base():
+        opened = open_image(link, sources(link))
+        if opened.manifest["base"] not in ("", digest):
+            raise ImageDamaged(f"{link.url} adds to another image than the manifest says; use another checkpoint")
+        image, digest = replace(opened, base=image), link.description_sha256
+    assert image is not None
+    return image
 
 
 def open_image(part: Part, sources: Sequence[tuple[str, ReadRange]]) -> PsImage:
@@ -211,10 +232,10 @@ class _Blocks(Blocks):
         return array
 
     def copied(self, name: str, copy: Callable[[Bytes], tuple[int, Any]]) -> Any:
-        """Read a block by ``copy``, which gives the checksum of what it read, from the first source that has it whole.
+        """Read a block by ``copy``, which returns its checksum and a result, from the first source that has it whole.
 
-        Return the second value of ``copy``: an array of bytes gets the block's type and shape. A copy of a damaged block
-        is followed by that of another source. Raises CheckpointError.
+        Return the second value of ``copy``: an array of bytes gets the block's type and shape. After a damaged copy the
+        next source is read. Raises CheckpointError.
         """
         entry = self._entries[name]
 

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
@@ -110,7 +111,7 @@ class Agent:
             log.info("owns %d columns, empty", len(wanted))
         return ClaimBucketsReply(job=self._job, accepted=True)
 
-    def _ownership(self, _: GetOwnership) -> GetOwnershipReply:
+    def _ownership(self, request: GetOwnership) -> GetOwnershipReply:
         own = self._control.own().tolist()
         return GetOwnershipReply(
             job=self._job,
@@ -118,7 +119,7 @@ class Agent:
             slices=tuple(own[BUCKETS:]),
             bucket_rows=tuple(self._control.sizes().tolist()),
             applied_samples=self._applied_samples(),
-            image_bytes=self._exports.room_bytes(),
+            image_bytes=self._exports.room_bytes(request.base_id),
         )
 
     def _take(self, request: TakeBuckets) -> TakeBucketsReply:
@@ -218,12 +219,13 @@ class Agent:
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
-                memory_used_bytes=used.memory_bytes,
+                memory_used_bytes=max(0, used.memory_bytes - _shared_bytes()),
                 memory_limit_bytes=self._pod.settings.memory_bytes,
             )
         )
         # if CPU is short, most of it belongs to the workers
         ended = time.monotonic()
+        self._exports.tidy()
         self._report_next_s = ended + min(_REPORT_PAUSE * (ended - begun), _REPORT_PAUSE_MOST_S)
 
     # --- checkpoints --------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ class Agent:
     def _export(self, request: ExportState) -> ExportStateReply:
         try:
             export = self._exports.begin(
-                request.checkpoint_id, request.cache_url, request.store_url, request.memory_path
+                request.checkpoint_id, request.cache_url, request.store_url, request.memory_path, request.base_id
             )
         except StrettoError as error:
             return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
@@ -240,6 +242,7 @@ class Agent:
             accepted=True,
             size_bytes=export.part.size_bytes,
             in_memory=export.memory is not None,
+            difference=bool(export.part.bases),
             digest=f"sha256:{export.part.description_sha256}",
             pause_s=export.pause_s,
         )
@@ -314,6 +317,15 @@ class Imports:
         took_s = time.monotonic() - begun
         log.info("owns %d columns from %s (%d bytes, %.2f s)", len(columns), url, size, took_s)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
+
+
+def _shared_bytes() -> int:
+    """Return the resident bytes of shared memory: images, which are charged to the checkpoints service."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "RssShmem":
+            return int(value.split()[0]) * 1024
+    return 0
 
 
 class Move:

@@ -13,37 +13,42 @@ import numpy as np
 import pytest
 import redis
 from stretto import exports
+from stretto.engine import Access, Parameters, ParameterServer, one_table
 from stretto.errors import CheckpointError, ImageDamaged
 from stretto.exports import Exports
 from stretto_checkpoints.memory import SharedMemory
 from trainer_harness import free_port, wait_for
 
-pytestmark = pytest.mark.slow  # imports TensorFlow
+pytestmark = pytest.mark.slow
 
 
 class Job:
     """A trained server in this process, its checkpoints, and new servers that read them."""
 
     def __init__(self, folder: Path) -> None:
-        from stretto.engine import Layout, Parameters
-
         self.folder = folder
-        self.layout = Layout(dimension=4, dense_size=200, buckets=4, slices=2)
+        self.layout = one_table(4, 200)
+        self.servers: list[ParameterServer] = []
         self.server = self.new()
         self.server.own(range(self.layout.columns))
-        self.worker = Parameters(self.layout, {0: self.server.address}, worker=0)
+        access = Access(self.server.key)
+        self.worker = Parameters(self.layout, {0: self.server.address}, worker=0, access=access)
         self.trained = 0
 
     def new(self):
-        from stretto.engine import ParameterServer
+        self.servers.append(ParameterServer(0, self.layout))
+        return self.servers[-1]
 
-        return ParameterServer(0, self.layout, threads=1)
+    def close(self) -> None:
+        self.worker.close()
+        for server in self.servers:
+            server.close()
 
     def train(self) -> None:
         """Train one more batch."""
         keys = self.layout.index(np.arange(2000 * self.trained, 2000 * (self.trained + 1)))
         gradients, dense = np.ones((len(keys), 4), np.float32), np.ones(200, np.float32)
-        self.worker.push(keys, gradients, dense, shard=self.trained, attempt=1, start=0, stop=64)
+        self.worker.push(keys, [gradients], dense, shard=self.trained, attempt=1, start=0, stop=64)
         self.trained += 1
 
     def take(self, name: str, memory: str = "", cache: str = "") -> dict:
@@ -78,7 +83,7 @@ def job(tmp_path):
     made = Job(tmp_path)
     made.train()
     yield made
-    made.worker.close()
+    made.close()
 
 
 def reserve(path: Path, size: int = 10**6) -> str:

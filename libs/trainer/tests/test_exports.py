@@ -9,33 +9,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stretto import exports
-from stretto.engine import Exported, Layout
+from stretto.engine import Exported, one_table
 from stretto.engine.checkpoint import VERSION, _Blocks
-from stretto.engine.layout import BlockChecksum
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
 from stretto.images import ImageWriter, Part, verified
+from stretto.reserved import Mappings, hold_whole, open_reserved
+from stretto_parameters.checksums import PIECE_BYTES
 from trainer_harness import wait_for
-
-pytestmark = pytest.mark.slow  # imports TensorFlow
 
 BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
-def export(control, append):
+def export(control, image, base=None):
     """Stand in for the engine's export_image: two blocks, no server."""
-    blocks = _Blocks(append)
+    blocks = _Blocks(image)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
-    layout = Layout(dimension=4, dense_size=3).to_dict()
-    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": blocks.offset}
-    return Exported(fields | {"blocks": blocks.entries}, 0.25)
+    layout = one_table(4, 3).to_dict()
+    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": image.offset}
+    fields |= {"base": "", "whole": []}
+    return Exported(fields | {"blocks": blocks.entries}, 0.25, 1)
 
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     monkeypatch.setattr(exports, "export_image", export)
-    monkeypatch.setattr(exports, "image_bytes", lambda control: 400_000)
+    monkeypatch.setattr(exports, "image_bytes", lambda control, base=None: 400_000)
     (tmp_path / "pod").mkdir()
     return Exports("full", "ps-0", None, tmp_path / "pod")  # type: ignore[arg-type]
 
@@ -91,15 +91,15 @@ def test_memory_that_was_given_back_meanwhile_is_neither_read_nor_written(tmp_pa
     with open(reserve(path, 5000), "r+b") as opened, open(path, "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(FileNotFoundError, match="just being given back"):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
         fcntl.flock(other, fcntl.LOCK_UN)
-        exports._whole_and_held(opened.fileno(), path)
+        hold_whole(opened.fileno(), path)
         path.rename(tmp_path / "spare")
         with pytest.raises(FileNotFoundError):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
         reserve(path, 5000)
         with pytest.raises(FileNotFoundError, match="has been given back"):
-            exports._whole_and_held(opened.fileno(), path)
+            hold_whole(opened.fileno(), path)
 
 
 def test_no_room_anywhere_is_told(made, tmp_path):
@@ -112,7 +112,7 @@ def test_no_room_anywhere_is_told(made, tmp_path):
 def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     file = io.BytesIO()
     writer = ImageWriter(file)
-    size, digest = writer.finish(export(None, writer.append).manifest)
+    size, digest = writer.finish(export(None, writer).manifest)
     whole = file.getvalue()
     part = Part("ps-0", "c1.ps-0.image", "", size, digest)
     path = tmp_path / "image"
@@ -120,7 +120,7 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     def stored(data: bytes) -> bytes:
         path.write_bytes(data)
         with open(path, "rb") as file:
-            return b"".join(verified(part, file, BlockChecksum.PIECE_BYTES))
+            return b"".join(verified(part, file, PIECE_BYTES))
 
     assert stored(whole) == whole
     places = ((4, "description"), (size - 30, "description"), (64 + 300_000, "bucket0"), (64 + 320_010, "bucket1"))
@@ -131,3 +131,37 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
             stored(bytes(changed))
     with pytest.raises(CheckpointError, match="description"):
         stored(whole[:500])
+
+
+def test_a_mapping_follows_its_file_and_ends_with_it(tmp_path):
+    """A mapping of a removed file would keep memory that the checkpoints service has freed."""
+    mappings, path = Mappings(), tmp_path / "image"
+    with open_reserved(Path(reserve(path, 5000))) as file:
+        mappings.of(file)[:] = 1
+        file.truncate(4096)
+    with open(path, "r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a kept mapping locks nothing
+        os.posix_fallocate(other.fileno(), 0, 50_000)
+    path.rename(tmp_path / "spare.ps-0")
+    with open_reserved(tmp_path / "spare.ps-0") as file:
+        memory = mappings.of(file)
+        assert (len(memory), memory[:4097].tolist()) == (50_000, [1] * 4096 + [0])
+        memory[-1] = 7
+        del memory
+    assert (tmp_path / "spare.ps-0").read_bytes()[-1] == 7
+    mappings.tidy()
+    assert mapped(tmp_path) == 1
+    (tmp_path / "spare.ps-0").unlink()
+    mappings.tidy()
+    assert mapped(tmp_path) == 0
+    for number in range(3):
+        with open_reserved(Path(reserve(tmp_path / f"image{number}", 5000))) as file:
+            mappings.of(file)
+    assert mapped(tmp_path) == 2, "one for the newest image, one for the next"
+    mappings.close()
+    assert mapped(tmp_path) == 0
+
+
+def mapped(folder: Path) -> int:
+    """Return how many files below a folder this process has mapped."""
+    return len({line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line})

@@ -291,9 +291,12 @@ class CheckpointSpec(Spec):
     """
 
     every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(
-        default=300.0, description="seconds between two checkpoints; null: only on demand"
+        default=10.0, description="seconds between two checkpoints; null: only on demand"
     )
-    keep: Annotated[int, Field(ge=1, le=1000, description="number of latest checkpoints that are kept")] = 2
+    keep: Annotated[
+        int,
+        Field(ge=1, le=1000, description="number of latest full checkpoints that are kept, each with its differences"),
+    ] = 2
     url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
         default=None,
         description="folder of the checkpoints, an fsspec URL that the installation allows; none: its own store",

@@ -29,8 +29,8 @@ SECRET_FILE = "plane.secret"
 SECRET_BYTES = 32
 SECRET_MODE = 0o600
 OPEN_SECRET = hashlib.sha256(b"an installation whose bus is open to everybody").digest()
-"""Where containers run without a signing key: whoever reaches the bus may do everything there (`nats.insecure`), and can
-compute the keys of jobs as well. Parameter servers still tell the pods of different jobs apart."""
+"""Where containers run without a signing key: whoever reaches the bus may do everything there (`nats.insecure`), and
+can compute the keys of jobs as well. Parameter servers still tell the pods of different jobs apart."""
 
 
 class Issuer:

@@ -2,7 +2,8 @@
 
 JSON: ``version``, ``id``, ``job``, ``samples``, ``size_bytes``, ``ps``, ``taken_at_s``, ``ledger`` (opaque, the
 dispatcher's), ``digest`` (SHA-256 of the ledger) and ``parts``: one per parameter server, as that server described its
-file, with the checksum of its header (which holds those of the blocks).
+file, with the checksum of its header (which holds those of the blocks). The part of a difference has, as ``bases``, the
+files that it adds to, of earlier checkpoints.
 """
 
 from __future__ import annotations
@@ -48,6 +49,19 @@ class Manifest:
     taken_at_s: float
     ledger: str
     parts: tuple[dict[str, Any], ...]
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The checkpoints that this one adds to, the full one first: those of the part with the longest chain.
+
+        The file of each base lies in the folder of its checkpoint, which has the checkpoint's name. Raises
+        ManifestDamaged.
+        """
+        try:
+            longest = max((part.get("bases", ()) for part in self.parts), key=len, default=())
+            return tuple(str(base["url"]).rsplit("/", 2)[1] for base in longest)
+        except (TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ManifestDamaged(f"{self.checkpoint.url} has unreadable bases ({error!r}); use another one") from error
 
     def write(self) -> None:
         """Under another name first: what has the final name is complete. Raises ManifestError."""

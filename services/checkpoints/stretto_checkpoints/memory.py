@@ -28,6 +28,8 @@ SHARE_MAX = 0.25
 """of the memory that is available: an image is not worth starving what runs"""
 SPARE_MAX = 0.1
 """the same for all that waits for next images, if it went"""
+SPARE_USED_MIN = 0.5
+"""The share of spare memory that an image has to need, or the memory waits for a larger one."""
 _SPARE = "spare"  # in the place of a checkpoint's name, which ends in a number
 
 log = structlog.get_logger("stretto.checkpoints")
@@ -55,11 +57,11 @@ class SharedMemory:
         missing_bytes = sum(max(0, rooms[pod] - there.get(pod, 0)) for pod in paths)
         if missing_bytes > SHARE_MAX * (free := _available_bytes()):
             log.warning("images not kept in memory", job=job, size_bytes=missing_bytes, available_bytes=free)
-            self._use_spares(job, {})
+            self._use_spares(job, {}, {})
             return {pod: str(paths[pod]) for pod in there}
         with contextlib.suppress(OSError):  # then no file can be made either, which says so
             self._of(job).mkdir(mode=0o700, exist_ok=True)
-        self._use_spares(job, paths)
+        self._use_spares(job, paths, rooms)
         return {pod: str(path) for pod, path in paths.items() if _grown(path, rooms[pod]) or pod in there}
 
     def _of(self, job: str) -> Path:
@@ -70,15 +72,18 @@ class SharedMemory:
     def _path(self, job: str, checkpoint: str, pod: str) -> Path:
         return self._of(job) / f"{checkpoint}.{pod}"
 
-    def _use_spares(self, job: str, paths: Mapping[str, Path]) -> None:
-        """Give spare images to the same servers for reuse, unless still locked; free the others."""
+    def _use_spares(self, job: str, paths: Mapping[str, Path], rooms: Mapping[str, int]) -> None:
+        """Give spare images to the same servers for reuse, unless still locked; free those of other servers.
+
+        A difference leaves the memory of a full image to the next full one, for which it would be cut too short.
+        """
         for spare, _, pod in self._images(job, {_SPARE}):
             path = paths.get(pod)
             with contextlib.suppress(OSError):
-                if path is not None and not path.exists() and not _held(spare):
-                    spare.rename(path)
-                else:
+                if path is None or path.exists() or _held(spare):
                     spare.unlink()
+                elif rooms[pod] >= SPARE_USED_MIN * _taken_bytes(spare):
+                    spare.rename(path)
 
     def free(self, job: str, keep: tuple[str, ...] = ()) -> None:
         """Give back the job's images but those of the checkpoints ``keep``, also what an earlier life of us has left.
@@ -93,6 +98,9 @@ class SharedMemory:
 
     def _spare(self, path: Path, spare: Path) -> None:
         try:
+            if spare.exists() and _taken_bytes(spare) > _taken_bytes(path):
+                path.unlink()
+                return
             path.rename(spare)
             if not _is_ours(spare.stat(follow_symlinks=False)) or not self._may_spare():
                 spare.unlink()

@@ -28,6 +28,7 @@ from stretto_core.checkpoints import (
     ParametersRestored,
     Restore,
     StepFailed,
+    newest_chain,
 )
 from stretto_messages.base import Message, bounded
 from stretto_messages.dispatcher import MarkLedger
@@ -125,10 +126,10 @@ class Taker:
             await end(task)
 
     def _in_memory(self) -> tuple[str, ...]:
-        """Name the checkpoints that stay in memory: the newest complete one, and the one on its way."""
-        st = self.state
-        newest = [] if st.ended else st.complete[-1:]
-        return tuple(reference.id for reference in (*newest, *filter(None, [st.attempt])))
+        """Name the checkpoints that stay in memory: the newest complete one with its chain, and the one on its way."""
+        state = self.state
+        newest = [] if state.ended else newest_chain(state)
+        return (*newest, *(attempt.id for attempt in filter(None, [state.attempt])))
 
     async def _reconcile(self) -> None:
         attempt = self.state.attempt
@@ -224,6 +225,7 @@ class Taker:
             samples=mark.samples_done,
             size_bytes=sum(reply.size_bytes for reply in replies),
             memory_bytes=sum(reply.size_bytes for reply in replies if reply.in_memory),
+            difference=any(reply.difference for reply in replies),
             pause_s=max(reply.pause_s for reply in replies),
             took_s=max(self._edge.server_now() - began_s, 0.0),
         )
@@ -231,7 +233,7 @@ class Taker:
 
     async def _export(self, attempt: Attempt) -> list[Any]:
         """Let every server write its image to the memory reserved for it here, or to its disk."""
-        owned = await self._ask_all(attempt.servers, GetOwnership(job=self.job))
+        owned = await self._ask_all(attempt.servers, GetOwnership(job=self.job, base_id=attempt.base))
         columns = zip(*((*reply.buckets, *reply.slices) for reply in owned), strict=True)
         if nobodys := [number for number, states in enumerate(columns) if not any(states)]:
             raise TakingError(f"columns {nobodys[:8]} have no owner among servers {attempt.servers}")
@@ -246,6 +248,7 @@ class Taker:
                 cache_url=cache_url,
                 store_url=attempt.url.rpartition("/")[0],
                 memory_path=reserved.get(pod, ""),
+                base_id=attempt.base,
             )
             for pod in rooms
         }
@@ -311,6 +314,7 @@ class Taker:
             checkpoint=whole.checkpoint,
             ledger=whole.ledger,
             servers=tuple(restore.servers),
+            bases=whole.bases if whole.checkpoint.url.startswith(f"{self.state.folder}/") else (),
         )
         await self._edge.observe(self.job, loaded)
 

@@ -159,3 +159,20 @@ def test_where_there_is_no_room_for_the_next_image_nothing_waits_for_it(
     monkeypatch.setattr(memory, "_available_bytes", lambda: 50_000)
     assert one(shared, "j", "j-000003", "ps-0", 20_000) == ""
     assert [path.name.partition(".")[0] for path in tmp_path.glob("*/*")] == ["j-000002"]
+
+
+def test_a_difference_leaves_the_memory_of_full_images_to_the_next_full_one(tmp_path: Path) -> None:
+    """A server cuts a file to its image: memory of a full one that a small image took would be lost."""
+    memory = SharedMemory(tmp_path, tmp_path)
+    full = Path(memory.reserve("j", "j-000001", {"ps-0": 200_000})["ps-0"])
+    inode = full.stat().st_ino
+    memory.reserve("j", "j-000002", {"ps-0": 9000})
+    memory.free("j", ("j-000003",))
+    (spare,) = tmp_path.glob("*/spare.ps-0")
+    assert spare.stat().st_ino == inode, "of a chain, the largest is spared"
+    small = Path(memory.reserve("j", "j-000003", {"ps-0": 9000})["ps-0"])
+    assert small.stat().st_ino != inode
+    assert spare.exists()
+    large = Path(memory.reserve("j", "j-000004", {"ps-0": 210_000})["ps-0"])
+    assert large.stat().st_ino == inode
+    assert not spare.exists()

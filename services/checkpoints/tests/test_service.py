@@ -49,6 +49,12 @@ class Stage:
         """pod -> what was reserved for its image"""
         self.refuse = ""
         self.stored = True
+        self.differences = False
+        """the servers add to the checkpoint that is named to them"""
+        self.asked: list[str] = []
+        """the checkpoints that were named to them"""
+        self.files: dict[str, list[str]] = {}
+        """pod -> the files of its chain"""
         self.lease_s = 1.0
         self.hold = ""
         """the verb that is not answered, once"""
@@ -111,9 +117,14 @@ class Stage:
                 "pause_s": 0.01,
                 "detail": "no shared memory",
             }
+            self.asked.append(request["base_id"])
+            reply["difference"] = difference = self.differences and bool(request["base_id"])
+            file = f"{request['store_url']}/{pod}.image"
+            self.files[pod] = [*(self.files[pod] if difference else []), file]
             store(Path(request["store_url"].removeprefix("file://")), pod)
         elif verb == "get-export-status":
-            part = json.dumps({"pod": pod, "file": f"{pod}.image"})
+            bases = [{"url": url} for url in self.files[pod][:-1]]
+            part = json.dumps({"pod": pod, "file": f"{pod}.image", "bases": bases})
             reply = {"stage": "stored", "part": part} if self.stored else {"stage": "cached"}
         elif verb == "import-state":
             self.imported[pod] = request["buckets"]
@@ -320,3 +331,33 @@ async def test_a_column_that_is_nobodys_is_not_left_out_in_silence(stage: Stage)
     await stage.save(1)
     (failed,) = await stage.told(CheckpointFailed)
     assert "columns [0, 1, 2, 3, 4, 5, 6, 7] have no owner among servers [0]" in failed.reason
+
+
+async def test_differences_keep_their_chain_in_store_and_in_memory(stage: Stage) -> None:
+    """Each server has 50 bytes in every checkpoint, so that one difference may be added to a full one."""
+    stage.differences = True
+    await stage.submit(every_s=None, keep=1)
+    await stage.serve(1, 0)
+    folder = stage.folder / "checkpoints/j"
+
+    def there() -> list[str]:
+        return sorted(path.name for path in folder.iterdir())
+
+    def in_memory() -> list[str]:
+        return sorted(path.name for path in stage.folder.glob("stretto.j.*/*") if not path.name.startswith("spare."))
+
+    for number, wanted in ((1, ["j-000001"]), (2, ["j-000001", "j-000002"]), (3, ["j-000003"])):
+        await stage.save(number)
+        await stage.told(
+            CheckpointFlushed,
+            number,
+            lambda wanted=wanted: there() == wanted and in_memory() == [f"{name}.ps-0" for name in wanted],
+        )
+    assert stage.asked == ["", "j-000001", ""], "the differences have half the bytes of the full one"
+    await stage.save(4)
+    flushed = await stage.told(CheckpointFlushed, 4)
+    assert manifest.read(flushed[-1].checkpoint.url).bases == ("j-000003",)
+    await stage.serve(2)
+    await stage.serve(3, 1)
+    (restored,) = await stage.told(CheckpointRestored)
+    assert restored.checkpoint.id == "j-000004"

@@ -11,7 +11,9 @@ from .views import JobView, Status
 STALLED_S = 10.0
 """Two windows of a profile: a job that trains no sample for this long has no throughput."""
 LATE_INTERVALS = 3
-"""A job whose last checkpoint is older than so many of its intervals has one late."""
+"""A job whose last checkpoint is older than so many of its intervals, and than LATE_S_MIN, has one late."""
+LATE_S_MIN = 60.0
+"""A full checkpoint may be on its way to the store for longer than intervals of seconds, and the next one waits."""
 
 STOPPED_S = 60.0
 """The objective of charts/runbook: all workers of a job never stand still for longer."""
@@ -70,12 +72,12 @@ class PastJob:
 
 
 def checkpoint_is_late(view: JobView, now_s: float) -> bool:
-    """Return whether a job trains without a checkpoint for more than ``LATE_INTERVALS`` of its intervals."""
+    """Return whether a job trains without a checkpoint for longer than it should."""
     every_s, started_s = view.spec.checkpoint.every_s, view.started_at_s
     if every_s is None or started_s is None or view.status != "training":
         return False
     taken_s = [each.time_s for each in view.checkpoints if each.stage in ("cached", "stored")]
-    return now_s - max([started_s, *taken_s]) > LATE_INTERVALS * every_s
+    return now_s - max([started_s, *taken_s]) > max(LATE_INTERVALS * every_s, LATE_S_MIN)
 
 
 def has_stopped(view: JobView, now_s: float) -> bool:

@@ -1,5 +1,6 @@
 """Checkpoints of a job: when they are taken, which one stands, and the way back to it."""
 
+from stretto_core.checkpoints.chains import newest_chain
 from stretto_core.checkpoints.machine import CheckpointMachine
 from stretto_core.checkpoints.names import is_column_restore, is_final, is_restore
 from stretto_core.checkpoints.observations import (
@@ -28,4 +29,5 @@ __all__ = [
     "is_column_restore",
     "is_final",
     "is_restore",
+    "newest_chain",
 ]

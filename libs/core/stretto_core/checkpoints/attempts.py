@@ -5,12 +5,13 @@ from __future__ import annotations
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.values import CheckpointRef
 
+from stretto_core.checkpoints.chains import LINKS_MAX, base_for_next, note
 from stretto_core.checkpoints.names import FINAL, number_of
 from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
 """Longest time between attempts until the first checkpoint is complete."""
-EXPIRED_KEPT = 16
+EXPIRED_KEPT = 4 * LINKS_MAX
 """Manifests that are remembered for removal while the job lives."""
 
 
@@ -39,8 +40,21 @@ def begin(state: CheckpointState, now: float) -> str:
     state.requested = False
     if final:
         state.final_due = False
-    state.attempt = Attempt(name, f"{state.folder}/{name}/manifest.json", list(state.servers), now, final)
+    state.attempt = Attempt(
+        name, url_of(state, name), list(state.servers), now, final, base=base_for_next(state, final)
+    )
     return name
+
+
+def url_of(state: CheckpointState, name: str) -> str:
+    """Return the URL of a checkpoint's manifest."""
+    return f"{state.folder}/{name}/manifest.json"
+
+
+def complete(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -> None:
+    """Note a complete checkpoint, and mark the folders of chains that are kept no longer."""
+    for name in note(state, checkpoint, bases):
+        expire(state, url_of(state, name))
 
 
 def drop(state: CheckpointState) -> Attempt | None:
@@ -69,16 +83,14 @@ def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
     return CheckpointFailed(job=state.job, id=name, reason=reason)
 
 
-def adopt(state: CheckpointState, checkpoint: CheckpointRef) -> None:
+def adopt(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -> None:
     """Note a checkpoint of this job that the state does not know: the installation was restored from a backup.
 
     Later names then go on after it, because the store holds files under those in between.
     """
     own = checkpoint.url.startswith(f"{state.folder}/")
     if own and all(known.url != checkpoint.url for known in state.complete):
-        state.complete.append(checkpoint)
-        while len(state.complete) > state.keep:
-            expire(state, state.complete.pop(0).url)
+        complete(state, checkpoint, bases)
         state.next_number = max(state.next_number, number_of(checkpoint.id) + 1)
 
 

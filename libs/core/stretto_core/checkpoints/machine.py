@@ -30,7 +30,7 @@ from stretto_messages.checkpoints import (
 from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
 from stretto_messages.gateway import JobCancelled
 
-from stretto_core.checkpoints import attempts, columns
+from stretto_core.checkpoints import attempts, chains, columns
 from stretto_core.checkpoints.names import RESTORE, is_final
 from stretto_core.checkpoints.observations import (
     ColumnsImported,
@@ -169,8 +169,9 @@ class CheckpointMachine:
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
         if finished and state.complete and is_final(state.complete[-1].id):
-            state.expired += [earlier.url for earlier in state.complete[:-1]]
+            state.expired += [earlier.url for earlier in reversed(state.complete[:-1])]
             state.complete = state.complete[-1:]
+            state.bases = {}
 
     # servers ---------------------------------------------------------------------------------------------------
 
@@ -252,6 +253,7 @@ class CheckpointMachine:
         attempt.ledger = event.ledger
         attempt.samples = event.samples
         attempt.size_bytes = event.size_bytes
+        attempt.base = attempt.base if event.difference else ""
         saved = CheckpointSaved(
             job=self.state.job,
             checkpoint=attempt.reference,
@@ -264,9 +266,7 @@ class CheckpointMachine:
     def _flushed(self, event: ImagesFlushed, attempt: Attempt, now: float) -> Facts:
         state = self.state
         state.attempt = None
-        state.complete.append(attempt.reference)
-        while len(state.complete) > state.keep:
-            attempts.expire(state, state.complete.pop(0).url)
+        attempts.complete(state, attempt.reference, chains.chain(state, attempt.base) if attempt.base else [])
         attempts.begin_if_due(self.state, now)
         return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s)]
 
@@ -306,7 +306,7 @@ class CheckpointMachine:
         state.restore = None
         state.lost = False
         state.last_began_at_s = now
-        attempts.adopt(state, event.checkpoint)
+        attempts.adopt(state, event.checkpoint, list(event.bases))
         restored = CheckpointRestored(
             job=state.job,
             checkpoint=event.checkpoint,

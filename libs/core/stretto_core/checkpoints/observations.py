@@ -17,7 +17,10 @@ Ledger = Annotated[str, MaxLen(200_000)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesSaved(Message):
-    """All parameter servers have their images in memory; ``memory_bytes`` of them in reserved shared memory."""
+    """All parameter servers have their images in memory; ``memory_bytes`` of them in reserved shared memory.
+
+    ``difference``: at least one of them adds to the checkpoint that the attempt named.
+    """
 
     id: Name
     ledger: Ledger
@@ -27,6 +30,7 @@ class ImagesSaved(Message):
     pause_s: Seconds
     took_s: Seconds
     memory_bytes: Bytes = 0
+    difference: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +53,13 @@ class StepFailed(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersRestored(Message):
-    """Every parameter server has its part of the checkpoint."""
+    """Every parameter server has its part of the checkpoint, which adds to ``bases``, the full one first."""
 
     id: Name
     checkpoint: CheckpointRef
     ledger: Ledger
     servers: Annotated[tuple[Count, ...], MaxLen(1000)]
+    bases: Annotated[tuple[Name, ...], MaxLen(1000)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class JobOpened:
     every_s: float | None = None
     """None: only on demand."""
     keep: int = 2
+    """Full checkpoints that are kept, each with its differences."""
     restore_from: str | None = None
     final: bool = False
     """Take a checkpoint after the last shard."""
@@ -34,6 +35,8 @@ class Attempt:
     servers: list[int]
     began_at_s: float
     final: bool
+    base: str = ""
+    """The complete checkpoint that it may add to; once it is saved, the one that it does add to. "": it is full."""
     stage: Literal["taking", "storing"] = "taking"
     ledger: str = ""
     samples: int = 0
@@ -117,6 +120,9 @@ class CheckpointState:
     restore: Restore | None = None
     columns: ColumnRestore | None = None
     complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
+    """The newest `keep` chains, in order of time (chains.py)."""
+    bases: dict[str, str] = field(default_factory=dict[str, str])
+    """Of each difference, the checkpoint that it adds to."""
     expired: list[str] = field(default_factory=list[str])
     """Manifests whose folders may be removed: the latest while the job lives, all at its end."""
     next_number: int = 1

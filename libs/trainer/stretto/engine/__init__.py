@@ -2,7 +2,7 @@
 
 from stretto_plane import Key
 
-from .checkpoint import Exported, PsImage, export_image, image_bytes, load_image
+from .checkpoint import Base, Exported, PsImage, export_image, image_bytes, load_image
 from .client import FINISHED, Parameters, Pulled, PushResult
 from .codec import ServerStats, WorkerSeen
 from .control import Control
@@ -16,6 +16,7 @@ from .server import ParameterServer
 __all__ = [
     "FINISHED",
     "Access",
+    "Base",
     "Control",
     "Exported",
     "Key",

@@ -7,6 +7,11 @@ the smallest offset while the other columns skip what they have.
 
 A bucket is copied straight to where the image is written, with its checksum; an export needs no memory of its own.
 
+An image is full, or a difference: of the rows, only those that changed since the image that it names as its base, of
+the same server. An image ends an epoch before its first copy. Rows that change after the copy of their bucket then have a
+later epoch, and the next difference has them; some that changed before it are in both. Whatever has lost rows since the
+base (a bucket that left and came back) is whole again. Slices and progress always are.
+
 Invariant: the ledger state that is restored with the images was taken *before* the first of them.
 """
 
@@ -22,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import InputRefused, Progress, RawSlices, StoreFull
+from stretto_parameters import InputRefused, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
 
 from ..errors import CheckpointError
@@ -35,6 +40,8 @@ VERSION = 5
 COLUMNS = BUCKETS + SLICES
 _MARGIN = 1.1
 """Allowance for the rows that are added while the image is taken."""
+_DIFFERENCE_MARGIN = 1.5
+"""The same for a difference, which is small and grows with every push."""
 _MARGIN_BYTES = 2**20
 """Allowance for the manifest and the padding."""
 
@@ -63,36 +70,67 @@ class Blocks(Mapping[str, np.ndarray], ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """An earlier image of a server, for a difference: its digest, the epoch that it ended, its layout and columns."""
+
+    digest: str
+    epoch: int
+    layout: Layout
+    columns: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     """The result of an export.
 
-    pause_seconds: the longest that a push or pull waited for it.
-    manifest (JSON-able): version, server, layout, columns, bytes, blocks {name: offset, bytes, checksum, dtype, shape}.
+    pause_seconds: the longest that a push or pull waited for it. epoch: the one that it ended.
+    manifest (JSON-able): version, server, layout, columns, base (digest, "" for a full image), whole (buckets that need
+    no base), bytes, blocks {name: offset, bytes, checksum, dtype, shape}.
     """
 
     manifest: dict[str, Any]
     pause_seconds: float
+    epoch: int
+
+    def as_base(self, digest: str) -> Base:
+        """Return what a difference needs to know of this image."""
+        layout = Layout.from_dict(self.manifest["layout"])
+        return Base(digest, self.epoch, layout, frozenset(self.manifest["columns"]))
 
 
 @dataclass(frozen=True, slots=True)
 class PsImage:
-    """A manifest and its blocks by name (NumPy arrays)."""
+    """A manifest and its blocks by name (NumPy arrays). base: the image that a difference adds to."""
 
     manifest: dict[str, Any]
     blocks: Blocks
+    base: PsImage | None = None
 
     @property
     def columns(self) -> list[int]:
         return list(self.manifest["columns"])
+
+    def links(self, bucket: int) -> list[PsImage]:
+        """Return the images that have rows of a bucket, from the one that has it whole to this one."""
+        links: list[PsImage] = []
+        image: PsImage | None = self
+        while image is not None:
+            links.append(image)
+            if bucket in image.manifest["whole"]:
+                return links[::-1]
+            image = image.base
+        raise CheckpointError(f"the images of ps-{self.manifest['server']} do not begin with a whole bucket {bucket}")
 
     @property
     def layout(self) -> Layout:
         return Layout.from_dict(self.manifest["layout"])
 
 
-def image_bytes(control: Operations) -> int:
-    """Return an upper bound for an image taken soon: rows and keys, slices, progress."""
-    return int(_MARGIN * control.image_bytes()) + _MARGIN_BYTES
+def image_bytes(control: Operations, base: Base | None = None) -> int:
+    """Return an upper bound for an image taken soon: rows and keys, slices, progress. base: of a difference to it."""
+    if base is None:
+        return int(_MARGIN * control.image_bytes()) + _MARGIN_BYTES
+    return int(_DIFFERENCE_MARGIN * control.image_bytes(base.epoch)) + _MARGIN_BYTES
 
 
 class _Blocks:
@@ -114,9 +152,10 @@ class _Blocks:
         self.entries[name]["checksum"] = of_block(raw)
 
 
-def export_image(control: Operations, image: Image) -> Exported:
+def export_image(control: Operations, image: Image, base: Base | None = None) -> Exported:
     """Export everything that a server owns, while workers go on pushing. Runs in the server's process only.
 
+    base: an earlier image of this process, for a difference to it. The result is a full image if no bucket gains by it.
     Raises CheckpointError if ownership changes meanwhile, and what `image` raises.
     """
     columns = control.columns()
@@ -124,11 +163,19 @@ def export_image(control: Operations, image: Image) -> Exported:
     blocks = _Blocks(image)
     progress = _Progress()
     pause_s = 0.0
+    if base is not None and base.layout != layout:
+        base = None
+    with control.locked():
+        epoch = control.store.next_epoch()
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
     if len(slices):
         pause_s = _export_slices(control, slices, blocks, progress)
+    whole: list[int] = []
     for bucket in (c for c in columns if c < BUCKETS):
-        pause_s = max(pause_s, _export_bucket(control, bucket, blocks, progress))
+        since = base.epoch if base is not None and bucket in base.columns else None
+        held_s, is_whole = _export_bucket(control, bucket, since, blocks, progress)
+        pause_s = max(pause_s, held_s)
+        whole += [bucket] * is_whole
     if control.columns() != columns or control.layout != layout:
         raise CheckpointError(
             f"ps-{control.server}: columns changed their owner during the export; repeat it after the move"
@@ -140,10 +187,12 @@ def export_image(control: Operations, image: Image) -> Exported:
         "server": control.server,
         "layout": layout.to_dict(),
         "columns": columns,
+        "base": "" if base is None or set(whole) == {c for c in columns if c < BUCKETS} else base.digest,
+        "whole": whole,
         "bytes": image.offset,
         "blocks": blocks.entries,
     }
-    return Exported(manifest, pause_s)
+    return Exported(manifest, pause_s, epoch)
 
 
 def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
@@ -157,20 +206,26 @@ def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Pr
     return held_s
 
 
-def _export_bucket(control: Operations, bucket: int, blocks: _Blocks, progress: _Progress) -> float:
+def _export_bucket(
+    control: Operations, bucket: int, since: int | None, blocks: _Blocks, progress: _Progress
+) -> tuple[float, bool]:
+    """Copy a bucket, or its rows that changed after the epoch `since`; return (seconds under the mutex, whole or not)."""
     with control.locked():
         begun = time.perf_counter()
         store = control.store
-        for table, (rows, row_bytes) in enumerate(store.table_sizes(bucket)):
+        is_whole = since is None or store.emptied_epoch(bucket) > since
+        for table, (count, row_bytes) in enumerate(store.table_sizes(bucket)):
+            chosen = None if is_whole or since is None else store.changed_rows(bucket, table, since)
+            rows = count if chosen is None else len(chosen)
             of_keys, of_rows = _names(bucket, table)
             to = blocks.room(of_keys, 8 * rows, "<u8", (rows,))
-            blocks.entries[of_keys]["checksum"] = store.copy_keys(bucket, table, to)
+            blocks.entries[of_keys]["checksum"] = store.copy_keys(bucket, table, to, chosen)
             to = blocks.room(of_rows, rows * row_bytes, "<f4", (rows, row_bytes // 4))
-            blocks.entries[of_rows]["checksum"] = store.copy_rows(bucket, table, to)
+            blocks.entries[of_rows]["checksum"] = store.copy_rows(bucket, table, to, chosen)
         at = store.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
     progress.add([bucket], at)
-    return held_s
+    return held_s, is_whole
 
 
 def _names(bucket: int, table: int) -> tuple[str, str]:
@@ -260,14 +315,23 @@ def _load_columns(
         if image.layout == UNKNOWN:
             control.drop_bucket(bucket)
             continue
+        whole, *differences = image.links(bucket)
         for table in range(len(image.layout.tables)):
             of_keys, of_rows = _names(bucket, table)
-            keys = _raw(image.blocks[of_keys])
-            image.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, keys))
+            keys = _raw(whole.blocks[of_keys])
+            whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, keys))
+        for difference in differences:
+            control.import_bucket(bucket, _changed(difference, bucket), replace=False)
     for image in images:
         mine = [c - BUCKETS for c in image.columns if c >= BUCKETS and c in wanted]
         if mine and image.layout != UNKNOWN:
             control.import_slices(_slices(image, np.array(mine, np.int64)))
+
+
+def _changed(image: PsImage, bucket: int) -> list[RawBucket]:
+    """Return the rows of a bucket that a difference has, by table, after their checksums were compared."""
+    names = [_names(bucket, table) for table in range(len(image.layout.tables))]
+    return [RawBucket(image.blocks[of_keys], image.blocks[of_rows]) for of_keys, of_rows in names]
 
 
 def _load_rows(control: Operations, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, None]:

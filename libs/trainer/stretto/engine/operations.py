@@ -153,13 +153,17 @@ class Operations:
         """Return the mean bytes of a row, with its entry and its share of the index."""
         return self._store.row_bytes()
 
-    def image_bytes(self) -> int:
-        """Return the bytes of the rows and slices owned here, as an image has them."""
+    def image_bytes(self, since_epoch: int = 0) -> int:
+        """Return the bytes that an image taken now would have: all rows, or those that changed after an epoch."""
         with self._lock:
-            store = self._store
-            owned = [c for c in store.columns() if c < self.layout.buckets]
-            rows = sum(count * (8 + size) for bucket in owned for count, size in store.table_sizes(bucket))
-            return rows + store.dense_bytes() + store.progress_bytes()
+            size_bytes = self._store.dense_bytes() + self._store.progress_bytes()
+        for bucket in (c for c in self.columns() if c < self.layout.buckets):
+            with self._lock:  # bucket by bucket: a push waits for one of them at most
+                size_bytes += sum(
+                    (len(self._store.changed_rows(bucket, table, since_epoch)) if since_epoch else rows) * (8 + of_row)
+                    for table, (rows, of_row) in enumerate(self._store.table_sizes(bucket))
+                )
+        return size_bytes
 
     def applied(self) -> Applied:
         """Return the counters of the columns owned here."""

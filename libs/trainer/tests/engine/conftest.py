@@ -96,7 +96,9 @@ class Cluster:
         from stretto.engine import Parameters
 
         options.setdefault("refresh_servers", lambda: dict(self.addresses))
-        self._workers.append(Parameters(self.layout, dict(self.addresses), worker=number, access=self.access, **options))
+        self._workers.append(
+            Parameters(self.layout, dict(self.addresses), worker=number, access=self.access, **options)
+        )
         return self._workers[-1]
 
     def lose(self, index):

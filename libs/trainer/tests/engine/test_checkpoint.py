@@ -205,15 +205,15 @@ def test_finished_shards_cost_an_id_each_and_stay_finished(cluster_here, bare_he
     worker.forget(range(5))
     copied, seen = checkpoint._export_bucket, []
 
-    def between(control, bucket, blocks, progress):
+    def between(control, bucket, since, blocks, progress):
         if not seen:
             training.train_shard(worker, 5, attempt=1, length=128)
             training.train_shard(worker, 6, attempt=1, length=64)  # begun and finished after the first instant
             worker.forget([5, 6])
         known = progress.known_finished
-        held_s = copied(control, bucket, blocks, progress)
+        held = copied(control, bucket, since, blocks, progress)
         seen.append(progress.known_finished - known)
-        return held_s
+        return held
 
     monkeypatch.setattr(checkpoint, "_export_bucket", between)
     images = save(servers)

@@ -386,7 +386,8 @@ def test_a_server_learns_the_layout_from_the_first_worker_and_keeps_what_it_owns
 
 def test_the_example_of_the_readme_runs():
     text = (Path(stretto.engine.__file__).parent / "README.md").read_text().split("```python")[1].split("```")[0]
-    text = text.replace("(ids)", "(np.arange(30))").replace("row_gradients, dense_gradient", "pulled.rows, pulled.dense")
+    text = text.replace("(ids)", "(np.arange(30))")
+    text = text.replace("row_gradients, dense_gradient", "pulled.rows, pulled.dense")
     names: dict = {"np": np}
     exec(text, names)
     assert (names["server"].control.applied().samples == 512).all()
