@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -26,7 +26,8 @@ from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program, Rows  # noqa: E402
 from stretto.optimizers import Clipping, RowWiseAdagrad  # noqa: E402
 from stretto.program import make_program  # noqa: E402
-from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop  # noqa: E402
+from stretto_core.oom.usage import SLOT_FLOATS  # noqa: E402
+from stretto_parameters.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop  # noqa: E402
 from stretto_parameters.schedules import Cosine, Exponential, Warmup  # noqa: E402
 
 
@@ -295,6 +296,14 @@ def used_optimizer() -> Any:
     optimizer = keras.optimizers.Adam()
     optimizer.build([keras.Variable(np.zeros(2, np.float32))])
     return optimizer
+
+
+def test_a_job_may_name_every_optimizer_of_the_store():
+    """The names stand in the job's schema, in the store, and in what a category costs."""
+    named = get_args(ModelSpec.model_fields["optimizer"].annotation)
+    assert set(named) == set(OPTIMIZERS) == set(SLOT_FLOATS)
+    for name, (per_weight, per_row) in SLOT_FLOATS.items():
+        assert len(OPTIMIZERS[name]().first_slots(16)) == 16 * per_weight + per_row
 
 
 def schedule(name: str, *arguments: Any, **options: Any) -> Any:

@@ -106,6 +106,7 @@ def serve(connection: socket.socket) -> None:
     import stretto.engine
     import stretto.evaluate
     import stretto.exports
+    import stretto.model_keras
     import stretto.program
     import stretto.training  # noqa: F401
 
