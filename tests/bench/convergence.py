@@ -55,12 +55,13 @@ HELD_OUT = 20_480
 def program(model: str, samples: int, seed: int) -> Any:
     """Build the model. The data have a separate seed, so that every run trains the same."""
     from stretto.entry import instantiate
-    from stretto.model import Program
+    from stretto.model import Options
+    from stretto.program import make_program
 
     module, name = MODELS[model]
     task = getattr(importlib.import_module(module), name)
     dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
-    return Program(instantiate(task, dataset, 16), learning_rate=LEARNING_RATE, seed=seed)
+    return make_program(instantiate(task, dataset, 16), Options(learning_rate=LEARNING_RATE, seed=seed))
 
 
 def work(model: str, samples: int, seed: int, index: int) -> None:

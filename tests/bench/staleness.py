@@ -33,10 +33,11 @@ WORKERS = 3
 def program(samples: int) -> Any:
     from stretto.entry import instantiate
     from stretto.examples.wide_deep import WideDeep
-    from stretto.model import Program
+    from stretto.model import Options
+    from stretto.program import make_program
 
     dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
-    return Program(instantiate(WideDeep, dataset, 16), learning_rate=LEARNING_RATE, seed=7)
+    return make_program(instantiate(WideDeep, dataset, 16), Options(learning_rate=LEARNING_RATE, seed=7))
 
 
 def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:

@@ -16,7 +16,8 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import numpy as np
 import tensorflow as tf
-from stretto.model import Program
+from stretto.model import Options
+from stretto.program import make_program
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
 
@@ -28,7 +29,7 @@ class Coordinator:
         )
         self.strategy = tf.distribute.ParameterServerStrategy(resolver)
         # only now: variables made before the strategy connects are lost
-        self.program = Program(PooledWideDeep())
+        self.program = make_program(PooledWideDeep(), Options())
         layout = self.program.layout
         self.optimizer, self.dimension = layout.optimizer, layout.tables[0].dimension
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)

@@ -11,7 +11,8 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 import tensorflow as tf
 from stretto.engine import Access, Key, Parameters
 from stretto.meter import Meter
-from stretto.model import Program
+from stretto.model import Options
+from stretto.program import make_program
 from stretto.training import Trainer, Work
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
@@ -26,7 +27,7 @@ SHARD = BATCH * 200
 class Worker:
     def __init__(self, answers):
         self.answers = answers
-        self.program = Program(PooledWideDeep())
+        self.program = make_program(PooledWideDeep(), Options())
         self.program.warm()
         self.until, self.ends, self.losses = 0.0, [], []
         self.shard, self.offset = 0, 0
