@@ -134,7 +134,7 @@ class Servers:
 
     @property
     def access(self) -> dict[str, Any]:
-        """What a worker or control session needs beside the addresses; nothing at the baseline."""
+        """Arguments of a worker or control session beside the addresses; none at the baseline."""
         if self.engine.is_baseline:
             return {}
         if not self._key:

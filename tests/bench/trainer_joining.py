@@ -67,7 +67,7 @@ class Pods:
         """Return the seconds from a worker's exec to its first finished step, and those of its model's imports."""
         cluster, pod = self._cluster, f"worker-{number}"
         if not cluster.servers:
-            cluster.ps_environment = self._folder_of("ps-0")
+            cluster.ps_environment = cluster.own_folder("ps-0")
             cluster.start_ps(0)
         begun = time.monotonic()
         process = cluster.launch(pod)
@@ -82,7 +82,7 @@ class Pods:
         """Return the seconds from a server's exec to its first answered ping, those of CPU, and its resident MiB."""
         cluster, pod = self._cluster, f"ps-{number}"
         begun = time.monotonic()
-        process = cluster.launch(pod, **self._folder_of(pod))
+        process = cluster.launch(pod, **cluster.own_folder(pod))
         while True:
             try:
                 if cluster.ask(pod, self._tools.PodPing(job=cluster.job), 0.2).ready:
@@ -97,12 +97,6 @@ class Pods:
         process.kill()
         process.wait()
         return seconds, times.user + times.system, memory
-
-    def _folder_of(self, pod: str) -> dict[str, str]:
-        """Return the variables of a pod on one machine: a folder of its own, where its socket lies."""
-        folder = Path(self._folder.name) / "pods" / pod
-        folder.mkdir(parents=True, exist_ok=True)
-        return {"STRETTO_POD_FOLDER": str(folder)}
 
 
 def measure_joining() -> Row:
