@@ -64,15 +64,15 @@ class Pods:
         self._folder.cleanup()
 
     def start_of_worker(self, number: int) -> tuple[float, float]:
-        """Return the seconds from a worker's exec to its first finished step, and those of its import of TensorFlow."""
+        """Return the seconds from a worker's exec to its first finished step, and those of its model's imports."""
         cluster, pod = self._cluster, f"worker-{number}"
         if not cluster.servers:
-            cluster.ps_environment = self._folder_of("ps-0")
+            cluster.ps_environment = cluster.own_folder("ps-0")
             cluster.start_ps(0)
         begun = time.monotonic()
         process = cluster.launch(pod)
         self._tools.wait_for(lambda: pod in self._first_report_s, 60, f"the first step of {pod}")
-        found = re.search(r"TensorFlow imported in ([\d.]+) s", cluster.log(pod))
+        found = re.search(r" imported in ([\d.]+) s", cluster.log(pod))
         assert found is not None
         process.kill()
         process.wait()
@@ -82,7 +82,7 @@ class Pods:
         """Return the seconds from a server's exec to its first answered ping, those of CPU, and its resident MiB."""
         cluster, pod = self._cluster, f"ps-{number}"
         begun = time.monotonic()
-        process = cluster.launch(pod, **self._folder_of(pod))
+        process = cluster.launch(pod, **cluster.own_folder(pod))
         while True:
             try:
                 if cluster.ask(pod, self._tools.PodPing(job=cluster.job), 0.2).ready:
@@ -98,22 +98,16 @@ class Pods:
         process.wait()
         return seconds, times.user + times.system, memory
 
-    def _folder_of(self, pod: str) -> dict[str, str]:
-        """Return the variables of a pod on one machine: a folder of its own, where its socket lies."""
-        folder = Path(self._folder.name) / "pods" / pod
-        folder.mkdir(parents=True, exist_ok=True)
-        return {"STRETTO_POD_FOLDER": str(folder)}
-
 
 def measure_joining() -> Row:
-    """Return the seconds from a worker's start to its first finished step, less its own import of TensorFlow."""
+    """Return the seconds from a worker's start to its first finished step, less the import of its model's code."""
     with Pods() as pods:
         measured = [pods.start_of_worker(number) for number in range(JOINS)]
     beyond = [total - imported for total, imported in measured]
     value = statistics.median(beyond)
     baseline = statistics.median(imported for _, imported in measured)
     note = (
-        "from its process start to its first finished step, less the baseline: its own import of TensorFlow; "
+        "from its process start to its first finished step, less the baseline: the imports of its model; "
         f"median of {[round(seconds, 2) for seconds in beyond]}"
     )
     return row_at_most("a worker joins", value, "s", 1.5, note, baseline)

@@ -164,6 +164,12 @@ class Cluster:
         self.processes[pod] = process
         return process
 
+    def own_folder(self, pod: str) -> dict[str, str]:
+        """Return the variables of a pod that shares its machine: a folder of its own, where a server's socket lies."""
+        folder = self.folder / "pods" / pod
+        folder.mkdir(parents=True, exist_ok=True)
+        return {"STRETTO_POD_FOLDER": str(folder)}
+
     def log(self, pod: str) -> str:
         return self.logs[pod].read_text()
 
