@@ -125,8 +125,8 @@ class Exports:
                 log.warning("no image at %s", wrong[-1])
                 _free(path)
         raise CheckpointError(
-            f"a checkpoint of at most {image_bytes(self._control, base)} bytes has no room ({'; '.join(wrong)}); free space "
-            "on the disk of the state folder, or enlarge /dev/shm"
+            f"a checkpoint of at most {image_bytes(self._control, base)} bytes has no room ({'; '.join(wrong)}); "
+            "free space on the disk of the state folder, or enlarge /dev/shm"
         )
 
     def _on_disk(self) -> BinaryIO:

@@ -10,7 +10,8 @@ buffers. Rows lie in pages and never move, so a table costs no more while it gro
 pages touched ahead, and an index that doubles, at a load of its own in each bucket.
 
 Measured (``python -m tests.bench --only memory_law``): the base of a store stood still within 0.4 MiB while it grew
-from 13,000 to 4 million rows. In a pod of the demonstration it was 86 MiB at first, and 92 after a move of half the rows.
+from 13,000 to 4 million rows. In a pod of the demonstration it was 86 MiB at first, and 92 after a move of half the
+rows.
 """
 
 from __future__ import annotations

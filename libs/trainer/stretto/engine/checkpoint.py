@@ -8,8 +8,8 @@ the smallest offset while the other columns skip what they have.
 A bucket is copied straight to where the image is written, with its checksum; an export needs no memory of its own.
 
 An image is full, or a difference: of the rows, only those that changed since the image that it names as its base, of
-the same server. An image ends an epoch before its first copy. Rows that change after the copy of their bucket then have a
-later epoch, and the next difference has them; some that changed before it are in both. Whatever has lost rows since the
+the same server. An image ends an epoch before its first copy. Rows that change after the copy of their bucket then have
+a later epoch, and the next difference has them; some that changed before it are in both. Whatever has lost rows since the
 base (a bucket that left and came back) is whole again. Slices and progress always are.
 
 Invariant: the ledger state that is restored with the images was taken *before* the first of them.
@@ -209,7 +209,10 @@ def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Pr
 def _export_bucket(
     control: Operations, bucket: int, since: int | None, blocks: _Blocks, progress: _Progress
 ) -> tuple[float, bool]:
-    """Copy a bucket, or its rows that changed after the epoch `since`; return (seconds under the mutex, whole or not)."""
+    """Copy a bucket, or its rows that changed after the epoch `since`.
+
+    Return (seconds under the mutex, True if it is whole).
+    """
     with control.locked():
         begun = time.perf_counter()
         store = control.store
