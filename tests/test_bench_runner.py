@@ -109,8 +109,8 @@ PROMISED = {
     "runtime": ["runtime beside bare pull-and-ack"],
     "peer": ["durable next beside DLRover's local master"],
     "intake": ["profiler intake, sustained", "profiler intake, resident"],
-    "trainer": [
-        "training steps, 2 workers, 2 parameter servers",
+    "trainer": ["training steps, 2 workers, 2 parameter servers"],
+    "moves": [
         "longest pause, 2 -> 3 servers live, beside a restart",
         "longest pause, 2 -> 3 servers live, beside an ordinary step",
     ],

@@ -42,7 +42,7 @@ def test_a_profile_is_all_that_the_specification_says(service: Service) -> None:
     assert event.profile == JobProfile(
         batch_size=64,
         samples=3000,
-        limits=JobLimits(Plan(1, 1, 1.0, 0.5, GIB, GIB // 2), Plan(8, 16, 32.0, 32.0, 8 * GIB, 64 * GIB)),
+        limits=JobLimits(Plan(1, 1, 1.0, 0.5, GIB, GIB // 8), Plan(8, 16, 32.0, 32.0, 8 * GIB, 64 * GIB)),
         prices=Prices(0.1, 0.02),
         weight=2.5,
         metadata={"fields": 26},

@@ -123,11 +123,11 @@ class TestAgainstTheory:
         assert found.allocated[0] == pytest.approx(load, rel=0.05)
 
     def test_memory_runs_out_when_the_growth_says_so(self) -> None:
-        """8 GiB a server, half a GiB of it taken: 15 of 20 GiB at samples (15/20)^(1/growth)."""
+        """8 GiB a server, 64 MiB of it taken: 15.875 of 20 GiB at samples (15.875/20)^(1/growth)."""
         one = job(embedding_bytes=20 * GIB, growth=0.5)
         found = simulate([one], STATIC, Settings(2, pod_start_s=0.0))
         assert (found.jobs[0].how, found.failures["out of memory"]) == ("out of memory", 1)
-        assert found.jobs[0].samples == pytest.approx(1_000_000 * 0.75**2, rel=1e-6)
+        assert found.jobs[0].samples == pytest.approx(1_000_000 * (15.875 / 20) ** 2, rel=1e-6)
 
     def test_what_a_straggler_costs_with_and_without_dynamic_shards(self) -> None:
         pool = Settings(2, pod_start_s=0.0, straggler_rate=1.0, slow_cpu=0.25, noise=0.0)

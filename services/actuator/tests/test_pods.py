@@ -221,5 +221,7 @@ def test_the_key_comes_from_the_signing_key_where_there_is_one(tmp_path: Path) -
     assert files[0]["plane.pem"] == files[1]["plane.pem"]
     assert keys.signing_file.read_bytes().strip() not in files[0]["plane.pem"]
     assert not (tmp_path / "a").exists()
-    without = Issuer(ActuatorSettings(backend="kubernetes", state_folder=tmp_path / "c"))
-    assert "plane.pem" not in without.files("j", "ps-0", 0.0)
+    without = [Issuer(ActuatorSettings(backend="kubernetes", state_folder=tmp_path / name)) for name in ("c", "d")]
+    opened = [each.files(job, "ps-0", 0.0)["plane.pem"] for each in without for job in ("j", "other")]
+    assert opened[:2] == opened[2:], "where the bus is open to everybody, replicas still lay the same"
+    assert len({*opened, files[0]["plane.pem"]}) == 3

@@ -173,7 +173,7 @@ def test_a_difference_has_the_changed_rows_and_a_bucket_that_came_back_whole():
 
 
 def test_what_cannot_be_a_difference_is_a_full_image():
-    """Of another layout, or a server all of whose buckets are new since."""
+    """The server has another layout, or all of its buckets are new since."""
     server = Server()
     server.push(1)
     full = server.export()
