@@ -15,7 +15,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from stretto_parameters.checksums import BlockChecksum, of_block
@@ -126,7 +126,7 @@ class ImageWriter:
     def _write(self, data: Bytes | bytes) -> None:
         self._need(len(data))
         if self._memory is None:
-            self._file.write(memoryview(data))
+            self._file.write(memoryview(cast("bytes", data)))
         else:
             self._memory[self._size : self._size + len(data)] = np.frombuffer(data, np.uint8)
         self._size += len(data)
