@@ -1,14 +1,13 @@
 """A checkpoint of 1 GB to shared memory and back at the same number of servers; the same from the persistent store.
 
-Rows have 200 bytes, and tables a fill of 0.6, the average of tables that double at 0.8. Taking lasts from the
-reservation of the memory until the last server has its image there. The first two images reserve memory, as those of a
-job do, and do not count. Later ones reuse the memory of the image before the last, as in the checkpoints service.
-Reading happens in new processes, as after the loss of a server. It lasts until all own their columns and could answer a
-pull, with every byte copied to their own tables and every checksum verified. The counted bytes are those of the images
-(rows in use and raw keys), once in each direction; the tables are 1.6 times as large. TensorFlow's own ``Saver`` writes
-and reads variables of the same bytes on as many servers, without empty slots and without waiting for the disk. Before
-it reads, its files are written back and dropped from the page cache (``POSIX_FADV_DONTNEED``), since another machine
-would not hold them.
+Rows have 200 bytes. Taking lasts from the reservation of the memory until the last server has its image there. The
+first two images reserve memory, as those of a job do, and do not count. Later ones reuse the memory of the image before
+the last, as in the checkpoints service. Reading happens in new processes, as after the loss of a server. It lasts until
+all own their columns and could answer a pull, with every byte copied to their own tables and every checksum verified.
+The counted bytes are those of the images, once in each direction. A copy in memory is that of as many processes at once
+between arrays that were touched before, measured before each step. TensorFlow's own ``Saver`` writes and reads
+variables of the same bytes on as many servers, without waiting for the disk. Before it reads, its files are written
+back and dropped from the page cache (``POSIX_FADV_DONTNEED``), since another machine would not hold them.
 
 python -m tests.bench.checkpoint
 """
@@ -28,7 +27,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stretto.engine.layout import Layout
+from stretto.engine.layout import one_table
 from stretto_checkpoints.memory import SharedMemory
 from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
 
@@ -36,12 +35,12 @@ from tests.bench.rows import Row, row
 from tests.bench.trainer import Process, ask_all, first_columns
 
 SERVERS = 2
-LAYOUT = Layout(dimension=24, dense_size=100_000)
-ROWS = 78_600  # in each of 64 buckets of 131,072 slots: 1.0 GB
+LAYOUT = one_table(24, 100_000)
+ROWS = 78_600  # in each of 64 buckets: 1.0 GB
 VARIABLES, SHAPE = 8, (1_310_000, 12)  # on each server: 0.5 GB
 ANEW, ROUNDS = 2, 3
 SLOW_BYTES_PER_S = 100e6
-CHILD = ("-m", "tests.bench.checkpoint_ps")
+CHILD, SAVER = ("-m", "tests.bench.checkpoint_ps"), ("-m", "tests.bench.checkpoint_saver")
 
 
 @dataclass
@@ -138,7 +137,7 @@ class Theirs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.servers = [Process(*CHILD) for _ in range(SERVERS)]
+        self.servers = [Process(*SAVER) for _ in range(SERVERS)]
         for i in range(SERVERS):
             (folder / f"saver-{i}").mkdir()
         ask_all(self.servers, do="serve")

@@ -1,7 +1,4 @@
-"""One parameter server of the checkpoint benchmark: a JSON command per line in, a JSON answer per line out.
-
-``ours``: the real engine and its exports. ``theirs``: a plain TensorFlow server, and the session that saves it.
-"""
+"""One parameter server of the checkpoint benchmark: a JSON command per line in, a JSON answer per line out."""
 
 import json
 import os
@@ -9,18 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
 import fsspec
 import numpy as np
-import tensorflow as tf
 from fsspec.implementations.local import LocalFileSystem
 from stretto.engine import Layout, ParameterServer
-from stretto.engine.link import Link
-from stretto.engine.state import DEVICE, build_state, insert
 from stretto.exports import Exports
+from stretto_parameters import RawBucket
 
-v1 = tf.compat.v1
 COPIED_BYTES = 2**28
 SLOW_BYTES_PER_S = 100e6
 
@@ -56,29 +48,21 @@ fsspec.register_implementation("slow", SlowStore)
 
 def start(state, index, layout, folder):
     state["layout"] = Layout.from_dict(layout)
-    state["ps"] = ps = ParameterServer(index, state["layout"], threads=1)
+    state["ps"] = ps = ParameterServer(index, state["layout"])
     state["exports"] = Exports("bench", f"ps-{index}", ps.control, pod_folder=Path(folder))
     return {"address": ps.address}
 
 
 def fill(state, columns, rows):
-    """Insert ``rows`` rows into each bucket of ``columns``: tables grow as in training."""
+    """Insert ``rows`` rows into each bucket of ``columns``."""
     ps, layout = state["ps"], state["layout"]
-    graph = tf.Graph()
-    with graph.as_default(), tf.device(DEVICE):
-        bucket, keys = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [None])
-        values = v1.placeholder(tf.float32, [None, layout.row_floats])
-        with tf.control_dependencies([insert(tf.gather(tf.stack(build_state(layout).tables), bucket), keys, values)]):
-            done = tf.size(keys)
-    link = Link(graph, ps.index, ps.address, 60.0)
-    put = link.callable(done, [bucket, keys, values])
     random = np.random.default_rng(ps.index)
     ps.own(columns)
     low = 2**64 // layout.buckets
     for column in (c for c in columns if c < layout.buckets):
-        stored = (random.integers(0, low, rows, np.uint64) + np.uint64(column * low)).view(np.int64)
-        put(column, stored, random.random((rows, layout.row_floats), np.float32))
-    link.close()
+        keys = np.unique(random.integers(0, low, rows, np.uint64)) + np.uint64(column * low)
+        values = random.random((len(keys), 2 * layout.tables[0].dimension), np.float32)
+        ps.control.import_bucket(column, [RawBucket(keys, values)])
     return {"rows": ps.control.categories(), "room": state["exports"].room_bytes()}
 
 
@@ -113,53 +97,14 @@ def checksum(state):
 
 
 def copy(state):
-    """Measure the bytes a second that this process copies between two touched arrays."""
-    source, target = np.ones(COPIED_BYTES // 8), np.zeros(COPIED_BYTES // 8)
-    seconds = []
-    for _ in range(4):
-        begun = time.perf_counter()
-        np.copyto(target, source)
-        seconds.append(time.perf_counter() - begun)
-    return {"bytes_per_s": COPIED_BYTES / sorted(seconds)[1]}
-
-
-def serve(state):
-    v1.disable_v2_behavior()
-    config = v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    cluster = tf.train.ClusterSpec({"ps": ["127.0.0.1:0"]})
-    state["server"] = server = tf.distribute.Server(cluster, job_name="ps", task_index=0, config=config)
-    return {"address": server.target.removeprefix("grpc://")}
-
-
-def make_variables(state, count, shape):
-    """Make variables of as many bytes as the rows have, and a Saver of them."""
-    state["graph"] = graph = tf.Graph()
-    with graph.as_default(), tf.device("/job:ps/task:0/cpu:0"):
-        held = [v1.get_variable(f"v{i}", shape, initializer=v1.random_uniform_initializer(), use_resource=False)
-                for i in range(count)]  # fmt: skip
-        state["saver"] = v1.train.Saver(held)
-        first = v1.global_variables_initializer()
-    state["session"] = v1.Session(state["server"].target, graph=graph)
-    state["session"].run(first)
-    return {"bytes": 4 * count * int(np.prod(shape))}
-
-
-def saver_save(state, path):
+    """Measure the seconds that this process takes to copy COPIED_BYTES between two touched arrays."""
+    source, target = state.setdefault("arrays", (np.ones(COPIED_BYTES // 8), np.zeros(COPIED_BYTES // 8)))
     begun = time.perf_counter()
-    state["saver"].save(state["session"], path, write_meta_graph=False)
-    return {"seconds": time.perf_counter() - begun}
+    np.copyto(target, source)
+    return {"seconds": time.perf_counter() - begun, "bytes": COPIED_BYTES}
 
 
-def saver_load(state, path):
-    begun = time.perf_counter()
-    state["saver"].restore(state["session"], path)
-    return {"seconds": time.perf_counter() - begun}
-
-
-COMMANDS = {
-    function.__name__: function
-    for function in (start, fill, save, load, checksum, copy, serve, make_variables, saver_save, saver_load)
-}
+COMMANDS = {function.__name__: function for function in (start, fill, save, load, checksum, copy)}
 
 
 def main():

@@ -126,7 +126,7 @@ class ImageWriter:
     def _write(self, data: Bytes | bytes) -> None:
         self._need(len(data))
         if self._memory is None:
-            self._file.write(cast("bytes", data))
+            self._file.write(memoryview(cast("bytes", data)))
         else:
             self._memory[self._size : self._size + len(data)] = np.frombuffer(data, np.uint8)
         self._size += len(data)

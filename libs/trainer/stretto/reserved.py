@@ -83,11 +83,11 @@ class Mappings:
             # the file that is locked is not the one that stays open
             opened = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR | os.O_CLOEXEC)
             kept = _Mapping(opened, mmap.mmap(opened, status.st_size))
+            with contextlib.suppress(OSError):  # an older kernel maps each page at its first touch
+                kept.memory.madvise(_POPULATE_READ)
         self._kept[name] = kept
         while len(self._kept) > _KEPT:
             _end(self._kept.pop(next(iter(self._kept))))
-        with contextlib.suppress(OSError):  # an older kernel maps each page at its first touch
-            kept.memory.madvise(_POPULATE_READ, 0, status.st_size)
         return np.frombuffer(kept.memory, np.uint8, status.st_size)
 
     def tidy(self) -> None:

@@ -158,11 +158,14 @@ def _grown(path: Path, size_bytes: int) -> bool:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            new = os.fstat(file).st_size == 0
-            if not _is_ours(os.fstat(file)):
+            status = os.fstat(file)
+            new = status.st_size == 0
+            if not _is_ours(status):
                 raise PermissionError(errno.EPERM, "it is not a file of ours")
+            whole_bytes = status.st_size if 512 * status.st_blocks >= status.st_size else 0
             try:
-                os.posix_fallocate(file, 0, size_bytes)
+                if size_bytes > whole_bytes:  # to walk over the pages that are there would take as long as a copy
+                    os.posix_fallocate(file, whole_bytes, size_bytes - whole_bytes)
             except OSError:
                 if new:
                     path.unlink(missing_ok=True)

@@ -38,8 +38,8 @@ from .ownership import Own
 
 VERSION = 5
 COLUMNS = BUCKETS + SLICES
-_MARGIN = 1.1
-"""Allowance for the rows that are added while the image is taken."""
+_MARGIN = 1.03
+"""Allowance for the rows that are added until the image is taken. What is reserved in vain is touched all the same."""
 _DIFFERENCE_MARGIN = 1.5
 """The same for a difference, which is small and grows with every push."""
 _MARGIN_BYTES = 2**20
