@@ -31,7 +31,7 @@ MODULES = (
     *("backup", "finished", "pods"),
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
-    *("plane", "store", "servers", "trainer", "moves", "checkpoint", "worker_loss", "server_loss"),
+    *("plane", "store", "servers", "trainer", "moves", "checkpoint", "differences", "worker_loss", "server_loss"),
     *("memory", "memory_law", "memory_limits", "forecasts", "stragglers"),
     "containers",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
-from stretto.engine import Layout, ParameterServer
+from stretto.engine import Key, Layout, ParameterServer
 from stretto.exports import Exports
 from stretto_parameters import RawBucket
 
@@ -46,9 +46,9 @@ def throttled(data, begun):
 fsspec.register_implementation("slow", SlowStore)
 
 
-def start(state, index, layout, folder):
+def start(state, index, layout, folder, key=None):
     state["layout"] = Layout.from_dict(layout)
-    state["ps"] = ps = ParameterServer(index, state["layout"])
+    state["ps"] = ps = ParameterServer(index, state["layout"], key=Key.of(key.encode()) if key else None)
     state["exports"] = Exports("bench", f"ps-{index}", ps.control, pod_folder=Path(folder))
     return {"address": ps.address}
 
@@ -66,9 +66,27 @@ def fill(state, columns, rows):
     return {"rows": ps.control.categories(), "room": state["exports"].room_bytes()}
 
 
-def save(state, name, store, memory):
+def fill_ids(state, columns, rows):
+    """Insert a row for each of the ids 0..rows whose bucket is in ``columns``."""
+    ps, layout = state["ps"], state["layout"]
+    random = np.random.default_rng(ps.index)
+    ps.own(columns)
+    keys = layout.index(np.arange(rows)).tables[0]
+    ends = np.cumsum(keys.counts)
+    for column in (c for c in columns if c < layout.buckets):
+        stored = keys.stored[ends[column] - keys.counts[column] : ends[column]]
+        values = random.random((len(stored), 2 * layout.tables[0].dimension), np.float32)
+        ps.control.import_bucket(column, [RawBucket(stored, values)])
+    return {"rows": ps.control.categories()}
+
+
+def room(state, base):
+    return {"room": state["exports"].room_bytes(base)}
+
+
+def save(state, name, store, memory, base=""):
     begun, cpu_s = time.perf_counter(), time.process_time()
-    export = state["exports"].begin(name, "", store, memory)
+    export = state["exports"].begin(name, "", store, memory, base)
     saved_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_s
     while (status := state["exports"].status(name))[0] not in ("stored", "failed"):
         time.sleep(0.005)
@@ -104,7 +122,7 @@ def copy(state):
     return {"seconds": time.perf_counter() - begun, "bytes": COPIED_BYTES}
 
 
-COMMANDS = {function.__name__: function for function in (start, fill, save, load, checksum, copy)}
+COMMANDS = {function.__name__: function for function in (start, fill, fill_ids, room, save, load, checksum, copy)}
 
 
 def main():

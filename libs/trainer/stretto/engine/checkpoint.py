@@ -9,8 +9,8 @@ A bucket is copied straight to where the image is written, with its checksum; an
 
 An image is full, or a difference: of the rows, only those that changed since the image that it names as its base, of
 the same server. An image ends an epoch before its first copy. Rows that change after the copy of their bucket then have
-a later epoch, and the next difference has them; some that changed before it are in both. Whatever has lost rows since the
-base (a bucket that left and came back) is whole again. Slices and progress always are.
+a later epoch, and the next difference has them; some that changed before it are in both. Whatever has lost rows
+since the base (a bucket that left and came back) is whole again. Slices and progress always are.
 
 Invariant: the ledger state that is restored with the images was taken *before* the first of them.
 """
