@@ -31,8 +31,8 @@ from stretto.engine.layout import one_table
 from stretto_checkpoints.memory import SharedMemory
 from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
 
+from tests.bench.processes import Process, ask_all, first_columns
 from tests.bench.rows import Row, row
-from tests.bench.trainer import Process, ask_all, first_columns
 
 SERVERS = 2
 LAYOUT = one_table(24, 100_000)
@@ -63,7 +63,7 @@ class Ours:
         self.folder = folder
         sweep_memory()  # a gigabyte, of a run that was killed
         self.memory = SharedMemory(claim_memory(folder), folder)
-        self.columns = first_columns(LAYOUT, range(SERVERS))
+        self.columns = first_columns(range(SERVERS))
         self.servers = self.start()
         self.rooms = {
             f"ps-{i}": answer["room"] for i, answer in enumerate(self.all(do="fill", rows=ROWS, each="columns"))

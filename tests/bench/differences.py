@@ -23,8 +23,8 @@ from stretto.engine import Key, one_table
 from stretto_checkpoints.memory import SharedMemory
 from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
 
+from tests.bench.processes import Process, ask_all, first_columns
 from tests.bench.rows import Row, row
-from tests.bench.trainer import Process, ask_all, first_columns
 
 SERVERS = WORKERS = 2
 LAYOUT = one_table(24, 100_000)
@@ -47,7 +47,7 @@ class Job:
             server.ask(do="start", index=i, layout=layout, folder=str(folder), key=key)
             for i, server in enumerate(self.servers)
         ]
-        columns = first_columns(LAYOUT, range(SERVERS))
+        columns = first_columns(range(SERVERS))
         for i, server in enumerate(self.servers):
             server.ask(do="fill_ids", columns=columns[i], rows=ROWS)
         addresses = {i: answer["address"] for i, answer in enumerate(started)}
