@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import random
 import shutil
 import signal
 import socket
@@ -30,10 +32,22 @@ STORE = "jetstream"
 """the folder of the streams, in the server's folder"""
 
 
+PORTS = range(20_000, 32_768)
+"""The ports to choose from: below those that Linux gives to outgoing connections (32768 to 60999)."""
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a port of ``host`` that nobody listens at, and that no outgoing connection takes later."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
+    raise OSError(errno.EADDRINUSE, f"all ports of {host} from {PORTS[0]} to {PORTS[-1]} are taken; end a process")
 
 
 def keys_of(folder: Path) -> Keys:

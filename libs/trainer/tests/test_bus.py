@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -22,15 +21,10 @@ from stretto.tracing import Tracing
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.pods import PodPing, PodPingReply, WorkerReported
 from stretto_messages.values import StepTimes
+from stretto_runtime.server import free_port
 from stretto_wire.codec import encode
 
 JOB, POD = "asking", "worker-0"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Line:

@@ -29,7 +29,8 @@ from stretto_messages.pods import (
     TakeBuckets,
 )
 from stretto_messages.values import CheckpointRef
-from trainer_harness import Cluster, free_port, spec_of, wait_for
+from stretto_runtime.server import free_port
+from trainer_harness import Cluster, spec_of, wait_for
 from warm_processes import WarmProcesses
 
 pytestmark = pytest.mark.slow

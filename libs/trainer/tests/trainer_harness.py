@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -40,16 +39,11 @@ from stretto_messages.pods import (
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_messages.values import ParameterServer, Shard
 from stretto_plane import Key
+from stretto_runtime.server import free_port
 from stretto_wire import registry
 from stretto_wire.codec import decode, encode
 from stretto_wire.spec import JobSpec
 from warm_processes import WarmProcess, WarmProcesses
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:

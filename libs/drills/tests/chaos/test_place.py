@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from installed_gateway import Installed
+from installed_gateway import Installed, eventually
 from owners import Started, dead
 from stretto_cli.errors import CliError
 from stretto_cli.installation import leftovers
@@ -66,6 +66,7 @@ def test_the_next_run_lets_go_what_a_killed_one_has_frozen_in_the_installation_o
     mark = installed.folder / place.MARK
     write_json(mark, {**dead(sleeper), "job": "chaos-7-abc"})
     os.kill(redis, signal.SIGSTOP)
+    eventually(lambda: stopped(psutil.Process(redis)))  # the signal acts when the process next runs
     told: list[str] = []
     with place.of_the_user(installed.folder, told.append) as here:
         assert not stopped(psutil.Process(redis))
