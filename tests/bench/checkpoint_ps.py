@@ -114,11 +114,11 @@ def checksum(state):
     return {"checksum": state["ps"].control.checksum(), "rows": state["ps"].control.categories()}
 
 
-def copy(state):
-    """Measure the seconds that this process takes to copy COPIED_BYTES between two touched arrays."""
-    source, target = state.setdefault("arrays", (np.ones(COPIED_BYTES // 8), np.zeros(COPIED_BYTES // 8)))
+def copy(state, new=False):
+    """Measure the seconds that this process takes to copy COPIED_BYTES between two touched arrays, or to a new one."""
+    source, target = state.setdefault("arrays", (np.ones(COPIED_BYTES // 8), np.ones(COPIED_BYTES // 8)))
     begun = time.perf_counter()
-    np.copyto(target, source)
+    np.copyto(np.empty_like(target) if new else target, source)
     return {"seconds": time.perf_counter() - begun, "bytes": COPIED_BYTES}
 
 

@@ -18,7 +18,7 @@
 #define ABSENT UINT64_MAX
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 #define EACH for (int64_t d = 0; d < n; d++)
-enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 4096 };
+enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
 
 struct entry { uint64_t key; uint32_t epoch, spare; };
 struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask; };
@@ -115,6 +115,13 @@ void rebuild(struct part *p) {
         while (p->index[slot]) slot = (slot + 1) & p->mask;
         p->index[slot] = (uint32_t)(row + 1);
     }
+}
+
+/* Gives an empty part the keys of its rows, in their order: entries and index. */
+void adopt(struct part *p, int64_t n, const uint64_t *keys, uint32_t epoch) {
+    for (int64_t row = 0; row < n; row++) p->entries[row] = (struct entry){keys[row], epoch, 0};
+    p->size = (uint64_t)n;
+    rebuild(p);
 }
 
 void gather(const struct part *parts, const struct format *f, int64_t n, const uint64_t *keys, const uint64_t *places,
@@ -219,29 +226,39 @@ void update(const struct part *parts, const struct format *f, int64_t kind, int6
     }
 }
 
-/* Copies the words of a piece; returns the sum of w x. Blocks exceed the caches: stores that pass them save reading what
- * they overwrite, and a page is asked for before it is due. */
-static uint64_t copy_words(char *to, const char *from, int64_t words, const uint64_t *weights) {
-    uint64_t sum = 0, other = 0, pair[2];
-    int64_t i = 0;
 #ifdef __SSE2__
-    if ((uintptr_t)to % 16 == 0) for (; i + 8 <= words; i += 8) {
-        PREFETCH(from + 8 * i + AHEAD_BYTES);
-        for (int64_t j = i; j < i + 8; j += 2) {
-            memcpy(pair, from + 8 * j, 16);
-            _mm_stream_si128((__m128i *)(to + 8 * j), _mm_loadu_si128((const __m128i *)(from + 8 * j)));
-            sum += weights[j] * pair[0];
-            other += weights[j + 1] * pair[1];
-        }
+/* Copies a line of 64 bytes past the caches, which it exceeds: what is overwritten is not read. Adds its w x to sums. */
+static void copy_line(char *to, const char *from, const uint64_t *weights, uint64_t sums[2]) {
+    PREFETCH(from + AHEAD_BYTES);
+    for (int j = 0; j < 8; j += 2) {
+        uint64_t pair[2];
+        memcpy(pair, from + 8 * j, 16);
+        _mm_stream_si128((__m128i *)(to + 8 * j), _mm_loadu_si128((const __m128i *)(from + 8 * j)));
+        sums[0] += weights[j] * pair[0];
+        sums[1] += weights[j + 1] * pair[1];
     }
+}
+#endif
+
+/* Copies the words of a piece; returns the sum of w x. Both halves are copied at once: the memory of one is fetched while
+ * the other waits. */
+static uint64_t copy_words(char *to, const char *from, int64_t words, const uint64_t *weights) {
+    uint64_t sums[2] = {0, 0}, word;
+    int64_t half = words / 16 * 8, i = 0;
+#ifdef __SSE2__
+    if ((uintptr_t)to % 16 == 0) for (; i < half; i += 8) {
+        copy_line(to + 8 * i, from + 8 * i, weights + i, sums);
+        copy_line(to + 8 * (half + i), from + 8 * (half + i), weights + half + i, sums);
+    }
+    i *= 2;
     _mm_sfence();
 #endif
     for (; i < words; i++) {
-        memcpy(pair, from + 8 * i, 8);
-        memcpy(to + 8 * i, pair, 8);
-        sum += weights[i] * pair[0];
+        memcpy(&word, from + 8 * i, 8);
+        memcpy(to + 8 * i, &word, 8);
+        sums[0] += weights[i] * word;
     }
-    return sum + other;
+    return sums[0] + sums[1];
 }
 
 /* Copies bytes and returns their multilinear checksum (checksums.py): h = h m + sum of w x over pieces. */

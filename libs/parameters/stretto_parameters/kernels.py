@@ -29,6 +29,7 @@ class Kernels(Protocol):
     def locate(self, parts: Parts, keys: U64, places: U64) -> int: ...
     def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None: ...
     def rebuild(self, parts: Parts, part: int) -> None: ...
+    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None: ...
     def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None: ...
     def update(
         self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int
@@ -70,6 +71,7 @@ class Library:
             library.insert, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
+        self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
         self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)
         self._update = _function(
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 5, _INT, ctypes.c_uint32, _POINTER
@@ -90,7 +92,14 @@ class Library:
         assert without == 0, f"{without} keys found no room: grow the parts before"
 
     def rebuild(self, parts: Parts, part: int) -> None:
-        self._rebuild(parts.heads_address + part * parts.heads.strides[0])
+        self._rebuild(self._head(parts, part))
+
+    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None:
+        self._adopt(self._head(parts, part), len(keys), _at(keys), epoch)
+
+    @staticmethod
+    def _head(parts: Parts, part: int) -> int:
+        return parts.heads_address + part * parts.heads.strides[0]
 
     def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
         form = _format(parts)

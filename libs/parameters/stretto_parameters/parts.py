@@ -41,17 +41,15 @@ _ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK = range(6)
 class Parts:
     """The rows of one table, in `count` parts. `heads` [count, 6] is what a kernel reads: struct part."""
 
-    def __init__(
-        self, form: RowFormat, count: int, part_bytes_max: int, *, shift: int = 0, huge_pages: bool = False
-    ) -> None:
+    def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, shift: int = 0) -> None:
         """`shift`: bits by which a key is shifted to give its part."""
         self.form = form
         self.shift = shift
         self.heads = np.zeros((count, 6), np.int64)
         self.heads_address = int(self.heads.ctypes.data)
-        self._rows = Arena(count, part_bytes_max, huge_pages)
-        self._entries = Arena(count, part_bytes_max, huge_pages)
-        self._index = Arena(count, part_bytes_max, huge_pages)
+        self._rows = Arena(count, part_bytes_max)
+        self._entries = Arena(count, part_bytes_max)
+        self._index = Arena(count, part_bytes_max)
         for part in range(count):
             self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
             self.heads[part, MASK] = FIRST_SLOTS - 1
@@ -122,11 +120,8 @@ class Parts:
         self.heads[part, MASK] = slots - 1
         return slots > mask + 1
 
-    def append_blank(self, part: int, keys: U64, epoch: int, *, blank: bool = True) -> slice:
-        """Give keys that are not there rows of zeros, once there is room; return their rows. The index is not told.
-
-        blank: false where the caller writes every word of the rows.
-        """
+    def append(self, part: int, keys: U64, epoch: int) -> slice:
+        """Give keys without a row one each, once there is room; return the rows. Words and index are not told."""
         begin = self.size(part)
         self.heads[part, SIZE] = begin + len(keys)
         added = slice(begin, begin + len(keys))
@@ -134,8 +129,6 @@ class Parts:
         entries["key"][added] = keys
         entries["epoch"][added] = epoch
         entries["spare"][added] = 0
-        if blank:
-            self.rows(part)[added] = 0
         return added
 
     def clear(self, part: int) -> None:

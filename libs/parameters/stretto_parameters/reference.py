@@ -49,7 +49,7 @@ class Reference:
         form = parts.form
         for part, of_absent in _by_part(keys[absent] >> np.uint64(parts.shift)):
             chosen = absent[of_absent]
-            rows = parts.append_blank(part, keys[chosen], epoch)
+            rows = parts.append(part, keys[chosen], epoch)
             places[chosen] = (np.uint64(part) << _HIGH) | np.arange(rows.start, rows.stop, dtype=np.uint64)
             added = parts.rows(part)[rows]
             write_weights(form, added, initial_weights(form, keys[chosen]))
@@ -61,6 +61,11 @@ class Reference:
         index = parts.index(part)
         index[:] = 0
         _enter(index, parts.keys(part), 0)
+
+    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None:
+        """Give an empty part, once there is room, rows with these keys; the caller writes their words."""
+        parts.append(part, keys, epoch)
+        self.rebuild(parts, part)
 
     def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
         """Write the weights of each key: those of its row, else the initial ones."""

@@ -149,9 +149,7 @@ class Store:
     Larger than 250 lines: one state, and each operation of the protocol once.
     """
 
-    def __init__(
-        self, layout: Layout, memory_bytes_max: int, *, library: Kernels | None = None, huge_pages: bool = False
-    ) -> None:
+    def __init__(self, layout: Layout, memory_bytes_max: int, *, library: Kernels | None = None) -> None:
         """`memory_bytes_max`: the most memory that the server may ever get; it is not reserved, only addresses are.
 
         Raises LibraryRefused if the built kernels are not those of this version.
@@ -163,11 +161,11 @@ class Store:
         parts = layout.buckets * len(layout.tables) * _ARENAS_A_PART
         part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
         self._tables = [
-            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, shift=layout.shift, huge_pages=huge_pages)
+            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, shift=layout.shift)
             for table in layout.tables
         ]
         dense = RowFormat.of_slices(layout)
-        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12), huge_pages=huge_pages)
+        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12))
         self._own: I64 = np.zeros(layout.columns, np.int64)
         self._seeded: I64 = np.zeros(layout.slices, np.int64)
         self._bounds: U64 = np.arange(layout.buckets, dtype=np.uint64) << np.uint64(layout.shift)
@@ -225,8 +223,10 @@ class Store:
     def _clear_slice(self, number: int) -> None:
         self._dense.clear(number)
         self._dense.grow(number, 1)
-        self._dense.append_blank(number, np.array([number], np.uint64), self.epoch)
-        self._dense.rows(number)[0, self._dense.form.weight_words :] = self._dense.form.slots
+        self._dense.append(number, np.array([number], np.uint64), self.epoch)
+        [row] = self._dense.rows(number)
+        row[: self._dense.form.weight_words] = 0
+        row[self._dense.form.weight_words :] = self._dense.form.slots
         self._seeded[number] = 0
 
     # --- values -------------------------------------------------------------------------------------------
@@ -397,7 +397,8 @@ class Store:
         count = source.size(bucket) if rows is None else len(rows)
         memory = _array("to", to, np.uint8, (8 * count,), write=True)
         keys = source.keys(bucket)
-        return self.kernels.copy(memory, _bytes(keys if rows is None else keys[rows]))
+        memory.view(np.uint64)[:] = keys if rows is None else keys[rows]
+        return checksums.of_block(memory)
 
     def copy_rows(self, bucket: int, table: int, to: Bytes, rows: I64 | None = None) -> int:
         """Copy rows of a table's bucket into memory of exactly their bytes; return the copy's checksum.
@@ -409,24 +410,19 @@ class Store:
         memory = _array("to", to, np.uint8, (count * source.form.row_bytes,), write=True)
         return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
-    def load_bucket(self, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, int]:
-        """Replace a table's rows of a bucket by the bytes of copies; return the checksums of the keys and rows read.
+    def load_bucket(self, bucket: int, table: int, keys: U64, rows: Bytes) -> int:
+        """Replace a table's rows of a bucket by those of a copy; return the checksum of the bytes of the rows.
 
-        Keys and rows are copied once, and their checksums come with that. If they are not those that were expected,
-        the caller drops the bucket (`drop_bucket`) before anything else reads it. Raises InputRefused or StoreFull.
+        Rows are copied once, and their checksum comes with that. If it is not the one that was expected, the caller
+        drops the bucket (`drop_bucket`) before anything else reads it. Raises InputRefused or StoreFull.
         """
         target = self._bucket_of(bucket, table)
-        count = len(keys) // 8
-        stored = _array("keys", keys, np.uint8, (8 * count,))
-        words = _array("rows", rows, np.uint8, (count * target.form.row_bytes,))
+        stored = _array("keys", keys, np.uint64, (_ANY,))
+        words = _array("rows", rows, np.uint8, (len(stored) * target.form.row_bytes,))
         self._empty(bucket, target)
-        target.grow(bucket, count)
-        loaded = np.empty(count, np.uint64)
-        sum_of_keys = self.kernels.copy(loaded.view(np.uint8), stored)
-        target.append_blank(bucket, loaded, self.epoch, blank=False)
-        sum_of_rows = self.kernels.copy(target.raw_rows(bucket), words)
-        self.kernels.rebuild(target, bucket)
-        return sum_of_keys, sum_of_rows
+        target.grow(bucket, len(stored))
+        self.kernels.adopt(target, bucket, stored, self.epoch)
+        return self.kernels.copy(target.raw_rows(bucket), words)
 
     def drop_bucket(self, bucket: int) -> None:
         """Drop the rows of a bucket and give their memory back; its progress and its owner stay."""
@@ -463,9 +459,8 @@ class Store:
         """Drop the rows of a bucket and write others, in their order: no key has to be looked for."""
         self._empty(bucket, table)
         table.grow(bucket, len(raw.keys))
-        table.append_blank(bucket, raw.keys, self.epoch, blank=False)
+        self.kernels.adopt(table, bucket, raw.keys, self.epoch)
         table.rows(bucket)[:] = raw.rows
-        self.kernels.rebuild(table, bucket)
 
     def _overwrite(self, table: Parts, bucket: int, raw: RawBucket) -> None:
         places = np.empty(len(raw.keys), np.uint64)

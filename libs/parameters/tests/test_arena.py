@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import psutil
 import pytest
@@ -49,11 +50,32 @@ def test_a_part_does_not_grow_into_the_next_one() -> None:
     assert arena.size_bytes(1) == 0
 
 
-def test_a_huge_page_counts_whole() -> None:
-    arena = Arena(2, 5 * MIB, huge_pages=True)
-    arena.ensure(1, 1)
-    assert arena.used_bytes == 2 * MIB
-    assert arena.address(1) - arena.address(0) == arena.part_bytes_max == 6 * MIB
+def test_a_part_that_gets_much_at_once_has_huge_pages_and_takes_no_more_for_them() -> None:
+    process = psutil.Process()
+    arena = Arena(2, 2**30)
+    before = process.memory_info().rss
+    arena.ensure(0, 64 * MIB)
+    assert abs(process.memory_info().rss - before - arena.used_bytes) < MIB
+    if Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split("[")[1].startswith(("madvise", "always")):
+        assert _huge_bytes(arena.address(0)) >= 60 * MIB
+    arena.give_back(0)
+    before = process.memory_info().rss
+    for size in range(2**16, MIB, 2**16):
+        arena.ensure(0, size)
+    assert abs(process.memory_info().rss - before - arena.used_bytes) < MIB
+    assert _huge_bytes(arena.address(0)) == 0
+
+
+def _huge_bytes(address: int) -> int:
+    """Return the bytes of huge pages in the GiB of memory from an address on."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            inside = address - 2**21 < int(words[0].split("-")[0], 16) < address + 2**30
+        elif inside and words[0] == "AnonHugePages:":
+            found += 1024 * int(words[1])
+    return found
 
 
 LIMITED = """

@@ -32,7 +32,7 @@ from stretto_parameters.checksums import of_block
 
 from ..errors import CheckpointError
 from .client import FINISHED
-from .layout import I64, UNKNOWN, Layout
+from .layout import I64, U64, UNKNOWN, Layout
 from .operations import Operations
 from .ownership import Own
 
@@ -313,38 +313,38 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
 def _load_columns(
     control: Operations, images: Sequence[PsImage], holder: Sequence[PsImage], wanted: Sequence[int]
 ) -> None:
-    for bucket in (c for c in wanted if c < BUCKETS):
-        image = holder[bucket]
-        if image.layout == UNKNOWN:
-            control.drop_bucket(bucket)
-            continue
-        whole, *differences = image.links(bucket)
-        for table in range(len(image.layout.tables)):
-            of_keys, of_rows = _names(bucket, table)
-            keys = _raw(whole.blocks[of_keys])
-            whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, keys))
-        for difference in differences:
-            control.import_bucket(bucket, _changed(difference, bucket), replace=False)
     for image in images:
-        mine = [c - BUCKETS for c in image.columns if c >= BUCKETS and c in wanted]
-        if mine and image.layout != UNKNOWN:
-            control.import_slices(_slices(image, np.array(mine, np.int64)))
+        layout, mine = image.layout, [c for c in wanted if holder[c] is image]
+        buckets, slices = [c for c in mine if c < BUCKETS], [c - BUCKETS for c in mine if c >= BUCKETS]
+        if layout == UNKNOWN:
+            for bucket in buckets:
+                control.drop_bucket(bucket)
+            continue
+        for bucket in buckets:
+            _load_bucket(control, bucket, len(layout.tables), image.links(bucket))
+        if slices:
+            control.import_slices(_slices(image, np.array(slices, np.int64)))
 
 
-def _changed(image: PsImage, bucket: int) -> list[RawBucket]:
+def _load_bucket(control: Operations, bucket: int, tables: int, links: Sequence[PsImage]) -> None:
+    """Load a bucket from the image that has it whole, then the rows that changed after it."""
+    whole, *differences = links
+    for table in range(tables):
+        of_keys, of_rows = _names(bucket, table)
+        whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, whole.blocks[of_keys]))
+    for difference in differences:
+        control.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
+
+
+def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
     """Return the rows of a bucket that a difference has, by table, after their checksums were compared."""
-    names = [_names(bucket, table) for table in range(len(image.layout.tables))]
+    names = [_names(bucket, table) for table in range(tables)]
     return [RawBucket(image.blocks[of_keys], image.blocks[of_rows]) for of_keys, of_rows in names]
 
 
-def _load_rows(control: Operations, bucket: int, table: int, keys: Bytes, rows: Bytes) -> tuple[int, None]:
+def _load_rows(control: Operations, bucket: int, table: int, keys: U64, rows: Bytes) -> tuple[int, None]:
     with control.locked():
-        _, checksum = control.store.load_bucket(bucket, table, keys, rows)
-    return checksum, None
-
-
-def _raw(block: np.ndarray) -> Bytes:
-    return np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+        return control.store.load_bucket(bucket, table, keys, rows), None
 
 
 def _holders(control: Operations, images: Sequence[PsImage]) -> list[PsImage]:
@@ -393,14 +393,15 @@ def _join_progress(holder: Sequence[PsImage]) -> tuple[I64, I64, I64, I64]:
     images = list({id(image): image for image in holder}.values())
     everywhere: I64 = images[0].blocks["progress/finished"]
     for image in images[1:]:
-        everywhere = np.intersect1d(everywhere, image.blocks["progress/finished"])
+        everywhere = np.intersect1d(everywhere, image.blocks["progress/finished"], assume_unique=True)
     named = [i.blocks[f"progress/{name}"] for i in images for name in ("shards", "finished")]
-    shards = np.setdiff1d(np.concatenate(named), everywhere)
+    # not np.unique, whose first use imports numpy.ma: a twentieth of a restoration
+    shards = np.array(sorted({*np.concatenate(named).tolist()}.difference(everywhere.tolist())), np.int64)
     offsets = np.zeros((len(shards), COLUMNS), np.int64)
     dense_samples = np.zeros(len(shards), np.int64)
     for image in images:
         cols = np.array(image.columns)
-        done = np.setdiff1d(image.blocks["progress/finished"], everywhere)
+        done = np.setdiff1d(image.blocks["progress/finished"], everywhere, assume_unique=True)
         offsets[np.ix_(np.searchsorted(shards, done), cols)] = FINISHED
         at = np.searchsorted(shards, image.blocks["progress/shards"])
         offsets[np.ix_(at, cols)] = image.blocks["progress/offsets"][:, cols]
