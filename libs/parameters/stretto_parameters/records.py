@@ -172,8 +172,13 @@ class Records:
         )
 
     def merge(self, mask: Bools, given: Progress) -> None:
-        """Take over the progress of the columns of `mask` [columns], and the marks."""
+        """Take over the progress of the columns of `mask` [columns], and the marks.
+
+        It replaces what was here: a column that comes back from an older image has offsets of its earlier stay, and
+        samples up to these would be taken for trained.
+        """
         self._check(given)
+        self.drop(mask)
         for shard, theirs in zip(given.shards.tolist(), given.records, strict=True):
             if shard in self.finished:
                 continue

@@ -73,3 +73,16 @@ def test_progress_of_a_server_without_live_shards_is_merged() -> None:
     other.merge(np.ones(3, np.bool_), records.progress())
     assert other.progress().records.shape == (0, 5)
     assert 5 in other.finished
+
+
+def test_a_column_that_comes_back_from_an_older_image_forgets_its_earlier_stay() -> None:
+    here, image, all_three = Records(3, 2), Records(3, 2), np.ones(3, np.bool_)
+    image.account(1, 1, 0, 10, all_three)
+    before = image.progress()
+    here.merge(all_three, before)
+    here.account(2, 1, 0, 10, all_three)  # after the image, and before the columns went elsewhere
+    back = np.array([True, False, False])
+    here.merge(back, before)
+    assert here.of(2)[:3].tolist() == [0, 10, 10]
+    assert here.samples.tolist() == [10, 20, 20]
+    assert here.fingerprints[0] == before.fingerprints[0]
