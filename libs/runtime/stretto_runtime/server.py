@@ -34,11 +34,12 @@ STORE = "jetstream"
 
 PORTS = range(20_000, 32_768)
 """The ports to choose from: below those that Linux gives to outgoing connections (32768 to 60999)."""
+_TRIES = 100
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a port of ``host`` that nobody listens at, and that no outgoing connection takes later."""
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.Random().sample(PORTS, _TRIES):
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
@@ -47,7 +48,7 @@ def free_port(host: str = "127.0.0.1") -> int:
                     raise
             else:
                 return port
-    raise OSError(errno.EADDRINUSE, f"all ports of {host} from {PORTS[0]} to {PORTS[-1]} are taken; end a process")
+    raise OSError(errno.EADDRINUSE, f"{_TRIES} ports of {host} from {PORTS[0]} to {PORTS[-1]} are taken; end a process")
 
 
 def keys_of(folder: Path) -> Keys:

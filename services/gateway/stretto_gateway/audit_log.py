@@ -18,8 +18,9 @@ from .buckets import Buckets
 
 REFUSALS_PER_S, REFUSALS_BURST = 0.2, 20
 """Refusals of one actor that become entries; further ones are only counted, in the next entry."""
-RACES_MAX = 20
-"""Times that another replica may append first before this one gives up."""
+RACES_MAX = 500
+"""Times that another replica may append first before this one gives up. One in a burst wins each race, because it knows
+the last entry; the other asks for it."""
 log = structlog.get_logger("stretto.gateway")
 _JOB = TypeAdapter(JobId)
 
