@@ -218,6 +218,9 @@ class NextShardReply(Message):
     stale: bool = False
     forget: Annotated[tuple[Count, ...], MaxLen(256)] = ()
     """Finished shards whose progress records the parameter servers may delete."""
+    servers_version: Count = 0
+    """The least version of ServersChanged under which the shard may be trained: a server that an older list names may
+    count as lost and serve on."""
 
 
 example(NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)))

@@ -4,7 +4,7 @@ from .clipping import Clipping
 from .errors import InputRefused, StoreFull
 from .layout import Layout, Table
 from .records import Code, Own, Progress
-from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Snapshot, Stats, Store, WorkerSeen
+from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen
 
 __all__ = [
     "Applied",
@@ -19,7 +19,6 @@ __all__ = [
     "PushAnswer",
     "RawBucket",
     "RawSlices",
-    "Snapshot",
     "Stats",
     "Store",
     "StoreFull",

@@ -105,20 +105,15 @@ class Arena:
         new[: len(old)] = old
         self._parts[part] = new
 
-    def give_back(self, part: int, keep_bytes: int = 0) -> bool:
-        """Return memory of a part beyond `keep_bytes`, which reads as zero from then on; True: its address changed."""
-        keep, touched = min(_rounded(keep_bytes), self._touched[part]), self._touched[part]
-        self._touched[part] = keep
-        if keep == touched:
-            return False
-        if self._whole is not None:
-            given = self._begin(part) + keep, touched - keep
-            self._mapping.madvise(mmap.MADV_DONTNEED, *given)
+    def give_back(self, part: int) -> None:
+        """Give back the memory of a part; what it gets anew reads as zero."""
+        touched, self._touched[part] = self._touched[part], 0
+        if self._whole is None:
+            self._parts[part] = np.zeros(0, np.uint8)
+        elif touched:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._begin(part), touched)
             with contextlib.suppress(OSError):  # else the next byte there would take 2 MiB
-                self._mapping.madvise(mmap.MADV_NOHUGEPAGE, *given)
-        else:
-            self._parts[part] = self._parts[part][:keep].copy()
-        return self._whole is None
+                self._mapping.madvise(mmap.MADV_NOHUGEPAGE, self._begin(part), touched)
 
     def bytes_of(self, part: int) -> Bytes:
         """Return the usable bytes of a part: live memory, valid until the part grows or is given back."""

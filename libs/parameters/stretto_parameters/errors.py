@@ -8,4 +8,4 @@ class InputRefused(ValueError):
 
 
 class StoreFull(MemoryError):
-    """No room for further rows. Nothing was changed."""
+    """No room for further rows. A push changed nothing; an import left the bucket empty or in part."""

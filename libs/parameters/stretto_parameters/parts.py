@@ -30,6 +30,8 @@ push wait for all."""
 SLOT_BYTES = 4
 INDEX_BYTES = SLOT_BYTES * math.log(_LOAD_MAX / _LOAD_MIN) / (_LOAD_MAX - _LOAD_MIN) / math.log(2)
 """A row's share of the index, 8.6 bytes: the mean of slots over rows, as rows grow from one doubling to the next."""
+INDEX_BYTES_MAX = 2 * SLOT_BYTES / _LOAD_MIN
+"""A row's largest share of the index: just after a doubling."""
 ROWS_MAX = 2**32 - 2
 ABSENT = np.uint64(2**64 - 1)
 """The place of a key that has no row. A place is part << 32 | row."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,24 +47,28 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """rate = learning_rate * decay^(samples / every_samples); `staircase` rounds the exponent down."""
+    """rate = learning_rate * max(decay^(samples / every_samples), floor); `staircase` rounds the exponent down."""
 
     learning_rate: float
     decay: float
     every_samples: int
     staircase: bool = False
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         _positive(learning_rate=self.learning_rate, decay=self.decay, every_samples=self.every_samples)
+        if self.decay > 1:
+            raise InputRefused(f"decay = {self.decay} must be at most 1: above it the rate grows without bound")
+        _check_floor(self.floor)
 
     def rate(self, samples: int) -> float:
         """Return the rate after `samples`."""
         times = samples // self.every_samples if self.staircase else samples / self.every_samples
-        return self.learning_rate * self.decay**times
+        return self.learning_rate * max(self.decay**times, self.floor)
 
     def lowest_rate(self) -> float:
-        """Return the smallest positive number: the rate is never 0 in a training of finite length."""
-        return min(self.learning_rate, sys.float_info.min)
+        """Return the rate at the floor; without one it ends at 0, since float32 has no smaller positive numbers."""
+        return self.learning_rate if self.decay == 1 else self.learning_rate * self.floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,7 @@ class Cosine:
 
     def __post_init__(self) -> None:
         _positive(learning_rate=self.learning_rate, over_samples=self.over_samples)
-        if not 0 <= self.floor <= 1:
-            raise InputRefused(f"floor = {self.floor} must be between 0 and 1, a share of the learning rate")
+        _check_floor(self.floor)
 
     def rate(self, samples: int) -> float:
         """Return the rate after `samples`."""
@@ -124,6 +126,11 @@ def rates(schedule: Schedule, samples: I64) -> F32:
     counts: list[int] = samples.tolist()
     known = {count: schedule.rate(count) for count in set(counts)}  # columns mostly have the same count
     return np.array([known[count] for count in counts], np.float32)
+
+
+def _check_floor(floor: float) -> None:
+    if not 0 <= floor <= 1:
+        raise InputRefused(f"floor = {floor} must be between 0 and 1, a share of the learning rate")
 
 
 def _positive(**fields: float) -> None:

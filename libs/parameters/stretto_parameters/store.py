@@ -17,7 +17,6 @@ from . import checksums, kernels, schedules
 from .errors import InputRefused
 from .kernels import Kernels
 from .layout import Layout, RowFormat
-from .optimizers import Optimizer
 from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 
@@ -99,16 +98,6 @@ class RawSlices:
     @property
     def nbytes(self) -> int:
         return self.rows.nbytes + self.state.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Columns with their progress at one instant. buckets: bucket -> its rows, by table."""
-
-    columns: tuple[int, ...]
-    buckets: dict[int, tuple[RawBucket, ...]]
-    slices: RawSlices
-    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +277,16 @@ class Store:
             return PushAnswer(code, 0, self.own())
         applied = checked.claim & (offsets == push.start)
         located = [self._located(number, checked, applied) for number in range(len(self._tables))]
-        for table, optimizer, part in zip(self._tables, self._optimizers(), located, strict=True):  # nothing can fail
+        optimizers = [table.optimizer for table in self.layout.tables]
+        buckets = self.layout.buckets
+        rates = [schedules.rates(each.schedule, records.samples[:buckets]) for each in optimizers]
+        dense_rates = schedules.rates(self.layout.optimizer.dense.schedule, records.samples[buckets:])
+        for table, optimizer, part, rate in zip(self._tables, optimizers, located, rates, strict=True):
+            # from here on nothing can fail
             if len(part.keys):
                 self.kernels.insert(table, part.keys, part.places, self.epoch)
-                rates = schedules.rates(optimizer.schedule, records.samples[: self.layout.buckets])
-                self.kernels.update(table, part.places, part.gradients, rates, optimizer, self.epoch)
-        self._update_slices(checked, applied)
+                self.kernels.update(table, part.places, part.gradients, rate, optimizer, self.epoch)
+        self._update_slices(checked, applied, dense_rates)
         records.account(push.shard, push.attempt, push.start, push.stop, applied)
         self.stats.updates += 1
         self.stats.repeated_samples += (push.stop - push.start) * bool((checked.claim & ~applied).any())
@@ -301,9 +294,6 @@ class Store:
         seen = self._workers.get(push.worker)
         self._workers[push.worker] = WorkerSeen(1 + (seen.pushes if seen else 0), now_us)
         return PushAnswer(code, int(applied.sum()), self.own())
-
-    def _optimizers(self) -> list[Optimizer]:
-        return [table.optimizer for table in self.layout.tables]
 
     def _located(self, number: int, push: Push, applied: Bools) -> _Located:
         """Return the keys of applied buckets with their places, once there is room for those without a row."""
@@ -325,16 +315,14 @@ class Store:
             if table.grow(part, int(wanted[part])):
                 self.kernels.rebuild(table, part)
 
-    def _update_slices(self, push: Push, applied: Bools) -> None:
+    def _update_slices(self, push: Push, applied: Bools, rates: F32) -> None:
         layout = self.layout
         claimed = np.flatnonzero(push.claim[layout.buckets :])
         kept = applied[layout.buckets :][claimed]
         if kept.any():
             gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
-            optimizer = layout.optimizer.dense
-            rates = schedules.rates(optimizer.schedule, self.records.samples[layout.buckets :])
             places = claimed[kept].astype(np.uint64) << np.uint64(32)
-            self.kernels.update(self._dense, places, gradients, rates, optimizer, self.epoch)
+            self.kernels.update(self._dense, places, gradients, rates, layout.optimizer.dense, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
 
@@ -504,29 +492,6 @@ class Store:
         self._seeded[chosen] = seeded
         if 0 in chosen:
             self._state[:] = state
-
-    def snapshot(self, columns: Iterable[int], known_finished: int = 0) -> Snapshot:
-        """Copy columns with their progress, between two pushes. known_finished: marks that the caller has."""
-        chosen = np.flatnonzero(self._mask(columns))
-        buckets = chosen[chosen < self.layout.buckets].tolist()
-        return Snapshot(
-            tuple(chosen.tolist()),
-            {bucket: self.export_bucket(bucket) for bucket in buckets},
-            self.export_slices(chosen[chosen >= self.layout.buckets] - self.layout.buckets),
-            self.records.progress(known_finished),
-        )
-
-    def restore(self, given: Snapshot) -> None:
-        """Write the columns of a snapshot with their progress. The caller then makes them MINE. Raises InputRefused."""
-        held = {*given.buckets, *(given.slices.ids + self.layout.buckets).tolist()}
-        if held != {*given.columns}:
-            raise InputRefused(
-                f"columns {sorted(held ^ {*given.columns})[:8]} are named or held, not both: it is damaged"
-            )
-        for bucket, raw in given.buckets.items():
-            self.import_bucket(bucket, raw)
-        self.import_slices(given.slices)
-        self.merge_columns(given.columns, given.progress)
 
     # --- measures -----------------------------------------------------------------------------------------
 

@@ -54,6 +54,20 @@ def test_a_row_of_sixteen_weights_has_these_floats(name: str, floats: int) -> No
             {"kind": "ftrl", "learning_rate": {"kind": "cosine", "learning_rate": 1, "over_samples": 9}},
             "Ftrl reaches 0",
         ),
+        (
+            {
+                "kind": "ftrl",
+                "learning_rate": {"kind": "exponential", "learning_rate": 1, "decay": 0.9, "every_samples": 9},
+            },
+            "Ftrl reaches 0: give a floor above 0",
+        ),
+        (
+            {
+                "kind": "sgd",
+                "learning_rate": {"kind": "exponential", "learning_rate": 1, "decay": 1.1, "every_samples": 9},
+            },
+            "decay = 1.1 must be at most 1",
+        ),
         ({"kind": "sgd", "learning_rate": {"kind": "step"}}, "schedule kind = 'step' is not known: use one of"),
     ],
 )
@@ -79,6 +93,7 @@ def test_a_rate_depends_on_the_samples_alone() -> None:
     assert Constant(0.1).rate(10**9) == 0.1
     assert Exponential(0.1, 0.5, 100).rate(200) == pytest.approx(0.025)
     assert Exponential(0.1, 0.5, 100, staircase=True).rate(199) == pytest.approx(0.05)
+    assert Exponential(0.1, 0.5, 100, floor=0.2).rate(10**9) == pytest.approx(0.02)
     assert Cosine(0.2, 100, 0.1).rate(50) == pytest.approx(0.2 * (0.9 * 0.5 + 0.1))
     assert Cosine(0.2, 100, 0.1).rate(1000) == pytest.approx(0.02)
     warm = Warmup(Exponential(0.1, 0.5, 100), 10, first=0.2)

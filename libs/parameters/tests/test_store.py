@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,20 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from stretto_parameters import Code, InputRefused, Layout, Own, Push, RawBucket, Store, StoreFull, Table, kernels
+from stretto_parameters import (
+    Code,
+    InputRefused,
+    Layout,
+    Own,
+    Progress,
+    Push,
+    RawBucket,
+    RawSlices,
+    Store,
+    StoreFull,
+    Table,
+    kernels,
+)
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD, Adagrad, Adam
@@ -198,7 +213,7 @@ class TwoServers(RuleBasedStateMachine):
             if moved:
                 refused = there.push(a_push(9, claim=np.isin(range(LAYOUT.columns), moved)))
                 assert refused.code is Code.NOT_OWNED
-            here.restore(there.snapshot(moved))
+            restore(here, snapshot(there, moved))
             assert here.set_own(moved, Own.MINE, Own.NOT_MINE) == len(moved)
             there.set_own(moved, Own.NOT_MINE, Own.FROZEN)
             there.clear(moved)
@@ -219,7 +234,7 @@ class TwoServers(RuleBasedStateMachine):
         old = self.stores[to]
         columns = old.columns()
         new = a_store(mine=False, library=self.library)
-        new.restore(old.snapshot(columns))
+        restore(new, snapshot(old, columns))
         new.set_own(columns, Own.MINE)
         assert new.checksum() == old.checksum()
         self.stores[to] = new
@@ -229,10 +244,10 @@ class TwoServers(RuleBasedStateMachine):
         """A surviving server is emptied without a restart, and filled from its image."""
         store = self.stores[to]
         columns = store.columns()
-        image, before = store.snapshot(columns), store.checksum()
+        image, before = snapshot(store, columns), store.checksum()
         store.clear(columns)
         assert store.categories() == 0
-        store.restore(image)
+        restore(store, image)
         assert store.checksum() == before
 
     @rule(shard=st.integers(0, 2))
@@ -281,9 +296,37 @@ TestTwoServersInNumPy = TwoServersInNumPy.TestCase
 TestTwoServersInNumPy.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """Columns of a store with their progress at one instant. buckets: bucket -> its rows, by table."""
+
+    columns: list[int]
+    buckets: dict[int, tuple[RawBucket, ...]]
+    slices: RawSlices
+    progress: Progress
+
+
+def snapshot(store: Store, columns: Iterable[int]) -> Snapshot:
+    chosen, buckets = sorted(columns), store.layout.buckets
+    return Snapshot(
+        chosen,
+        {bucket: store.export_bucket(bucket) for bucket in chosen if bucket < buckets},
+        store.export_slices(np.array([c - buckets for c in chosen if c >= buckets], np.int64)),
+        store.records.progress(),
+    )
+
+
+def restore(store: Store, given: Snapshot) -> None:
+    """Write columns as a move does; the caller then makes them MINE."""
+    for bucket, raw in given.buckets.items():
+        store.import_bucket(bucket, raw)
+    store.import_slices(given.slices)
+    store.merge_columns(given.columns, given.progress)
+
+
 def state_bytes(store: Store) -> list[bytes]:
     """Everything that a store holds, in the order in which it holds it."""
-    found = store.snapshot(range(store.layout.columns))
+    found = snapshot(store, range(store.layout.columns))
     arrays: list[np.ndarray] = [
         each for raws in found.buckets.values() for raw in raws for each in (raw.keys, raw.rows)
     ]
@@ -363,13 +406,13 @@ def test_a_full_store_refuses_the_whole_push() -> None:
 def test_differences_since_an_epoch_bring_an_image_up_to_date() -> None:
     store = a_store()
     store.push(a_push(1, keys=KEYS[:12]))
-    base = store.snapshot(range(LAYOUT.columns))
+    base = snapshot(store, range(LAYOUT.columns))
     epoch = store.next_epoch()
     store.push(a_push(2, keys=KEYS[10:14], seed=1))
     differences = {bucket: store.export_bucket(bucket, epoch) for bucket in range(4)}
     assert sorted(int(key) for raws in differences.values() for key in raws[0].keys) == KEYS[10:14].tolist()
     copy = a_store()
-    copy.restore(base)
+    restore(copy, base)
     for bucket, raws in differences.items():
         copy.import_bucket(bucket, raws, replace=False)
     copy.import_slices(store.export_slices(np.arange(2)))
@@ -404,7 +447,7 @@ def test_a_survivor_goes_back_to_an_image_in_place() -> None:
     """Column by column: samples that came after the image are due again, in the cleared columns only."""
     store = a_store()
     store.push(a_push(1))
-    image, before = store.snapshot(range(LAYOUT.columns)), store.checksum()
+    image, before = snapshot(store, range(LAYOUT.columns)), store.checksum()
     store.push(a_push(2, seed=1))
     columns = [0, 3, 4]
     store.clear(columns)
@@ -412,7 +455,7 @@ def test_a_survivor_goes_back_to_an_image_in_place() -> None:
     assert store.applied().samples.tolist() == [0, 16, 16, 0, 0, 16]
     assert store.applied().per_shard == {1: 0, 2: 0}
     store.clear(range(LAYOUT.columns))
-    store.restore(image)
+    restore(store, image)
     assert store.checksum() == before
     assert store.push(a_push(2, seed=1)).applied == LAYOUT.columns
 

@@ -66,6 +66,10 @@ class ImageDamaged(CheckpointError):
     """Every copy of an image was read and none is whole: reading again will not help."""
 
 
+class NoRoom(CheckpointError):
+    """The columns of a checkpoint might take more memory than this server has left."""
+
+
 class ModelRefused(StrettoError):
     """The user's model, optimizer or entry cannot be trained as it is; the message says what to change."""
 

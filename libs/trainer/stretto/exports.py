@@ -15,16 +15,17 @@ import errno
 import functools
 import json
 import logging
+import math
 import mmap
 import tempfile
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from .engine import Base, Exported, Operations, export_image, image_bytes, load_image
-from .errors import CheckpointError
+from .engine import Base, Exported, Operations, export_image, image_bytes, load_image, loaded_bytes
+from .errors import CheckpointError, NoRoom
 from .images import ImageWriter, Part, ReadRange, open_chain, verified
 from .reserved import Mappings, hold_whole, open_reserved
 
@@ -54,7 +55,7 @@ class Export:
 
 
 class Exports:
-    """The exports of one server, one at a time. At most one block of an image is in memory of this process."""
+    """The exports of one server, one at a time. At most one bucket of an image is in memory of this process."""
 
     def __init__(self, job: str, pod: str, control: Operations, pod_folder: Path | None = None) -> None:
         self._job = job
@@ -198,20 +199,11 @@ class Exports:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def size_bytes(manifest_url: str, columns: Iterable[int]) -> int:
-        """Return about how large ``columns`` are in a checkpoint: their share of its files. Raises CheckpointError."""
-        wanted = set(columns)
-        parts = (part for part in _parts(manifest_url) if part.columns)
-        return sum(
-            sum(link.size_bytes for link in part.as_base())
-            * len(wanted.intersection(part.columns))
-            // len(part.columns)
-            for part in parts
-        )
+    def load(self, manifest_url: str, columns: Sequence[int], cache_url: str = "", room_bytes: float = math.inf) -> int:
+        """Own ``columns`` as the checkpoint has them; return the bytes read.
 
-    def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
-        """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError."""
+        Raises NoRoom, with nothing changed, if they might take more than ``room_bytes``, and CheckpointError.
+        """
         parts = _parts(manifest_url)
         counted = [0]
         with contextlib.ExitStack() as held:
@@ -219,6 +211,10 @@ class Exports:
             images = [
                 open_chain(part, lambda link: _sources(link, manifest_url, cache, held, counted)) for part in parts
             ]
+            if (needed := loaded_bytes(images, columns)) > room_bytes:
+                raise NoRoom(
+                    f"{len(columns)} columns of up to {needed} bytes have no room: {int(room_bytes)} bytes are left"
+                )
             load_image(self._control, images, columns)
         return counted[0]
 

@@ -82,42 +82,51 @@ class ImageWriter:
         self._room_bytes = room_bytes if memory is None else min(room_bytes, len(memory))
         self._memory = memory
         self._size = 0
-        self._block: Bytes = np.zeros(0, np.uint8)  # handed out, to be written once it is filled
+        self._waiting: list[Bytes] = []
+        """Blocks that were handed out and are to be written, with the zeros behind each."""
+        self._waiting_bytes = 0
         self._spare: Bytes = np.zeros(0, np.uint8)
         self._write(_MAGIC.ljust(_BEGIN, b"\0"))
 
     @property
     def offset(self) -> int:
         """Bytes of the blocks so far, padding included: where the next block begins."""
-        return self._size + len(self._block) + -len(self._block) % _ALIGN - _BEGIN
+        return self._size + self._waiting_bytes - _BEGIN
 
     def room(self, size_bytes: int) -> Bytes:
-        """Return the memory of the next block, to be filled before the next call. Raises OSError."""
-        self._end_block()
-        self._need(size_bytes)
+        """Return the memory of the next block, to be filled before `settle`. Raises OSError; writes nothing."""
+        self._need(self._waiting_bytes + size_bytes)
+        begin = self._waiting_bytes
         if self._memory is not None:
-            self._block = self._memory[self._size : self._size + size_bytes]
+            block = self._memory[self._size + begin :][:size_bytes]
+        elif begin + size_bytes <= len(self._spare):
+            block = self._spare[begin:][:size_bytes]
         else:
-            if len(self._spare) < size_bytes:
-                self._spare = np.empty(size_bytes, np.uint8)
-            self._block = self._spare[:size_bytes]
-        return self._block
+            block = np.empty(size_bytes, np.uint8)
+        self._waiting.append(block)
+        self._waiting_bytes += size_bytes + -size_bytes % _ALIGN
+        return block
+
+    def settle(self) -> None:
+        """Write the blocks that wait. Raises OSError."""
+        needed, self._waiting_bytes = self._waiting_bytes, 0
+        waiting, self._waiting = self._waiting, []
+        for block in waiting:
+            if self._memory is None:
+                self._write(block)
+            else:
+                self._size += len(block)
+            self._write(bytes(-len(block) % _ALIGN))
+        if self._memory is None and needed > len(self._spare):
+            self._spare = np.ones(needed, np.uint8)  # touched here, and not while the caller holds a lock
 
     def finish(self, manifest: dict[str, Any]) -> tuple[int, str]:
         """Write the description; return (bytes of the whole file, SHA-256 of the description)."""
-        self._end_block()
+        self.settle()
         description = json.dumps(manifest, separators=(",", ":")).encode()
         self._write(description + struct.pack("<Q", len(description)) + _MAGIC)
         self._file.flush()
         return self._size, hashlib.sha256(description).hexdigest()
-
-    def _end_block(self) -> None:
-        block, self._block = self._block, self._block[:0]
-        if self._memory is None:
-            self._write(block)
-        else:
-            self._size += len(block)
-        self._write(bytes(-len(block) % _ALIGN))
 
     def _need(self, size_bytes: int) -> None:
         if self._size + size_bytes > self._room_bytes:

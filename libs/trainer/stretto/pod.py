@@ -275,7 +275,7 @@ class Pod:
 def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
     """Start a pod, run ``work``, and end the process with its exit code.
 
-    The process ends by ``os._exit``: TensorFlow clients of a dead server would delay an ordinary exit for minutes.
+    The process ends by ``os._exit``: no thread of the job's code, or of a library, may delay it.
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     code = EXIT_PLATFORM

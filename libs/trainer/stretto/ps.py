@@ -6,11 +6,10 @@ The server's own vectors are the only record of what it owns; the answers here a
 from __future__ import annotations
 
 import logging
-import os
+import math
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
@@ -39,7 +38,7 @@ from stretto_parameters import Applied
 
 from .engine import Operations, ParameterServer, move
 from .engine.layout import I64
-from .errors import ImageDamaged, LayoutError, StrettoError
+from .errors import ImageDamaged, LayoutError, NoRoom, StrettoError
 from .exports import Exports
 from .pod import EXIT_OK, Pod, resident_bytes, run_pod
 
@@ -219,7 +218,7 @@ class Agent:
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
-                memory_used_bytes=max(0, used.memory_bytes - _shared_bytes()),
+                memory_used_bytes=used.memory_bytes,
                 memory_limit_bytes=self._pod.settings.memory_bytes,
             )
         )
@@ -295,37 +294,19 @@ class Imports:
         """Load lost columns while this server goes on with its own; a column that it owns stays as it is."""
         if not missing:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
-        url = request.checkpoint.url
-        try:
-            room_bytes = self._pod.settings.memory_bytes - resident_bytes()
-            size = self._exports.size_bytes(url, missing)
-        except StrettoError as error:
-            return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
-        if size > room_bytes:
-            detail = f"{len(missing)} columns of some {size} bytes have no room: {room_bytes} bytes are left"
-            return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
-        return self._load(request, missing)
+        return self._load(request, missing, self._pod.settings.memory_bytes - resident_bytes())
 
-    def _load(self, request: ImportState, columns: list[int]) -> ImportStateReply:
+    def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url
         begun = time.monotonic()
         try:
-            size = self._exports.load(url, columns, request.cache_url)
+            size = self._exports.load(url, columns, request.cache_url, room_bytes)
         except StrettoError as error:
-            damaged = isinstance(error, ImageDamaged)
+            damaged = isinstance(error, (ImageDamaged, NoRoom))
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
         took_s = time.monotonic() - begun
         log.info("owns %d columns from %s (%d bytes, %.2f s)", len(columns), url, size, took_s)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
-
-
-def _shared_bytes() -> int:
-    """Return the resident bytes of shared memory: images, which are charged to the checkpoints service."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "RssShmem":
-            return int(value.split()[0]) * 1024
-    return 0
 
 
 class Move:
@@ -389,7 +370,6 @@ class Move:
 
 
 def main() -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_pod("ps", lambda pod: Agent(pod).run())
 
 

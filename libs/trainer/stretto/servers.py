@@ -45,6 +45,12 @@ class ServerList:
             self._asking.submit(self.ask)
         return addresses
 
+    def reaches(self, version: int) -> bool:
+        """Return True if the known list has this version, or a later one; if it has not, ask the actuator first."""
+        if self._version < version:
+            self.ask()
+        return self._version >= version
+
     def ask(self) -> dict[int, str]:
         """Ask the actuator; return the addresses known so far if it does not answer."""
         request = GetServers(job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(GetServers))

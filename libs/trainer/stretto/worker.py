@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from stretto_messages.actuator import ServersChanged
+from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.pods import EvaluateModel, EvaluateModelReply, TrainUnder, TrainUnderReply, WorkerReported
 from stretto_messages.values import Evaluation, Shard, StepTimes
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.worker")
 
 _HEARTBEAT_S = 1.0
+_LIST_AGAIN_S = 0.2
 _PATIENCE_S = 8.0
 """A push or pull that no server accepts fails after this time, so that the worker can check whether it is to leave."""
 _EVALUATION_KEPT_S = 60.0
@@ -52,6 +54,7 @@ class Worker:
         self._servers = ServerList(pod.bus)
         self._parameters: Parameters | None = None
         self._seeded = 0  # generation of the servers that were first offered initial values
+        self._followed = 0  # version of the list of servers that a lease referred to
         self._evaluation = Evaluations(self)
 
     def run(self) -> int:
@@ -112,6 +115,17 @@ class Worker:
             log.info("servers version %d: %s", event.version, servers)
             self._parameters.connect(servers)
 
+    def _follow_servers(self, version: int) -> bool:
+        """Wait for the list of servers that a lease refers to; False if the pod is to leave meanwhile."""
+        assert self._parameters is not None
+        if version > self._followed:
+            while not self._servers.reaches(version):
+                if self._pod.leaving.wait(_LIST_AGAIN_S):
+                    return False
+            self._parameters.connect(self._servers.known())
+            self._followed = version
+        return True
+
     # --- training -----------------------------------------------------------------------------------------
 
     def _train(self) -> int:
@@ -138,13 +152,10 @@ class Worker:
                     if not self._seed():
                         continue
                     seeded = generation
-            reply = self._leases.next()
+            reply = self._next()
             if reply is None:
                 self._meter.idle()
-                continue
-            if reply.forget:
-                self._forget(reply.forget)
-            if reply.answer == "end":
+            elif reply.answer == "end":
                 log.info("the job has no more shards")
                 self._meter.idle()
                 # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
@@ -161,6 +172,18 @@ class Worker:
                 if failures >= _HOPELESS_SHARDS and not self._meter.steps_total:
                     raise DataError(f"the first {failures} shards all failed: see the errors above")
         return EXIT_OK
+
+    def _next(self) -> NextShardReply | None:
+        """Ask for a shard; None without an answer, or if the pod is to leave before its servers are known."""
+        reply = self._leases.next()
+        if reply is None:
+            return None
+        if reply.shard is not None and not self._follow_servers(reply.servers_version):
+            self._leases.release(reply.shard.offset)
+            return None
+        if reply.forget:
+            self._forget(reply.forget)
+        return reply
 
     def _train_shard(self, trainer: Trainer, generation: int) -> bool:
         """Train the leased shard; False if its data failed."""

@@ -308,3 +308,28 @@ def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_t
     worker._servers_changed(ServersChanged(job="tiny", version=3, servers=servers))
     assert worker._servers.ask() == {}
     assert worker._servers.ask() == {2: "127.0.0.1:1"}
+
+
+def test_a_worker_waits_for_the_servers_that_a_lease_refers_to():
+    """A lost server may serve on. With an older list the worker would train on it, and take its records for true."""
+    from stretto.worker import Worker
+
+    servers = (ParameterServer(index=1, address="127.0.0.1:2"),)
+    versions = [3, 4]
+
+    def call(*_: Any, **__: Any) -> GetServersReply:
+        return GetServersReply(job="tiny", answer="ok", plan_version=1, version=versions.pop(0), servers=servers)
+
+    bus = SimpleNamespace(job="tiny", pod="worker-1", request_id=lambda _: "w.1", call=call)
+    settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)
+    worker: Any = Worker(SimpleNamespace(leaving=threading.Event(), bus=bus, settings=settings))  # type: ignore[arg-type]
+    connected: list[dict[int, str]] = []
+    worker._parameters = SimpleNamespace(connect=connected.append)
+    assert worker._follow_servers(4)
+    assert versions == []
+    assert connected == [{1: "127.0.0.1:2"}]
+    assert worker._follow_servers(4)
+    assert len(connected) == 1
+    worker._pod.leaving.set()
+    versions.append(4)
+    assert not worker._follow_servers(5)

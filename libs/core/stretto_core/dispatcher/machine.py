@@ -12,6 +12,7 @@ range, and the new holder asks the progress records of the parameter servers whe
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from stretto_messages.actuator import JobFailed, ParametersLost, PodExited
@@ -246,7 +247,7 @@ class ShardLedger:
         st = self.state
         if st.book is None or st.closed not in ("", COMPLETED):
             return
-        st.closed, st.loss = "", event.version
+        st.closed, st.loss, st.servers_version = "", event.version, event.version
         st.distrust_reports(st.book)
 
     def _recompute(self, event: ColumnsRestored, now: float) -> list[Action]:
@@ -280,7 +281,8 @@ class ShardLedger:
             return [Reply(worker.reply)]
         actions: list[Action] = []
         stale = done is not None and not self._complete(st.book, worker, event.pod, done, now, actions)
-        reply = self._answer(st.book, worker, event.pod, stale, now, actions)
+        answer = self._answer(st.book, worker, event.pod, stale, now, actions)
+        reply = replace(answer, servers_version=st.servers_version)
         worker.request_id, worker.reply = event.request_id, reply
         actions.append(Reply(reply))
         if not st.closed and now - st.progress_at_s >= self.settings.progress_every_s:

@@ -84,6 +84,7 @@ def test_a_completion_that_overtook_the_loss_is_stale() -> None:
     harness.tell(columns_restored(2, "c1"))
     reply = harness.next("worker-0", shard)
     assert reply.stale
+    assert reply.servers_version == 2, "the worker waits for the list without the lost server, which may serve on"
     assert reply.shard is not None
     assert (reply.shard.id, reply.shard.attempt) == (shard.id, 2)
     assert harness.tell(heartbeat("worker-0", shard.id, 1, 80)).answer == "stale"

@@ -2,7 +2,7 @@
 
 from stretto_plane import Key
 
-from .checkpoint import Base, Exported, PsImage, export_image, image_bytes, load_image
+from .checkpoint import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .client import FINISHED, Parameters, Pulled, PushResult
 from .codec import ServerStats, WorkerSeen
 from .control import Control
@@ -36,6 +36,7 @@ __all__ = [
     "export_image",
     "image_bytes",
     "load_image",
+    "loaded_bytes",
     "move",
     "one_table",
     "owners",

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
 from stretto_parameters import InputRefused, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
+from stretto_parameters.parts import INDEX_BYTES_MAX
 
 from ..errors import CheckpointError
 from .client import FINISHED
@@ -52,7 +53,11 @@ class Image(Protocol):
     """A place that an image is written to, from its beginning to its end."""
 
     def room(self, size_bytes: int) -> Bytes:
-        """Return the memory of the next block, to be filled before the next call. Raises OSError."""
+        """Return the memory of the next block, to be filled before `settle`. Raises OSError."""
+        ...
+
+    def settle(self) -> None:
+        """Write the blocks so far to where they stay: no `room` before the next call waits for a disk."""
         ...
 
     @property
@@ -146,6 +151,9 @@ class _Blocks:
         self.entries[name] = {"offset": offset, "bytes": size_bytes, "dtype": dtype, "shape": list(shape)}
         return room
 
+    def settle(self) -> None:
+        self._image.settle()
+
     def add(self, name: str, block: np.ndarray) -> None:
         raw = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
         self.room(name, block.nbytes, block.dtype.str, block.shape)[:] = raw
@@ -213,6 +221,7 @@ def _export_bucket(
 
     Return (seconds under the mutex, True if it is whole).
     """
+    blocks.settle()
     with control.locked():
         begun = time.perf_counter()
         store = control.store
@@ -284,8 +293,25 @@ class _Progress:
         }
 
 
+def loaded_bytes(images: Sequence[PsImage], columns: Iterable[int]) -> int:
+    """Return an upper bound of the memory that `columns` of a checkpoint take once they are loaded.
+
+    A row that changed is counted in each image that has it.
+    """
+    wanted, total = set(columns), 0.0
+    for image in images:
+        layout = image.layout
+        row_bytes = [layout.row_bytes(table) + INDEX_BYTES_MAX for table in range(len(layout.tables))]
+        for bucket in wanted.intersection(c for c in image.columns if c < BUCKETS):
+            for link in image.links(bucket):
+                blocks = link.manifest["blocks"]
+                rows = [blocks[_names(bucket, table)[0]]["shape"][0] for table in range(len(row_bytes))]
+                total += sum(count * each for count, each in zip(rows, row_bytes, strict=True))
+    return int(total)
+
+
 def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable[int]) -> None:
-    """Make an empty server own `columns`, from the images of all servers of the checkpoint (any number of servers).
+    """Make a server own more `columns`, from the images of all servers of the checkpoint (any number of servers).
 
     Attempts start again from zero, because the ledger that is restored with it counts them anew. A shard whose records
     were deleted in every column stays finished. A shard whose records were deleted in some columns only is skipped
@@ -294,6 +320,8 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
     """
     wanted = sorted(set(columns))
     holder = _holders(control, images)
+    with control.locked():
+        control.store.clear(wanted)  # a column that was here once left its slice and its progress behind
     try:
         _load_columns(control, images, holder, wanted)
     except (InputRefused, StoreFull) as error:
@@ -329,11 +357,15 @@ def _load_columns(
 def _load_bucket(control: Operations, bucket: int, tables: int, links: Sequence[PsImage]) -> None:
     """Load a bucket from the image that has it whole, then the rows that changed after it."""
     whole, *differences = links
-    for table in range(tables):
-        of_keys, of_rows = _names(bucket, table)
-        whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, whole.blocks[of_keys]))
-    for difference in differences:
-        control.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
+    try:
+        for table in range(tables):
+            of_keys, of_rows = _names(bucket, table)
+            whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, whole.blocks[of_keys]))
+        for difference in differences:
+            control.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
+    except BaseException:
+        control.drop_bucket(bucket)  # what is damaged, or there in part, takes no memory
+        raise
 
 
 def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:

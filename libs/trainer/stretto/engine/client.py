@@ -97,7 +97,7 @@ class Parameters:
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
         """Make `servers` the ones in use. New ones are opened in a thread while training goes on.
 
-        Servers that left the list are dropped as soon as they own nothing.
+        A server that left the list counts as lost.
         """
         self._routes.connect(servers, wait=wait)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 import numpy as np
-from stretto_parameters import Applied, InputRefused, Progress, RawBucket, RawSlices, Stats
+from stretto_parameters import Applied, InputRefused, Progress, RawBucket, RawSlices
 
 Parts = Sequence[Any]
 
@@ -43,7 +43,7 @@ class WorkerSeen:
 
 
 _CLASSES: dict[str, type[Any]] = {
-    each.__name__: each for each in (Applied, Progress, RawBucket, RawSlices, Stats, ServerStats, WorkerSeen)
+    each.__name__: each for each in (Applied, Progress, RawBucket, RawSlices, ServerStats, WorkerSeen)
 }
 
 

@@ -69,7 +69,7 @@ class Routes:
         self._patience_s = patience_s
         self._links: dict[int, Link] = {}
         self._opening: dict[tuple[int, str], Future[Link]] = {}
-        self._listed: set[int] = set()  # servers of the last list
+        self._listed: dict[int, str] = {}  # the last list of servers
         self._lock = threading.Lock()
         self._openers = ThreadPoolExecutor(16, thread_name_prefix="open-ps")
         self._route: Route | None = None
@@ -82,10 +82,16 @@ class Routes:
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
         """Make `servers` the ones in use. New ones are opened in a thread while training goes on.
 
-        Servers that left the list are dropped as soon as they own nothing.
+        A server that left the list counts as lost, though it may answer: the node of its pod may be cut off, and its
+        columns have come back on others by then. It is not asked again.
         """
         with self._lock:
-            self._listed = set(servers)
+            self._listed = dict(servers)
+            if self._route is not None and not self._listed.keys() >= self._route.parts.keys():
+                self._route = None
+                self._losses += 1
+            for server in self._links.keys() - self._listed.keys():
+                self._links.pop(server).close()
             opened: list[Future[Link]] = []
             for server, address in servers.items():
                 link, key = self._links.get(server), (server, address)
@@ -94,7 +100,6 @@ class Routes:
                     if key not in self._opening:
                         self._opening[key] = self._openers.submit(self._open, server, address)
                     opened.append(self._opening[key])
-            self._drop_unlisted(set(self._route.parts) if self._route else set())
         if wait:
             for future in opened:
                 try:
@@ -103,12 +108,8 @@ class Routes:
                     self._lose(lost)
                     raise
 
-    def _drop_unlisted(self, owning: set[int]) -> None:
-        """Close links to servers that left the list and own nothing. Call it under the lock."""
-        for server in [s for s in self._links if s not in self._listed and s not in owning]:
-            self._links.pop(server).close()
-
     def _open(self, server: int, address: str) -> Link:
+        """Raises ServerLost, also if the server left the list meanwhile."""
         try:
             link = Link(server, address, self._access, self._layout, self._timeout_s)
         except BaseException:
@@ -117,6 +118,9 @@ class Routes:
             raise
         with self._lock:
             del self._opening[server, address]
+            if self._listed.get(server) != address:
+                link.close()
+                raise ServerLost(server, address, "it left the list of servers")
             before = self._links.get(server)
             self._links[server] = link
             if before is not None:  # a server restarted under the same number: only then does the address change
@@ -206,7 +210,7 @@ class Routes:
             return
         servers = self._refresh_servers()
         links = dict(self._links)
-        if set(servers) != self._listed or any(s not in links or links[s].address != a for s, a in servers.items()):
+        if servers != self._listed or any(s not in links or links[s].address != a for s, a in servers.items()):
             self.connect(servers, wait=True)
 
     def _routed(self, own: dict[int, I64], losses: int) -> Route | None:
@@ -229,14 +233,13 @@ class Routes:
             self._seen_losses = losses
             state = np.stack([own[s] for s in parts])[np.searchsorted(list(parts), owner), np.arange(len(owner))]
             self._route = Route(owner, state == Own.FROZEN, parts, self._generation)
-            self._drop_unlisted(set(parts))
             return self._route
 
     def close(self) -> None:
         """Close every link."""
         with self._lock:
             links = list(self._links.values())
-            self._links = {}
+            self._links, self._listed = {}, {}  # one that is being opened is closed when it is open
         for link in links:
             link.close()
         self._openers.shutdown(wait=False, cancel_futures=True)

@@ -5,10 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from shipped_planner import first_columns
-from stretto.engine import FINISHED, checkpoint, export_image, image_bytes, load_image, one_table
+from stretto.engine import (
+    FINISHED,
+    ParameterServer,
+    checkpoint,
+    export_image,
+    image_bytes,
+    load_image,
+    loaded_bytes,
+    move,
+    one_table,
+)
 from stretto.errors import CheckpointError, ImageDamaged
 from stretto.images import ImageWriter, Part, open_image
-from stretto_parameters.optimizers import Adam
+from stretto_messages.values import BUCKETS
+from stretto_parameters import RawBucket
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.optimizers import SGD, Adam
 from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow
@@ -91,6 +104,67 @@ def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_h
     training.train_shard(again, 0, attempt=1, length=256)
     training.train_shard(again, 1, attempt=1, length=256)
     assert (restored.samples() == samples + 128 + 256).all()
+
+
+def test_a_column_comes_back_where_it_was_before(cluster_here, training):
+    """It moved away after the image, and its new owner was lost: nothing of the earlier stay may count."""
+    servers = cluster_here(LAYOUT, 2)
+    worker = servers.worker()
+    training.train_shard(worker, 0, attempt=1, length=128)
+    images = save(servers)
+    training.train_shard(worker, 1, attempt=1, length=128)
+    for column in (min(c for c in servers.columns()[1] if c < BUCKETS), max(servers.columns()[1])):
+        list(move(servers.processes[0], {column: 1}, servers.addresses))
+    training.train_shard(worker, 2, attempt=1, length=128)
+    lost = servers.columns()[0]
+    servers.processes[0].close()
+    del servers.addresses[0]
+    load_image(servers.control(1), images, lost)
+    assert (servers.control(1).applied().samples[lost] == 128).all()
+    again = servers.worker()
+    for shard in (1, 2):
+        training.train_shard(again, shard, attempt=2, length=128)
+    assert (servers.control(1).applied().samples == 3 * 128).all()
+
+
+def test_what_columns_take_is_known_before_they_are_loaded(cluster_here, bare_here, training):
+    """For rows of one float, whose entries and index are larger than they are, and of a difference."""
+    layout = one_table(1, 20, optimizer=SGD(0.1))
+    servers = cluster_here(layout, 1)
+    worker = servers.worker()
+    training.train_shard(worker, 0, attempt=1, length=4096)
+    images = save(servers)
+    loaded = restore(bare_here, images, 1, layout).control(0)
+    assert loaded.categories() > 2000
+    row_bytes = loaded.store.row_bytes()
+    assert row_bytes * loaded.categories() <= loaded_bytes(images, loaded.columns())
+    assert loaded_bytes(images, loaded.columns()) <= 1.5 * row_bytes * loaded.categories()
+
+
+def test_no_push_waits_for_a_disk():
+    """What an image writes to a slow disk, it writes without the lock of the store."""
+    here = ParameterServer(0, LAYOUT)
+    here.own(range(LAYOUT.columns))
+    random = np.random.default_rng(1)
+    for bucket in range(3):
+        keys = (np.arange(50, dtype=np.uint64) * 7 + np.uint64(bucket << 58)).astype(np.uint64)
+        rows = random.random((50, RowFormat.of_table(LAYOUT.tables[0]).words), np.float32)
+        here.control.import_bucket(bucket, [RawBucket(keys, rows)])
+    held = []
+
+    class Disk(io.BytesIO):
+        def write(self, data):
+            lock = here.control._lock
+            held.append(not lock.acquire(blocking=False))
+            if not held[-1]:
+                lock.release()
+            return super().write(data)
+
+    writer = ImageWriter(Disk())
+    writer.finish(export_image(here.control, writer).manifest)
+    here.close()
+    assert len(held) > 6
+    assert not any(held)
 
 
 def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster_here, bare_here, training, monkeypatch):
