@@ -4,7 +4,7 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
-| HELLO | JSON: protocol, layout | JSON: protocol, server, life, layout |
+| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid |
 | PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
 | PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · slice
 gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
