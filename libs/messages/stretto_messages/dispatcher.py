@@ -218,6 +218,9 @@ class NextShardReply(Message):
     stale: bool = False
     forget: Annotated[tuple[Count, ...], MaxLen(256)] = ()
     """Finished shards whose progress records the parameter servers may delete."""
+    lineage: Count = 0
+    """Number of the return to a checkpoint that the ledger comes from; 0: none. The shard may be trained, and records
+    deleted, only on parameters of the same lineage."""
 
 
 example(NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)))

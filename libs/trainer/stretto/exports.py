@@ -65,6 +65,13 @@ class Exports:
         self._exports: dict[str, Export] = {}
         self._mappings = Mappings()
 
+    def follow(self, control: Operations) -> None:
+        """Write from the next life of the server from now on: it was emptied.
+
+        Its images of before stay, and are bases for nothing: every bucket has lost rows since (checkpoint.py).
+        """
+        self._control = control
+
     # --- writing ------------------------------------------------------------------------------------------
 
     def room_bytes(self, base: str = "") -> int:
@@ -210,8 +217,13 @@ class Exports:
             for part in parts
         )
 
-    def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
-        """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError."""
+    def load(
+        self, manifest_url: str, columns: Iterable[int], cache_url: str = "", control: Operations | None = None
+    ) -> int:
+        """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError.
+
+        control: the life of the server that owns them; ServerEmptied if it ends meanwhile.
+        """
         parts = _parts(manifest_url)
         counted = [0]
         with contextlib.ExitStack() as held:
@@ -219,7 +231,7 @@ class Exports:
             images = [
                 open_chain(part, lambda link: _sources(link, manifest_url, cache, held, counted)) for part in parts
             ]
-            load_image(self._control, images, columns)
+            load_image(control or self._control, images, columns)
         return counted[0]
 
 

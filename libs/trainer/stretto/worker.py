@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from stretto_messages.actuator import ServersChanged
+from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.pods import EvaluateModel, EvaluateModelReply, TrainUnder, TrainUnderReply, WorkerReported
 from stretto_messages.values import Evaluation, Shard, StepTimes
 
@@ -35,6 +36,8 @@ _PULL_AGAIN_S = 20.0
 _PULL_PAUSE_S = 0.3
 """How long an evaluation repeats a pull from a server that is leaving, and the pause between tries."""
 _ASK_AFTER_END_S = 2.0
+_LINEAGE_PAUSE_S = 0.1
+"""Pause before a worker asks again whose parameters and ledger have not both gone back to a checkpoint yet."""
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
@@ -143,18 +146,12 @@ class Worker:
                 self._meter.idle()
                 continue
             if reply.forget:
-                self._forget(reply.forget)
-            if reply.answer == "end":
-                log.info("the job has no more shards")
-                self._meter.idle()
-                # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
-                self._pod.leaving.wait(_ASK_AFTER_END_S)
-            elif reply.shard is None:
-                self._meter.idle()
-                self._leases.wait(reply)
+                self._forget(reply.forget, reply.lineage)
+            if reply.shard is None or not _is_of(self._parameters, reply.lineage):
+                self._idle(reply)
             elif reply.shard.kind == "evaluate":
                 self._evaluate_shard(reply.shard)
-            elif self._train_shard(trainer, generation):
+            elif self._train_shard(trainer, generation, reply.lineage):
                 failures = 0
             else:
                 failures += 1
@@ -162,13 +159,28 @@ class Worker:
                     raise DataError(f"the first {failures} shards all failed: see the errors above")
         return EXIT_OK
 
-    def _train_shard(self, trainer: Trainer, generation: int) -> bool:
+    def _idle(self, reply: NextShardReply) -> None:
+        """Wait before the next request: there is nothing to train now."""
+        self._meter.idle()
+        if reply.answer == "end":
+            log.info("the job has no more shards")
+            # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
+            self._pod.leaving.wait(_ASK_AFTER_END_S)
+        elif reply.shard is None:
+            self._leases.wait(reply)
+        else:
+            self._leases.drop()  # the same shard comes again, or another one once the ledger has gone back
+            self._pod.leaving.wait(_LINEAGE_PAUSE_S)
+
+    def _train_shard(self, trainer: Trainer, generation: int, lineage: int) -> bool:
         """Train the leased shard; False if its data failed."""
         from .training import Work
 
         shard = self._leases.shard
         assert shard is not None
-        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition)
+        work = Work(
+            shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition, lineage
+        )
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):
             try:
@@ -253,10 +265,10 @@ class Worker:
             return False
         return True
 
-    def _forget(self, shards: tuple[int, ...]) -> None:
+    def _forget(self, shards: tuple[int, ...], lineage: int) -> None:
         assert self._parameters is not None
         try:
-            self._parameters.forget(shards)
+            self._parameters.forget(shards, lineage)
         except StrettoError as error:
             # the records stay: 0.6 kB each, and no harm to correctness
             log.warning("forget: %s", error)
@@ -280,6 +292,18 @@ class Worker:
         start = 0 if data.partitioned else data.samples
         quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
         return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
+
+
+def _is_of(parameters: Parameters, lineage: int) -> bool:
+    """Return True if the parameters come from the same return to a checkpoint as the ledger.
+
+    Else one of both is behind, and nothing of the one may go into the other.
+    """
+    try:
+        return parameters.is_of(lineage)
+    except (ServerLost, OwnershipUnknown) as error:
+        log.warning("where the columns are: %s", error)
+        return False
 
 
 def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:
