@@ -17,10 +17,24 @@ import stretto_wire as wire
 from stretto_bus import Client
 from stretto_drills.chaos.job import MODELS, spec
 from stretto_gateway.job_audit import JobAudit, finished
-from stretto_messages.actuator import JobFinished, MigrationFinished, PlanApplied, PodExited, PodStarted
+from stretto_messages.actuator import (
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodStarted,
+    ServersChanged,
+)
 from stretto_messages.base import GIB
 from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, ColumnsRestored, SaveCheckpoint
-from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, JobProgressed, RecomputationDecided
+from stretto_messages.dispatcher import (
+    EvaluationMeasured,
+    JobCompleted,
+    JobProgressed,
+    RecomputationDecided,
+    ShardCompleted,
+)
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision
@@ -168,3 +182,43 @@ async def test_three_servers_lost_one_after_the_other_stop_nobody_else_and_no_sa
     record_property("figures", figures)
     assert max(took) < LOST_S, figures
     assert await longest_gap_s(house) < LOST_S, figures
+
+
+async def test_all_servers_lost_twice_leave_the_workers_and_what_starts_in_place_and_no_sample_is_lost_or_repeated(
+    house: House, record_property: Callable[[str, object], None]
+) -> None:
+    """Goal: whoever lives when the job goes back stays, and every column counts every sample once.
+
+    Method: kill -9 of all servers after a checkpoint; later of one while columns move, so that the other one lives.
+    """
+    await submit(house, servers=2)
+    took: list[float] = []
+    await trained_since_a_checkpoint(house)
+    took.append(await go_back(house, "ps-0", "ps-1"))
+    await house.until(lambda: len(house.told(CheckpointFlushed)) > 1, LIMIT_S)
+    await trained_since_a_checkpoint(house)
+    wider = replace(plan_decided(), version=2, plan=replace(house.told(PlanApplied)[-1].plan, ps=3))
+    await house.client.publish(wider)
+    await house.until(lambda: house.told(MigrationStarted), LIMIT_S)
+    listed = [server.index for server in house.told(ServersChanged)[-1].servers]
+    took.append(await go_back(house, f"ps-{listed[0]}"))
+
+    audit = await audited(house)
+    assert_exact(audit)
+    gone = gone_before_the_end(house)
+    record_property("figures", {"training_again_s": [round(one, 2) for one in took], "gone": gone})
+    assert gone == ["ps-1", "ps-0", "ps-2"] or gone == ["ps-0", "ps-1", "ps-2"]
+    assert {fact.pod for fact in house.told(PodStarted) if fact.role == "worker"} == {"worker-0", "worker-1"}
+    assert len(house.told(CheckpointRestored)) == 2
+
+
+async def go_back(house: House, *pods: str) -> float:
+    """Kill parameter servers; return the time until a shard of the restored ledger is complete."""
+    known = len(house.told(CheckpointRestored))
+    begun_s = time.monotonic()
+    for pod in pods:
+        kill(house, pod)
+    await house.until(lambda: len(house.told(CheckpointRestored)) > known, LIMIT_S)
+    at = house.events.index(house.told(CheckpointRestored)[-1])
+    await house.until(lambda: any(isinstance(fact, ShardCompleted) for fact in house.events[at:]), LIMIT_S)
+    return time.monotonic() - begun_s

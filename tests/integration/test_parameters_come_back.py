@@ -20,6 +20,7 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_core.checkpoints import restore_number
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_messages.actuator import (
@@ -177,14 +178,16 @@ async def test_parameters_of_which_no_server_survives_bring_job_and_ledger_back(
     kill(house, "ps-0")
     (restored,) = await house.until(lambda: house.told(CheckpointRestored))
     assert (restored.ps, restored.checkpoint.id) == (2, first.checkpoint.id)
-    await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
     gone, back = house.told(ServersChanged)[-2:]
     assert gone.servers == ()
     numbers = [server.index for server in back.servers]
     owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in numbers]
     assert sum(sum(reply.buckets) for reply in owned) == 64
-    again = await house.client.call(NextShard(job=JOB, request_id="v.1", pod="worker-1"))
-    assert again.answer == "shard"
+    late = ShardReport(id=lease.shard.id, attempt=lease.shard.attempt)
+    again = await house.client.call(NextShard(job=JOB, request_id="w.2", pod="worker-0", complete=late))
+    assert (again.answer, again.stale) == ("shard", True), "its lease was of the books that were undone"
+    assert (lease.lineage, again.lineage) == (0, restore_number(restored.request_id))
+    assert [event.pod for event in house.told(PodExited)] == ["ps-1", "ps-0"], "the worker keeps its process"
     assert not house.told(JobFailed)
 
 
@@ -234,9 +237,13 @@ async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_
     await train(house, "worker-0", completions=1)
 
     kill(house, "ps-1")
-    await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
-    await train(house, "worker-1", completions=2)
+    await house.until(lambda: house.told(CheckpointRestored))
+    owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in (0, 2)]
+    assert [sum(reply.buckets) for reply in owned] == [32, 32], "the one that lives was emptied in place"
+    await train(house, "worker-0", completions=2)
     (finished,) = await house.until(lambda: house.told(JobFinished))
     assert finished.samples_expected == 4096
     assert [event.samples for event in house.told(JobCompleted)] == [4096, 4096]
+    assert house.told(PodExited)[0].pod == "ps-1"
+    assert {event.pod for event in house.told(PodStarted)} == {"ps-0", "ps-1", "ps-2", "worker-0"}
     assert not house.told(JobFailed)

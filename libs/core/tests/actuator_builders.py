@@ -14,6 +14,7 @@ from stretto_core.actuator import (
     PodGivenUp,
     PodResizeRefused,
     ServerCounts,
+    ServerEmptied,
 )
 from stretto_messages.actuator import (
     GetServers,
@@ -187,6 +188,10 @@ def pod_resize_refused(pod: str) -> PodResizeRefused:
 
 def pod_exited(pod: str, reason: Any, exit_code: int | None, detail: str = "") -> PodExited:
     return PodExited(job=JOB, pod=pod, role=role_of(pod), reason=reason, exit_code=exit_code, detail=detail)
+
+
+def server_emptied(pod: str, version: int) -> ServerEmptied:
+    return ServerEmptied(job=JOB, pod=pod, version=version)
 
 
 def buckets_claimed(*pods: str) -> BucketsClaimed:

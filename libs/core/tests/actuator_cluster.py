@@ -19,6 +19,7 @@ from actuator_builders import (
     recomputation_decided,
     replacement_decided,
     server_counts,
+    server_emptied,
 )
 from stretto_core import actuator
 from stretto_messages.actuator import ReplacementAsked
@@ -69,6 +70,9 @@ class SimulatedCluster:
         """Carry out the steps that are due now; return True if there were any."""
         self.now += 0.1
         if self.state.layout == "restoring":
+            assert not any(self.own.get(pod.number) for pod in self.state.listed()), (
+                "nothing of before the return stays"
+            )
             parts = actuator.claim([pod.number for pod in self.state.listed()])
             self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
             self.tell(checkpoint_restored())
@@ -90,18 +94,22 @@ class SimulatedCluster:
             self.kill(pod.name, "completed", 0)
         for pod in steps.resize:
             self.resize(pod)
-        if steps.claim:
-            self.own = {int(name.split("-")[1]): list(columns) for name, (columns, _) in steps.claim.items()}
-            self.tell(buckets_claimed(*steps.claim))
+        self.place(steps)
         if steps.rebalance:
             self.migrate(steps.rebalance)
         if steps.converged:
             self.tell(plan_converged(steps.converged))
         if steps.conclude:
             self.tell(counts_taken(server_counts(1, rows=5, checksum="7")))
-        return any(
-            (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
-        )
+        return steps != actuator.Steps(expect=steps.expect, retry_at_s=steps.retry_at_s)
+
+    def place(self, steps: actuator.Steps) -> None:
+        for pod in steps.empty:
+            self.own[pod.number] = []
+            self.tell(server_emptied(pod.name, self.state.returned_version))
+        if steps.claim:
+            self.own = {int(name.split("-")[1]): list(columns) for name, (columns, _) in steps.claim.items()}
+            self.tell(buckets_claimed(*steps.claim))
 
     def restore_columns(self) -> None:
         """Bring buckets without an owner back on the servers that survive, unless these are not to go on."""

@@ -221,6 +221,9 @@ class NextShardReply(Message):
     servers_version: Count = 0
     """The least version of ServersChanged under which the shard may be trained: a server that an older list names may
     count as lost and serve on."""
+    lineage: Count = 0
+    """Number of the return to a checkpoint that the ledger comes from; 0: none. The shard may be trained, and records
+    deleted, only on parameters of the same lineage."""
 
 
 example(NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)))

@@ -267,6 +267,31 @@ example(ClaimBucketsReply(job=JOB, accepted=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyServer(Message):
+    """Request to a parameter server: drop everything, as a process that has just started. The job goes back.
+
+    Whatever is on its way to the server from before changes nothing any more.
+    """
+
+    version: Annotated[int, Ge(1)]
+    """Version of the ServersChanged that named no server; it names the return of the job."""
+
+
+example(EmptyServer(job=JOB, version=5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyServerReply(Message):
+    """``accepted``: it owns nothing. A request of an earlier return that comes late is refused."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+example(EmptyServerReply(job=JOB, accepted=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportState(Message):
     """Copy everything owned, column by column; each carries its progress, so no push is refused.
 
@@ -351,6 +376,8 @@ class ImportState(Message):
     beside: bool = False
     """The server owns other columns and trains on with them: it loads the named ones that it does not own yet. With
     no column named, the reply comes once every import under a lower number is over."""
+    lineage: Count = 0
+    """Number of the return to a checkpoint that all parameters of the job come from once this is loaded; 0: none."""
 
 
 example(ImportState(job=JOB, checkpoint=CHECKPOINT, buckets=(0, 1, 2, 3), slices=(0, 1)))

@@ -77,6 +77,13 @@ class Listener:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_S / len(sessions))
 
+    def end_connections(self) -> None:
+        """End the connections that are served now; whoever still wants to be served connects anew."""
+        with self._lock:
+            sessions = list(self._served)
+        for session in sessions:
+            session.shut()
+
     def __enter__(self) -> Listener:
         return self
 

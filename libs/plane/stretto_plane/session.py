@@ -30,9 +30,12 @@ _TLS_HANDSHAKE = 0x16
 log = logging.getLogger("stretto_plane")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Peer:
-    """The other side of a connection, as logs name it."""
+    """The other side of one connection; another connection of the same process is another peer.
+
+    ``address``: for logs.
+    """
 
     address: str
 

@@ -30,6 +30,10 @@ class ServerBusy(ServerLost):
     """An overloaded parameter server refused one request. It is alive, and the connection stays."""
 
 
+class ServerEmptied(StrettoError):
+    """An operation of a life of the parameter server that has ended: the server was emptied in place since."""
+
+
 class OwnershipUnknown(StrettoError):
     """Some columns have no owner among the known parameter servers (or stayed frozen) for too long."""
 
@@ -47,7 +51,7 @@ class ProgressGap(PushRefused):
 
 
 class ServersReplaced(PushRefused):
-    """Parameter servers were lost and replaced since the shard was leased: ask the dispatcher before pushing on."""
+    """Parameter servers were lost, or went back to a checkpoint, since the shard was leased: ask the dispatcher."""
 
 
 class BatchMisaligned(PushRefused):

@@ -66,6 +66,13 @@ class Exports:
         self._exports: dict[str, Export] = {}
         self._mappings = Mappings()
 
+    def follow(self, control: Operations) -> None:
+        """Write from the next life of the server from now on: it was emptied.
+
+        Its images of before stay, and are bases for nothing: every bucket has lost rows since (checkpoint.py).
+        """
+        self._control = control
+
     # --- writing ------------------------------------------------------------------------------------------
 
     def room_bytes(self, base: str = "") -> int:
@@ -199,9 +206,17 @@ class Exports:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def load(self, manifest_url: str, columns: Sequence[int], cache_url: str = "", room_bytes: float = math.inf) -> int:
+    def load(
+        self,
+        manifest_url: str,
+        columns: Sequence[int],
+        cache_url: str = "",
+        room_bytes: float = math.inf,
+        control: Operations | None = None,
+    ) -> int:
         """Own ``columns`` as the checkpoint has them; return the bytes read.
 
+        control: the life of the server that owns them; ServerEmptied if it ends meanwhile.
         Raises NoRoom, with nothing changed, if they might take more than ``room_bytes``, and CheckpointError.
         """
         parts = _parts(manifest_url)
@@ -215,7 +230,7 @@ class Exports:
                 raise NoRoom(
                     f"{len(columns)} columns of up to {needed} bytes have no room: {int(room_bytes)} bytes are left"
                 )
-            load_image(self._control, images, columns)
+            load_image(control or self._control, images, columns)
         return counted[0]
 
 

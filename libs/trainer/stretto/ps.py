@@ -17,6 +17,8 @@ from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
     ClaimBucketsReply,
+    EmptyServer,
+    EmptyServerReply,
     ExportState,
     ExportStateReply,
     GetBooks,
@@ -68,15 +70,17 @@ class Agent:
             key=self._pod.access.key,
             encrypted=self._pod.access.encrypted,
         )
-        self._control: Operations = self._server.control
+        self._emptied_version = 0
+        self._emptying = threading.Lock()
         self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
-        self._imports = Imports(self._pod, self._control, self._exports)
+        self._imports = Imports(self._pod, self._server, self._exports)
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
         bus.serve(GetMoveStatus, lambda request: self._move.status(request))
         bus.serve(GetOwnership, self._ownership)
+        bus.serve(EmptyServer, self._empty)
         bus.serve(ExportState, self._export)
         bus.serve(GetExportStatus, self._export_status)
         bus.serve(ImportState, lambda asked: self._imports.load(asked, self._columns(asked.buckets, asked.slices)))
@@ -88,7 +92,25 @@ class Agent:
         self._exports.close()
         return EXIT_OK
 
+    @property
+    def _control(self) -> Operations:
+        """The operations of the server's current life."""
+        return self._server.control
+
     # --- ownership ----------------------------------------------------------------------------------------
+
+    def _empty(self, request: EmptyServer) -> EmptyServerReply:
+        with self._emptying:
+            if request.version > self._emptied_version:
+                self._emptied_version = request.version
+                self._server.empty()
+                self._exports.follow(self._control)
+                log.info("emptied in place: the job goes back to a checkpoint")
+            elif owned := len(self._control.columns()):
+                # the request repeated or late, or of an installation that was restored from a backup
+                detail = f"owns {owned} columns since return {self._emptied_version}; {request.version} is late"
+                return EmptyServerReply(job=self._job, accepted=False, detail=detail)
+        return EmptyServerReply(job=self._job, accepted=True)
 
     def _columns(self, buckets: Iterable[int], slices: Iterable[int]) -> list[int]:
         columns = [*buckets, *(BUCKETS + s for s in slices)]
@@ -209,7 +231,7 @@ class Agent:
                 pod=self._pod.settings.pod,
                 ended_at_s=time.time(),
                 window_s=used.window_s,
-                updates=updates,
+                updates=max(0, updates),  # they are counted anew once the server was emptied
                 update_time_s=max(0.0, seconds) / max(1, updates),
                 applied_samples_total=self._applied_samples(),
                 categories=self._control.categories(),
@@ -254,10 +276,11 @@ class Agent:
 class Imports:
     """Imports of columns from checkpoints into this server, one at a time."""
 
-    def __init__(self, pod: Pod, control: Operations, exports: Exports) -> None:
+    def __init__(self, pod: Pod, server: ParameterServer, exports: Exports) -> None:
         self._pod = pod
         self._job = pod.settings.job
-        self._control = control
+        self._server = server
+        self._control = server.control  # of the life that the fields below are about
         self._exports = exports
         self._lock = threading.Lock()
         self._restored = ""  # the manifest of the last import of everything, successful or not
@@ -266,6 +289,10 @@ class Imports:
     def load(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
         """Own the columns ``wanted``, as the checkpoint has them."""
         with self._lock:  # a restarted service may repeat the request while the first one runs
+            if self._control is not self._server.control:  # emptied: whatever runs in the life before, fails
+                self._control = self._server.control
+                self._restored = ""
+                self._number = 0
             return self._load_alone(request, wanted)
 
     def _load_alone(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
@@ -278,7 +305,8 @@ class Imports:
         self._number = request.number
         if request.beside:
             return self._load_beside(request, sorted({*wanted} - {*has}))
-        if has == wanted and url == self._restored:
+        if has == wanted and url == self._restored and not self._control.stats().updates:
+            self._control.set_lineage(request.lineage)
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated
         if has and (not self._restored or self._control.stats().updates):
             detail = f"owns {len(has)} columns already; import into a new parameter server"
@@ -288,19 +316,25 @@ class Imports:
             # newer one may stay, or samples between the two would be applied here twice, or never
             self._control.clear()
         self._restored = url
+        self._control.set_lineage(request.lineage)
         return self._load(request, wanted)
 
     def _load_beside(self, request: ImportState, missing: list[int]) -> ImportStateReply:
         """Load lost columns while this server goes on with its own; a column that it owns stays as it is."""
         if not missing:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
+        lineage = self._control.lineage()
+        if lineage != request.lineage and self._control.columns():
+            detail = f"its columns come from return {lineage} to a checkpoint, not from {request.lineage}"
+            return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
+        self._control.set_lineage(request.lineage)
         return self._load(request, missing, self._pod.settings.memory_bytes - resident_bytes())
 
     def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url
         begun = time.monotonic()
         try:
-            size = self._exports.load(url, columns, request.cache_url, room_bytes)
+            size = self._exports.load(url, columns, request.cache_url, room_bytes, self._control)
         except StrettoError as error:
             damaged = isinstance(error, (ImageDamaged, NoRoom))
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])

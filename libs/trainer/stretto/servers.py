@@ -16,6 +16,7 @@ from .errors import BusError
 log = logging.getLogger("stretto.servers")
 
 _ASK_EVERY_S = 1.0
+_LIST_AGAIN_S = 0.2
 
 
 class ServerList:
@@ -45,11 +46,13 @@ class ServerList:
             self._asking.submit(self.ask)
         return addresses
 
-    def reaches(self, version: int) -> bool:
-        """Return True if the known list has this version, or a later one; if it has not, ask the actuator first."""
-        if self._version < version:
+    def wait_for(self, version: int, leaving: threading.Event) -> bool:
+        """Wait until the known list has this version, or a later one; False if the pod is to leave meanwhile."""
+        while self._version < version:
             self.ask()
-        return self._version >= version
+            if self._version < version and leaving.wait(_LIST_AGAIN_S):
+                return False
+        return True
 
     def ask(self) -> dict[int, str]:
         """Ask the actuator; return the addresses known so far if it does not answer."""

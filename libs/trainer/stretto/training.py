@@ -44,6 +44,8 @@ class Work:
     generation: int | None = None
     """The generation of the parameter servers when the shard was requested; None: the current one."""
     partition: str = ""
+    lineage: int | None = None
+    """The return to a checkpoint that the ledger comes from which leased the shard; None: that of the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,7 @@ class Trainer:
                     stop=ready.end,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
+                    lineage=work.lineage,
                 )
             except (ServerLost, OwnershipUnknown) as error:
                 log.warning("push: %s", error)

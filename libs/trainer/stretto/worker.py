@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.worker")
 
 _HEARTBEAT_S = 1.0
-_LIST_AGAIN_S = 0.2
 _PATIENCE_S = 8.0
 """A push or pull that no server accepts fails after this time, so that the worker can check whether it is to leave."""
 _EVALUATION_KEPT_S = 60.0
@@ -37,12 +36,14 @@ _PULL_AGAIN_S = 20.0
 _PULL_PAUSE_S = 0.3
 """How long an evaluation repeats a pull from a server that is leaving, and the pause between tries."""
 _ASK_AFTER_END_S = 2.0
+_LINEAGE_PAUSE_S = 0.1
+"""Pause before a worker asks again whose parameters and ledger have not both gone back to a checkpoint yet."""
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
 
 class Worker:
-    """One worker pod."""
+    """One worker pod. Larger than 250 lines: connection, lease and model serve one loop."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
@@ -116,12 +117,11 @@ class Worker:
             self._parameters.connect(servers)
 
     def _follow_servers(self, version: int) -> bool:
-        """Wait for the list of servers that a lease refers to; False if the pod is to leave meanwhile."""
+        """Use the list of servers that a lease refers to, or a later one; False if the pod is to leave before."""
         assert self._parameters is not None
         if version > self._followed:
-            while not self._servers.reaches(version):
-                if self._pod.leaving.wait(_LIST_AGAIN_S):
-                    return False
+            if not self._servers.wait_for(version, self._pod.leaving):
+                return False
             self._parameters.connect(self._servers.known())
             self._followed = version
         return True
@@ -155,17 +155,11 @@ class Worker:
             reply = self._next()
             if reply is None:
                 self._meter.idle()
-            elif reply.answer == "end":
-                log.info("the job has no more shards")
-                self._meter.idle()
-                # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
-                self._pod.leaving.wait(_ASK_AFTER_END_S)
-            elif reply.shard is None:
-                self._meter.idle()
-                self._leases.wait(reply)
+            elif reply.shard is None or not _is_of(self._parameters, reply.lineage):
+                self._idle(reply)
             elif reply.shard.kind == "evaluate":
                 self._evaluate_shard(reply.shard)
-            elif self._train_shard(trainer, generation):
+            elif self._train_shard(trainer, generation, reply.lineage):
                 failures = 0
             else:
                 failures += 1
@@ -182,16 +176,31 @@ class Worker:
             self._leases.release(reply.shard.offset)
             return None
         if reply.forget:
-            self._forget(reply.forget)
+            self._forget(reply.forget, reply.lineage)
         return reply
 
-    def _train_shard(self, trainer: Trainer, generation: int) -> bool:
+    def _idle(self, reply: NextShardReply) -> None:
+        """Wait before the next request: there is nothing to train now."""
+        self._meter.idle()
+        if reply.answer == "end":
+            log.info("the job has no more shards")
+            # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
+            self._pod.leaving.wait(_ASK_AFTER_END_S)
+        elif reply.shard is None:
+            self._leases.wait(reply)
+        else:
+            self._leases.drop()  # the same shard comes again, or another one once the ledger has gone back
+            self._pod.leaving.wait(_LINEAGE_PAUSE_S)
+
+    def _train_shard(self, trainer: Trainer, generation: int, lineage: int) -> bool:
         """Train the leased shard; False if its data failed."""
         from .training import Work
 
         shard = self._leases.shard
         assert shard is not None
-        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition)
+        work = Work(
+            shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition, lineage
+        )
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):
             try:
@@ -276,10 +285,10 @@ class Worker:
             return False
         return True
 
-    def _forget(self, shards: tuple[int, ...]) -> None:
+    def _forget(self, shards: tuple[int, ...], lineage: int) -> None:
         assert self._parameters is not None
         try:
-            self._parameters.forget(shards)
+            self._parameters.forget(shards, lineage)
         except StrettoError as error:
             # the records stay: 0.6 kB each, and no harm to correctness
             log.warning("forget: %s", error)
@@ -303,6 +312,18 @@ class Worker:
         start = 0 if data.partitioned else data.samples
         quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
         return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
+
+
+def _is_of(parameters: Parameters, lineage: int) -> bool:
+    """Return True if the parameters come from the same return to a checkpoint as the ledger.
+
+    Else one of both is behind, and nothing of the one may go into the other.
+    """
+    try:
+        return parameters.is_of(lineage)
+    except (ServerLost, OwnershipUnknown) as error:
+        log.warning("where the columns are: %s", error)
+        return False
 
 
 def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +19,7 @@ from stretto_core.actuator import placement
 from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
+    EmptyServer,
     EvaluateModel,
     ExportState,
     GetBooksReply,
@@ -237,7 +239,7 @@ def exported(
 
 
 def imported(
-    cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1, cache_url: str = ""
+    cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1, cache_url: str = "", lineage: int = 0
 ) -> list[ImportStateReply]:
     return [
         cluster.ask(
@@ -249,6 +251,7 @@ def imported(
                 buckets=tuple(buckets),
                 slices=tuple(slices),
                 cache_url=cache_url,
+                lineage=lineage,
             ),
         )
         for index, (buckets, slices) in placement.claim(servers).items()
@@ -343,6 +346,43 @@ def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any
     assert {0: tuple(missing)}.items() <= counted.items() or min(counted) > 0, "the worker may have pushed again"
     assert max(counted) >= before > 0
     wait_for(lambda: "ask the dispatcher whether the lease still holds" in cluster.log("worker-0"), 30)
+    assert cluster.processes["worker-0"].poll() is None
+
+
+def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp_path: Path):
+    """Goal: both keep their processes, and every sample counts once, though the ledger goes back after the servers.
+
+    Method: a checkpoint of before training, then one of two servers is killed. All samples come again under other ids.
+    """
+    store = tmp_path / "store"
+    store.mkdir()
+    cluster = make(4 * SAMPLES)
+    cluster.start_ps(0, 1)
+    reference = exported(cluster, "c1", store, "", 0, 1)
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 3, 40)
+    lives = [cluster.processes[pod].pid for pod in ("ps-0", "worker-0")]
+    cluster.kill("ps-1")
+    cluster.launch("ps-2")
+    empty = EmptyServer(job="tiny", version=7)
+    assert cluster.ask("ps-0", empty).accepted
+    assert cluster.ask("ps-0", empty).accepted, "repeated"
+    own = cluster.ask("ps-0", GetOwnership(job="tiny"))
+    assert (sum(own.buckets), sum(own.slices), own.applied_samples) == (0, 0, 0)
+    cluster.servers = {0: cluster.servers[0], 2: cluster.ready("ps-2").address}
+    cluster.announce()
+    assert all(reply.accepted for reply in imported(cluster, reference, 0, 2, number=5, lineage=5))
+    late = cluster.ask("ps-0", empty)
+    assert not late.accepted
+    assert "is late" in late.detail
+    leased = cluster.leased.get("worker-0")
+    time.sleep(2)  # it knows the servers, and has leases of the ledger that has not gone back
+    assert [book.applied_samples for book in cluster.books(0, 2)] == [0, 0], leased
+    cluster.go_back(5)
+    finished(cluster)
+    assert [book.applied_samples for book in cluster.books(0, 2)] == [4 * SAMPLES] * 2
+    assert all(len(book.applied.columns) == 1 for book in cluster.books(0, 2))
+    assert lives == [cluster.processes[pod].pid for pod in ("ps-0", "worker-0")]
     assert cluster.processes["worker-0"].poll() is None
 
 

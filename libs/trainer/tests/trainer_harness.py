@@ -83,6 +83,8 @@ class Cluster:
         self.remembered: dict[str, tuple[str, bytes]] = {}
         self.repeated_requests = 0
         self.forget: list[int] = []
+        self.lineage = 0
+        """The return to a checkpoint that the shards in the list are of."""
         self.deaf = 0
         """The number of requests for shards whose replies get lost."""
         self.reserved: dict[str, Shard] = {}
@@ -283,12 +285,27 @@ class Cluster:
                 self.done[held.id] = held
                 self.forget.append(held.id)
         forget, self.forget = tuple(self.forget[:-2]), self.forget[-2:]
-        if self.todo or request.pod in self.reserved:
-            shard = self.reserved.pop(request.pod, None) or self.todo.pop(0)
+        if self.todo or request.pod in self.reserved or request.pod in self.leased:
+            again = self.leased.get(request.pod)  # it has dropped its lease
+            shard = self.reserved.pop(request.pod, None) or again or self.todo.pop(0)
             self.leased[request.pod] = shard
-            return NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
+            return NextShardReply(
+                job=self.job, answer="shard", shard=shard, stale=stale, forget=forget, lineage=self.lineage
+            )
         answer = "wait" if self.leased or self.reserved else "end"
         return NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
+
+    def go_back(self, lineage: int) -> None:
+        """Lease all shards anew under ids and attempts that were never leased, as a restored ledger does."""
+
+        async def restore() -> None:
+            shards = sorted((*self.done.values(), *self.leased.values(), *self.todo), key=lambda shard: shard.start)
+            first = 1 + max(shard.id for shard in shards)
+            self.todo = [replace(shard, id=first + i, attempt=1, offset=0) for i, shard in enumerate(shards)]
+            self.done, self.leased, self.forget = {}, {}, []
+            self.lineage = lineage
+
+        self.run(restore())
 
     def end_soon(self) -> int:
         """Leave out the shards that nobody has begun; return the samples of the others."""

@@ -304,6 +304,7 @@ CHANNELS: tuple[Channel, ...] = (
     _pod_request("ps", "get-move-status", pods.GetMoveStatus, pods.GetMoveStatusReply, "actuator"),
     _pod_request("ps", "get-ownership", pods.GetOwnership, pods.GetOwnershipReply, "actuator", "checkpoints"),
     _pod_request("ps", "claim-buckets", pods.ClaimBuckets, pods.ClaimBucketsReply, "actuator"),
+    _pod_request("ps", "empty-server", pods.EmptyServer, pods.EmptyServerReply, "actuator"),
     _pod_request("ps", "export-state", pods.ExportState, pods.ExportStateReply, "checkpoints"),
     _pod_request("ps", "get-export-status", pods.GetExportStatus, pods.GetExportStatusReply, "checkpoints"),
     _pod_request("ps", "import-state", pods.ImportState, pods.ImportStateReply, "checkpoints"),

@@ -19,12 +19,13 @@ from stretto_core.actuator import (
     PlanConverged,
     Pod,
     PodResizeRefused,
+    ServerEmptied,
     Steps,
     next_steps,
 )
 from stretto_messages.actuator import PodExited, PodResized
 from stretto_messages.base import TEXT_MAX, Message
-from stretto_messages.pods import ClaimBuckets, TrainUnder
+from stretto_messages.pods import ClaimBuckets, EmptyServer, TrainUnder
 from stretto_runtime import PartitionLost
 
 from .backend import Backend, BackendError, NotInPlace, PodStatus, stated_reason
@@ -110,6 +111,7 @@ class Reconciler:
         busy |= await self._starter.launch([pod for pod in steps.launch if pod.name not in pods], self.state)
         busy |= await self._stop(steps)
         busy |= await self._starter.greet(pods, self.state)
+        busy |= await self._empty(steps)
         await self._resize(steps)
         if not await self._inform_workers(steps):
             return True
@@ -232,6 +234,25 @@ class Reconciler:
         return True
 
     # parameters ------------------------------------------------------------------------------------------------
+
+    async def _empty(self, steps: Steps) -> bool:
+        """Empty servers in place; one that does not answer in time is killed, and replaced. True if there were any."""
+        version = self.state.returned_version
+
+        async def ask(pod: Pod) -> None:
+            try:
+                reply = await self._edge.call_pod(pod.name, EmptyServer(job=self.job, version=version))
+                refused = "" if reply.accepted else reply.detail
+            except (CallTimeout, CallRefused) as error:
+                refused = str(error)
+            if refused:
+                log.warning("not emptied; replaced", job=self.job, pod=pod.name, detail=refused)
+                await self._backend.kill(self.job, pod.name)
+            else:
+                await self._observe(ServerEmptied(job=self.job, pod=pod.name, version=version))
+
+        await asyncio.gather(*(ask(pod) for pod in steps.empty))
+        return bool(steps.empty)
 
     async def _claim(self, steps: Steps) -> None:
         """Let all servers claim their parts; one that refuses owns other buckets and is replaced with its peers."""

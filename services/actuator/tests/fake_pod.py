@@ -35,6 +35,7 @@ class FakePod:
             "ping": lambda r: {"ready": True, "address": f"127.0.0.1:{9000 + INDEX}"},
             "claim-buckets": self.claim,
             "import-state": self.restore,
+            "empty-server": self.empty,
             "get-ownership": lambda r: {
                 "buckets": self.buckets,
                 "slices": self.slices,
@@ -87,8 +88,12 @@ class FakePod:
         self.slices = [int(s in request["slices"] or (beside and own)) for s, own in enumerate(self.slices)]
         return {"accepted": True, "size_bytes": 100}
 
+    def empty(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.buckets, self.slices = [0] * 64, [0] * 12
+        return {"accepted": True}
+
     def export(self, request: dict[str, Any]) -> dict[str, Any]:
-        part = {"file": f"{POD}.bin", "buckets": [b for b in range(64) if self.buckets[b]]}
+        part = {"file": f"{POD}.bin", "columns": [c for c, own in enumerate((*self.buckets, *self.slices)) if own]}
         self.checkpoints[request["checkpoint_id"]] = json.dumps(part)
         return {"accepted": True, "size_bytes": 640, "digest": "abc", "pause_s": 0.02}
 

@@ -91,6 +91,7 @@ def _request(job: str, restore: ColumnRestore, buckets: list[int], slices: list[
         slices=tuple(slices),
         cache_url=cache_url,
         beside=True,
+        lineage=restore.lineage,
     )
 
 

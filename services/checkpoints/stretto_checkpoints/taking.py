@@ -33,6 +33,7 @@ from stretto_core.checkpoints import (
 from stretto_messages.base import Message, bounded
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState
+from stretto_messages.values import BUCKETS, SLICES
 from stretto_runtime import PartitionLost
 
 from . import manifest
@@ -271,6 +272,7 @@ class Taker:
                 break
             await asyncio.sleep(self._settings.poll_s)
         parts = tuple(json.loads(reply.part) for reply in replies)
+        _check_columns(parts)
         whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
         took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
@@ -295,6 +297,7 @@ class Taker:
                     buckets=tuple(buckets),
                     slices=tuple(slices),
                     cache_url=cache_url,
+                    lineage=restore.number,
                 )
                 for number, (buckets, slices) in parts.items()
             }
@@ -346,6 +349,13 @@ class Taker:
                 await asyncio.to_thread(manifest.remove, url)
             except Exception as error:  # an old checkpoint that stays does no harm
                 log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))
+
+
+def _check_columns(parts: tuple[Any, ...]) -> None:
+    """Raise TakingError unless each column is in one image: a server that was emptied meanwhile has written none."""
+    columns = sorted(column for part in parts for column in part["columns"])
+    if columns != list(range(BUCKETS + SLICES)):
+        raise TakingError(f"the images have {len(columns)} columns, wanted each of {BUCKETS + SLICES} once")
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:

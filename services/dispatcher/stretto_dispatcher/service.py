@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from stretto_core.checkpoints import restore_number
 from stretto_core.dispatcher import (
     DataSpec,
     HeldOut,
@@ -50,7 +51,8 @@ class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
         if isinstance(message, JobSubmitted):
             return _opened(message, meta.time_s)
         if isinstance(message, CheckpointRestored):
-            return LedgerRestored(document.read(message.ledger), message.checkpoint.id)
+            lineage = restore_number(message.request_id)
+            return LedgerRestored(document.read(message.ledger), message.checkpoint.id, lineage)
         return message
 
     def to_message(self, key: str, fact: object) -> Message | None:

@@ -17,6 +17,7 @@ from stretto_core.actuator.observations import (
     PodGivenUp,
     PodResizeRefused,
     ServerCounts,
+    ServerEmptied,
 )
 from stretto_core.actuator.placement import UnownedColumns, claim, plan_moves
 from stretto_core.actuator.servers import addresses
@@ -41,6 +42,7 @@ __all__ = [
     "Rebalance",
     "Replacement",
     "ServerCounts",
+    "ServerEmptied",
     "Steps",
     "UnownedColumns",
     "addresses",

@@ -27,6 +27,7 @@ from stretto_core.actuator.observations import (
     PlanConverged,
     PodGivenUp,
     PodResizeRefused,
+    ServerEmptied,
 )
 from stretto_core.actuator.state import ActuatorState, Facts, JobOpened
 from stretto_core.actuator.steps import converged
@@ -47,6 +48,7 @@ JobEvent = (
 PodEvent = PodStarted | PodPending | PodGivenUp | PodResized | PodResizeRefused | PodExited
 ParametersEvent = (
     BucketsClaimed
+    | ServerEmptied
     | CheckpointRestored
     | RecomputationDecided
     | MovesStarted
@@ -228,6 +230,8 @@ class ActuatorMachine:
         match event:
             case BucketsClaimed():
                 return servers.claimed(state, event, now)
+            case ServerEmptied():
+                return servers.emptied(state, event)
             case CheckpointRestored():
                 return servers.restored(state, now)
             case RecomputationDecided():

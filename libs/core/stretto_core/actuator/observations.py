@@ -40,6 +40,15 @@ class BucketsClaimed(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEmptied(Message):
+    """A parameter server that lives on holds nothing any more."""
+
+    pod: PodId
+    version: Count
+    """Names the return of the job that it was emptied for, so that a late observation is recognised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MovesStarted(Message):
     """Buckets begin to move towards layout ``number``."""
 
@@ -100,6 +109,7 @@ OBSERVATIONS = (
     PodGivenUp,
     PodResizeRefused,
     BucketsClaimed,
+    ServerEmptied,
     MovesStarted,
     MovesFinished,
     PlanConverged,

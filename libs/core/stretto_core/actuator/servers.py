@@ -8,7 +8,7 @@ from stretto_messages.values import ParameterServer
 
 from stretto_core.actuator import failures, pods
 from stretto_core.actuator.ending import fail
-from stretto_core.actuator.observations import BucketsClaimed
+from stretto_core.actuator.observations import BucketsClaimed, ServerEmptied
 from stretto_core.actuator.state import ActuatorState, Facts, Pod
 from stretto_core.actuator.steps import all_servers_run
 
@@ -41,7 +41,7 @@ def claimed(state: ActuatorState, event: BucketsClaimed, now: float) -> Facts:
     if not live:
         return []
     if len(live) < len(claimants):
-        _reset(state, now)  # one of them died or was stopped meanwhile: nobody has its part
+        _replace_all(state, now)  # one of them died or was stopped meanwhile: nobody has its part
         return []
     state.layout = "ready"
     return _list(state, live) + _catch_up(state, now)
@@ -61,14 +61,14 @@ def died(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> Facts:
     """Recover from the death of a parameter server.
 
     The parameters of a listed server are gone. If others survive, and no column was on its way between two servers,
-    the lost columns come back on them; else all servers go back together to the last checkpoint. One that nobody knew
-    yet is simply replaced; after a claim may have been sent, together with its peers, since a claim is for a set of
-    servers.
+    the lost columns come back on them; else all parameters go back together to the last checkpoint. One that nobody
+    knew yet is simply replaced; after a claim may have been sent, together with its peers, since a claim is for a set
+    of servers.
     """
     if pod.listed:
         return _recover(state, pod, event, now)
-    if state.layout == "empty" and pod.phase == "running":
-        _reset(state, now)
+    if state.layout == "empty" and not state.restores and pod.phase == "running":
+        _replace_all(state, now)
     else:
         pods.fill(state, "ps", now, "relaunch")
     return []
@@ -156,26 +156,50 @@ def _lose_columns(state: ActuatorState, lost: Pod, now: float) -> Facts:
 
 
 def return_to_checkpoint(state: ActuatorState, now: float) -> Facts:
-    """Replace all pods; parameters and ledger go back together to the last checkpoint."""
+    """Let parameters and ledger go back together to the last checkpoint.
+
+    Pods that live stay: servers are emptied in place before any of them loads, workers drop what they are at. Servers
+    that were being replaced are not worth their room any more.
+    """
     state.phase = "active"  # a completed job goes back with the ledger
     state.restores = True
     state.final_checkpoint_due = state.final_checkpoint
-    for pod in state.pods.values():
-        if pod.role == "worker" and pod.phase != "stopping":
-            pod.stop()
-    _reset(state, now)
     state.servers_version += 1
+    state.returned_version = state.servers_version
+    _forget_layout(state)
+    for pod in state.pods.values():
+        if pod.role != "ps" or pod.phase == "stopping":
+            continue
+        if pod.retired:
+            pod.stop()
+        else:
+            pod.leaving = pod.listed = False
+            pod.emptying = pod.phase == "running"
+    pods.fill(state, "ps", now, "relaunch")
     pods.fill(state, "worker", now, "relaunch")
     return [ServersChanged(job=state.job, version=state.servers_version, servers=())]
 
 
-def _reset(state: ActuatorState, now: float) -> None:
-    """Start all parameter servers anew, without parameters."""
-    state.layout = "empty"
-    state.rebalance = None
-    state.migration = None
-    state.weights = {}
+def emptied(state: ActuatorState, event: ServerEmptied) -> Facts:
+    """Go on once no server holds anything of before the return."""
+    pod = state.pods.get(event.pod)
+    if pod is None or not pod.emptying or event.version != state.returned_version:
+        return []
+    pod.emptying = False
+    return settle(state)
+
+
+def _replace_all(state: ActuatorState, now: float) -> None:
+    """Start all parameter servers of a new model anew: some of them may have claimed their part of it."""
+    _forget_layout(state)
     for pod in state.pods.values():
         if pod.role == "ps" and pod.phase != "stopping":
             pod.stop()
     pods.fill(state, "ps", now, "relaunch")
+
+
+def _forget_layout(state: ActuatorState) -> None:
+    state.layout = "empty"
+    state.rebalance = None
+    state.migration = None
+    state.weights = {}

@@ -61,6 +61,8 @@ class Pod:
     """Leaving for good: it is being replaced."""
     listed: bool = False
     """A parameter server that workers know of; it may own parameters."""
+    emptying: bool = False
+    """A parameter server that may still hold what the job goes back from."""
     address: str = ""
     started_at_s: float | None = None
     cpu_cores_now: float = 0.0
@@ -71,6 +73,7 @@ class Pod:
         self.phase = "stopping"
         self.leaving = False
         self.listed = False
+        self.emptying = False
 
 
 @dataclass(slots=True)
@@ -122,6 +125,8 @@ class ActuatorState:
     """Version of the last ParametersLost."""
     restores: bool = False
     """Empty servers get their parameters from a checkpoint, not by claiming new ones."""
+    returned_version: int = 0
+    """Version of the last ServersChanged without servers: it names the return of the job."""
     weights: dict[str, float] = field(default_factory=dict[str, float])
     """Share of a parameter server relative to its peers, where it is not 1."""
     rebalance: MigrationCause | None = None

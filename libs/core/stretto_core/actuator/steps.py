@@ -28,6 +28,8 @@ class Steps:
     stop: tuple[Pod, ...] = ()
     """Pods to end gracefully."""
     resize: tuple[Pod, ...] = ()
+    empty: tuple[Pod, ...] = ()
+    """Parameter servers to empty in place, before any of them gets its part of a checkpoint."""
     claim: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict[str, tuple[list[int], list[int]]])
     """Pod -> (buckets, slices)."""
     rebalance: Rebalance | None = None
@@ -52,6 +54,7 @@ def next_steps(state: ActuatorState, now: float) -> Steps:
         expect=tuple(pod for pod in ordered if pod.phase == "running"),
         stop=stop,
         resize=tuple(pod for pod in ordered if pod.phase == "running" and _needs_resize(pod)),
+        empty=tuple(pod for pod in ordered if pod.phase == "running" and pod.emptying),
         claim=_claim(state),
         rebalance=_rebalance(state),
         conclude=state.phase == "completing" and state.rebalance is None and state.layout == "ready",
@@ -100,9 +103,10 @@ def _claim(state: ActuatorState) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def all_servers_run(state: ActuatorState) -> bool:
-    """Return True if the plan's parameter servers all run."""
+    """Return True if the plan's parameter servers all run, and none is still to be emptied."""
     servers = state.of_role("ps")
-    return state.plan is not None and len(servers) == state.plan.ps and all(p.phase == "running" for p in servers)
+    run = all(pod.phase == "running" and not pod.emptying for pod in servers)
+    return state.plan is not None and len(servers) == state.plan.ps and run
 
 
 def _rebalance(state: ActuatorState) -> Rebalance | None:

@@ -2,7 +2,7 @@
 
 from stretto_core.checkpoints.chains import newest_chain
 from stretto_core.checkpoints.machine import CheckpointMachine
-from stretto_core.checkpoints.names import is_column_restore, is_final, is_restore
+from stretto_core.checkpoints.names import is_column_restore, is_final, is_restore, restore_number
 from stretto_core.checkpoints.observations import (
     OBSERVATIONS,
     ColumnsImported,
@@ -30,4 +30,5 @@ __all__ = [
     "is_final",
     "is_restore",
     "newest_chain",
+    "restore_number",
 ]

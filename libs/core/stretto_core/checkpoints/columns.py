@@ -84,5 +84,6 @@ def _begin(
         state.columns = None
         return [attempts.failed(state, name, "the job has no complete checkpoint of its own to take columns from")]
     state.next_number += 1
-    state.columns = ColumnRestore(name, loss, state.complete[-1], servers, takers, began_at_s, failures)
+    newest = state.complete[-1]
+    state.columns = ColumnRestore(name, loss, newest, servers, takers, began_at_s, failures, state.lineage)
     return []

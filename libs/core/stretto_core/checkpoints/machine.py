@@ -31,7 +31,7 @@ from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
 from stretto_messages.gateway import JobCancelled
 
 from stretto_core.checkpoints import attempts, chains, columns
-from stretto_core.checkpoints.names import RESTORE, is_final
+from stretto_core.checkpoints.names import RESTORE, is_final, restore_number
 from stretto_core.checkpoints.observations import (
     ColumnsImported,
     ImagesFlushed,
@@ -304,7 +304,7 @@ class CheckpointMachine:
     def _restored(self, event: ParametersRestored, now: float) -> Facts:
         state = self.state
         state.restore = None
-        state.lost = False
+        state.lost, state.lineage = False, restore_number(event.id)
         state.last_began_at_s = now
         attempts.adopt(state, event.checkpoint, list(event.bases))
         restored = CheckpointRestored(

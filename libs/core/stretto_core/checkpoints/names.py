@@ -30,3 +30,9 @@ def is_column_restore(name: str) -> bool:
     """Return True if this names a return of lost columns to a checkpoint."""
     before, part, number = name.rpartition(COLUMNS)
     return bool(before and part) and number.isdecimal()
+
+
+def restore_number(name: str) -> int:
+    """Return the number of a return of a whole job to a checkpoint; 0 for a name of another form."""
+    number = name.rpartition(RESTORE)[2]
+    return int(number) if is_restore(name) and number.isdecimal() else 0

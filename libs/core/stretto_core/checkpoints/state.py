@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.values import CheckpointRef
 
-from stretto_core.checkpoints.names import COLUMNS, RESTORE
+from stretto_core.checkpoints.names import COLUMNS, restore_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Restore:
     @property
     def number(self) -> int:
         """Grows with every return of the job to a checkpoint."""
-        return int(self.id.rpartition(RESTORE)[2])
+        return restore_number(self.id)
 
 
 @dataclass(slots=True)
@@ -85,6 +85,8 @@ class ColumnRestore:
     began_at_s: float
     failures: int = 0
     """Failed attempts to read the checkpoint."""
+    lineage: int = 0
+    """That of all columns that the job has."""
     stage: Literal["loading", "deciding", "given-up"] = "loading"
 
     @property
@@ -115,6 +117,8 @@ class CheckpointState:
     lost: bool = False
     """The next servers are empty and wait for the parameters."""
     restore_from: str | None = None
+    lineage: int = 0
+    """Number of the return to a checkpoint that the parameters come from; 0: none."""
 
     attempt: Attempt | None = None
     restore: Restore | None = None

@@ -32,6 +32,8 @@ class LedgerRestored:
     book: Book
     checkpoint: str = ""
     """Id of the checkpoint; empty: the return is not published."""
+    lineage: int = 0
+    """Number of the return, which the parameters have as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ class ShardLedger:
                 return self._pace_changed(pod, slowdown, now)
             case StragglerCleared(pod=pod):
                 return self._pace_changed(pod, 1.0, now)
-            case LedgerRestored(book=book, checkpoint=checkpoint):
-                return self._restore(book, checkpoint, now)
+            case LedgerRestored():
+                return self._restore(event, now)
             case ColumnsRestored(loss=loss) if loss == self.state.loss:
                 return self._recompute(event, now)
             case ParametersLost():
@@ -224,17 +224,17 @@ class ShardLedger:
         if len(mark.over) > MARK_SHARDS_MAX:
             self.state.mark = None
 
-    def _restore(self, book: Book, checkpoint: str, now: float) -> list[Action]:
+    def _restore(self, event: LedgerRestored, now: float) -> list[Action]:
         """A completed job is reopened: the parameters of its last shards are gone, and it completes once more."""
         st = self.state
         if st.book is None or st.closed not in ("", COMPLETED):
             return []
-        st.closed = ""
+        st.closed, st.lineage = "", event.lineage
         self.state.take_back_all()
-        returned = _return_to(checkpoint, st.book, book)
-        st.book = st.book.restored_from(book)
+        returned = _return_to(event.checkpoint, st.book, event.book)
+        st.book = st.book.restored_from(event.book)
         st.finished.clear()
-        st.ended.returned_to(checkpoint)
+        st.ended.returned_to(event.checkpoint)
         st.mark, st.loss = None, 0
         if st.held_out is not None:
             st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
@@ -318,11 +318,11 @@ class ShardLedger:
         if st.closed:
             return NextShardReply(job=st.job, answer="end", stale=stale)
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
-            return NextShardReply(job=st.job, answer="shard", shard=shard_message(worker.lease), stale=stale)
+            return _leases(st, worker.lease, stale)
         spared = worker.slowdown > 1.0 and st.has_faster(worker, now)
         if st.evaluating is not None and st.evaluating.waiting and not spared:
             worker.lease, worker.moved_at_s = st.evaluating.lease(), now
-            return NextShardReply(job=st.job, answer="shard", shard=shard_message(worker.lease), stale=stale)
+            return _leases(st, worker.lease, stale)
         shard = book.take(book.batches_for(worker.slowdown), self._orders, spared)
         if shard is None:
             actions += self._settle()
@@ -332,11 +332,9 @@ class ShardLedger:
             wait_s = self.settings.wait_s * (1 if st.leased() else 4)
             return NextShardReply(job=st.job, answer="wait", wait_s=wait_s, stale=stale)
         worker.lease, worker.moved_at_s = shard, now
-        leased = shard_message(shard)
         if st.may_tell(now, self.settings.shard_facts_per_s):
-            actions.append(Emit(ShardLeased(job=st.job, shard=leased, pod=name)))
-        forget = st.forgettable(now - self.settings.forget_after_s)
-        return NextShardReply(job=st.job, answer="shard", shard=leased, stale=stale, forget=forget)
+            actions.append(Emit(ShardLeased(job=st.job, shard=shard_message(shard), pod=name)))
+        return _leases(st, shard, stale, st.forgettable(now - self.settings.forget_after_s))
 
     # held-out samples ------------------------------------------------------------------------------------------
 
@@ -522,6 +520,17 @@ class ShardLedger:
             books=completed_books(book, st.samples_recomputed),
         )
         return [*self._progress(st.heard_at_s), Emit(completed)]
+
+
+def _leases(state: LedgerState, shard: Shard, stale: bool, forget: tuple[int, ...] = ()) -> NextShardReply:
+    return NextShardReply(
+        job=state.job,
+        answer="shard",
+        shard=shard_message(shard),
+        stale=stale,
+        forget=forget,
+        lineage=state.lineage,
+    )
 
 
 def _check_worker(pod: str) -> None:

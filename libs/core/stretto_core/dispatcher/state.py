@@ -112,6 +112,8 @@ class LedgerState:
     """Version of the loss whose columns have not come back yet; 0: every column is there. The job cannot complete."""
     servers_version: int = 0
     """Version of the list of servers after the last loss."""
+    lineage: int = 0
+    """Number of the return to a checkpoint that the books come from; 0: none."""
     samples_recomputed: int = 0
     """Samples handed out again for columns that came back from a checkpoint."""
     mark: OpenMark | None = None

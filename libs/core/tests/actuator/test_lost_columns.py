@@ -11,7 +11,9 @@ from actuator_builders import (
     moves_started,
     plan,
     plan_decided,
+    pod_started,
     recomputation_decided,
+    server_emptied,
 )
 from actuator_cluster import SimulatedCluster, started
 from stretto_core import actuator
@@ -93,10 +95,35 @@ def test_everything_goes_back_where_columns_cannot_alone(why: str) -> None:
     assert cluster.told(ServersChanged)[-1].servers == ()
     cluster.knows_samples = False
     cluster.run()
-    assert cluster.running("worker") == ["worker-2", "worker-3"]
-    assert len(cluster.running("ps")) == 2
+    assert cluster.running("worker") == ["worker-0", "worker-1"], "a worker keeps its process"
+    left = ["ps-2", "ps-3"] if why == "the last server dies" else ["ps-1", "ps-2"]
+    assert cluster.running("ps") == left, "neither a living server nor a successor that starts already is replaced"
     assert cluster.state.layout == "ready"
     assert not cluster.told(JobFailed)
+
+
+def test_no_living_server_gets_its_part_before_all_are_emptied_for_this_return() -> None:
+    """Method: both survivors of three are to be emptied; one dies first, and word of an earlier return comes late."""
+    cluster = started(plan(ps=3))
+    cluster.kill("ps-0")
+    cluster.tell(checkpoint_failed("job-columns-7", "no copy is whole"))
+    first = cluster.state.returned_version
+    for pod in actuator.next_steps(cluster.state, cluster.now).launch:
+        cluster.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes))
+    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
+    cluster.tell(server_emptied("ps-1", first))
+    assert (cluster.state.layout, cluster.told(ServersChanged)[-1].servers) == ("empty", ())
+    cluster.tell(server_emptied("ps-2", first))
+    assert [server.index for server in cluster.told(ServersChanged)[-1].servers] == [1, 2, 3]
+    cluster.kill("ps-3")
+    assert cluster.state.returned_version > first
+    cluster.tell(server_emptied("ps-1", first))
+    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
+    cluster.kill("ps-2")  # it did not answer
+    cluster.run()
+    assert cluster.running("ps") == ["ps-1", "ps-4", "ps-5"]
+    assert cluster.state.layout == "ready"
+    assert cluster.state.recoveries == 2, "a server that nobody knows is no loss of parameters"
 
 
 def test_a_server_lost_while_columns_move_brings_everything_back() -> None:
@@ -111,6 +138,9 @@ def test_a_server_lost_while_columns_move_brings_everything_back() -> None:
     cluster.kill("ps-1")
     assert cluster.told(ServersChanged)[-1].servers == ()
     assert not cluster.told(ParametersLost)
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0", "ps-2", "ps-3"]
+    assert cluster.running("worker") == ["worker-0"]
 
 
 def test_word_of_moves_that_was_on_its_way_when_a_server_died_is_ignored() -> None:

@@ -140,13 +140,13 @@ def test_columns_that_cannot_come_back_alone_bring_everything_back_from_a_checkp
     assert lost.version == 3
     while cluster.state.layout != "restoring":
         cluster.step()
-    assert cluster.running("ps") == ["ps-3", "ps-4"]
-    assert cluster.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
-    assert [s.index for s in cluster.told(ServersChanged)[-1].servers] == [3, 4]
-    assert cluster.tell(get_servers())[0].version == 0, "nothing may be pulled before the restore"
+    assert cluster.running("ps") == ["ps-1", "ps-2"], "the one that lives is emptied in place"
+    assert cluster.running("worker") == ["worker-0", "worker-1"]
+    assert [s.index for s in cluster.told(ServersChanged)[-1].servers] == [1, 2]
+    assert cluster.tell(get_servers("worker-0"))[0].version == 0, "nothing may be pulled before the restore"
     cluster.run()
-    assert cluster.running("worker") == ["worker-2", "worker-3"]
-    assert cluster.tell(get_servers())[0].version == 4
+    assert cluster.running("worker") == ["worker-0", "worker-1"]
+    assert cluster.tell(get_servers("worker-0"))[0].version == 4
 
 
 def test_lost_server_without_checkpoint_fails_clearly() -> None:
@@ -374,7 +374,7 @@ def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -
     assert (cluster.state.phase, cluster.state.final_checkpoint_due) == ("active", True)
     cluster.run()
     assert cluster.state.layout == "ready"
-    assert cluster.running("worker") == ["worker-1"]
+    assert cluster.running("worker") == ["worker-0"]
     assert not cluster.told(JobFinished)
     cluster.tell(job_completed())
     cluster.run()

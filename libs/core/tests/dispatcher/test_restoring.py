@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_builders import heartbeat, job_cancelled, mark_ledger, pod_exited, release, straggler
+from ledger_builders import heartbeat, job_cancelled, mark_ledger, next_shard, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
 from stretto_core import dispatcher as ledger
@@ -61,6 +61,19 @@ def test_images_between_two_marks_get_every_shard_of_the_meantime_under_its_id()
     again = [harness.lease(f"worker-{n}") for n in range(10, 15)]
     assert {(s.id, s.start, s.length) for s in again} == {(i, start, length) for i, start, length, _ in listed}
     assert all(shard.attempt == 2 for shard in again)
+
+
+def test_leases_name_the_return_that_the_books_come_from() -> None:
+    """Goal: no worker pushes a lease of other books. Method: a lease of before, its remembered reply, leases after."""
+    harness = LedgerHarness(DataSpec(1000, 10, 1))
+    mark = harness.tell(mark_ledger("c1"))
+    before = harness.tell(next_shard("worker-0", "w.1"))
+    assert (before.answer, before.lineage) == ("shard", 0)
+    harness.tell(LedgerRestored(mark.book, lineage=7))
+    again = harness.tell(next_shard("worker-0", "w.1"))
+    assert (again.lineage, again.shard.id) == (7, before.shard.id + 1)
+    assert harness.tell(next_shard("worker-0", "w.2")) == again
+    assert TypeAdapter(LedgerState).validate_json(TypeAdapter(LedgerState).dump_json(harness.state)).lineage == 7
 
 
 def test_a_second_mark_of_another_or_too_old_first_one_is_refused() -> None:

@@ -19,12 +19,12 @@ from ..errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from . import protocol
+from . import codec, protocol
 from .layout import F32, I64, U64, Bools, KeyBatch, Layout
 from .link import Access, Link
 from .ownership import Own
 from .protocol import Kind, Transfer
-from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Routes
+from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 
 _BACKOFF_SHARE = 0.2
 """Pause before a push is repeated, as a share of the time since its first rejection."""
@@ -109,6 +109,10 @@ class Parameters:
         """
         return self._routes.generation
 
+    def is_of(self, lineage: int) -> bool:
+        """Return True if the parameters come from this return to a checkpoint. Raises ServerLost, OwnershipUnknown."""
+        return self._routes.current().lineage == lineage or self._routes.refresh().lineage == lineage
+
     # --- values -------------------------------------------------------------------------------------------
 
     def seed(self, dense: F32, state: F32 | None = None) -> None:
@@ -187,6 +191,7 @@ class Parameters:
         stop: int,
         state_delta: F32 | None = None,
         generation: int | None = None,
+        lineage: int | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
@@ -195,6 +200,7 @@ class Parameters:
         so that repeating a push is harmless. Returns when every column has the batch.
         generation: the generation of the servers when the shard was requested. Under a later one nothing is sent:
         restored servers may not know this shard any more, and would apply samples again that have another shard id now.
+        lineage: that of the ledger which leased the shard; parameters of another one are those of other books.
         Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
         OwnershipUnknown (repeat it).
         """
@@ -211,11 +217,7 @@ class Parameters:
         backoff = _Backoff()
         while True:
             route = self._routes.current()
-            if generation is not None and route.generation != generation:
-                raise ServersReplaced(
-                    f"push of shard {shard} attempt {attempt} samples {start}..{stop}: parameter servers were lost and "
-                    "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
-                )
+            _check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
             gradients = (row_gradients, slices, delta)
             answers = self._routes.ask(
@@ -281,11 +283,17 @@ class Parameters:
             time.sleep(FIRST_BACKOFF_S)
             self._routes.refresh()
 
-    def forget(self, shards: Iterable[int]) -> None:
-        """Delete the progress records of finished shards on all servers (about 0.6 kB each); a mark stays."""
+    def forget(self, shards: Iterable[int], lineage: int | None = None) -> None:
+        """Delete the progress records of finished shards on all owners (about 0.6 kB each); a mark stays.
+
+        lineage: that of the ledger which says so. In an earlier or a later one the shards may be open: they stay then.
+        """
         ids = [int(shard) for shard in shards]
-        if ids:
-            self._routes.call_all("finish", ids)
+        route = self._routes.current()
+        if not ids or (lineage is not None and route.lineage != lineage):
+            return
+        parts = codec.pack(["finish", [ids], {}])
+        self._routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
 
     def close(self) -> None:
         self._pulls.shutdown(wait=False, cancel_futures=True)
@@ -339,6 +347,20 @@ def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], st
     wanted = [(len(of), table.dimension) for table, of in zip(layout.tables, keys.tables, strict=True)]
     if found != wanted:
         raise LayoutError(f"row gradients have shapes {found[:8]}, wanted {wanted[:8]}, one array for each table")
+
+
+def _check_books(route: Route, generation: int | None, lineage: int | None, what: str) -> None:
+    """Raise ServersReplaced if the parameters may be those of other books than the lease is of."""
+    if generation is not None and route.generation != generation:
+        raise ServersReplaced(
+            f"{what}: parameter servers were lost and replaced since the shard was leased; ask the dispatcher whether "
+            "the lease still holds"
+        )
+    if lineage is not None and route.lineage != lineage:
+        raise ServersReplaced(
+            f"{what}: the parameters come from return {route.lineage} to a checkpoint, the lease from {lineage}; ask "
+            "the dispatcher for another"
+        )
 
 
 def _refusal(code: Code, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:

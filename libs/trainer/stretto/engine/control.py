@@ -46,6 +46,9 @@ class Control:
         known = self._ask("known_layout")
         return Layout.from_dict(known) if known else None
 
+    def lineage(self) -> int:
+        return self._ask("lineage")
+
     def own(self) -> I64:
         return self._ask("own")
 

@@ -89,6 +89,7 @@ def move(
             s: stack.enter_context(Control(known, addresses[s], s, access=access))
             for s in sorted({*sources.values()} - {server.index})
         }
+        _join(here, there)
         for source in there.values():
             # columns that a broken move took over and did not release
             taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
@@ -117,6 +118,19 @@ def move(
         for source in there.values():
             _empty_leftovers(source)
             here.finish(source.finished())
+
+
+def _join(here: Operations, there: Mapping[int, Control]) -> None:
+    """Take the lineage of the sources, before the first of their columns is owned here. Raises MigrationError."""
+    lineages = {control.lineage() for control in there.values()}
+    if not lineages or lineages == {here.lineage()}:
+        return
+    if len(lineages) > 1 or here.columns():
+        raise MigrationError(
+            f"columns of several returns to a checkpoint, {sorted({*lineages, here.lineage()})}, do not mix; the "
+            "parameters go back meanwhile: plan anew"
+        )
+    here.set_lineage(*lineages)
 
 
 def _row_bytes(layout: Layout) -> int:

@@ -25,26 +25,69 @@ from stretto_parameters import (
     Store,
 )
 
+from ..errors import ServerEmptied
 from .codec import ServerStats, WorkerSeen
 from .layout import F32, I64, U64, Layout
 
 Clock = Callable[[], float]
 
 
+class Turn:
+    """The mutex of a store, for the operations of one life of its server; after its end each raises ServerEmptied."""
+
+    def __init__(self, mutex: threading.Lock) -> None:
+        self.mutex = mutex
+        self._ended = False
+
+    def end(self) -> None:
+        """End the life. The caller holds the mutex."""
+        self._ended = True
+
+    def __enter__(self) -> None:
+        self.mutex.acquire()
+        if self._ended:
+            self.mutex.release()
+            raise ServerEmptied("the server was emptied and has begun a new life since; ask it anew")
+
+    def __exit__(self, *_: object) -> None:
+        self.mutex.release()
+
+
 class Operations:
-    """The columns of one server.
+    """The columns of one server, in one life of it: from its start, or from when it was emptied, to the next time.
 
     Larger than 250 lines: each operation of the protocol once. A server that does not know the layout yet owns columns
     and holds nothing; `adopt` gives it the layout.
     """
 
-    def __init__(self, index: int, layout: Layout, memory_bytes_max: int, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        index: int,
+        layout: Layout,
+        memory_bytes_max: int,
+        clock: Clock = time.monotonic,
+        *,
+        emptied: tuple[Store, threading.Lock] | None = None,
+    ) -> None:
+        """`emptied`: store and mutex of the life before."""
         self.server = index
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
-        self._store = Store(layout, memory_bytes_max)
-        self._lock = threading.Lock()
+        self._store, mutex = emptied or (Store(layout, memory_bytes_max), threading.Lock())
+        self._lock = Turn(mutex)
+        self._lineage = 0
         self._update_s = 0.0
+
+    def next_life(self) -> Operations:
+        """Drop everything but the layout, end this life, and return the operations of the next one.
+
+        Once it returns, no operation of this life changes or copies anything any more: each raises ServerEmptied.
+        """
+        with self._lock:
+            self._store.reset()
+            self._lock.end()
+            kept = self._store, self._lock.mutex
+        return Operations(self.server, self.layout, self._memory_bytes_max, self._clock, emptied=kept)
 
     @property
     def layout(self) -> Layout:
@@ -107,6 +150,20 @@ class Operations:
             self._store.finish(int(shard) for shard in shards)
 
     # --- ownership ----------------------------------------------------------------------------------------
+
+    def placement(self) -> tuple[I64, int]:
+        """Return the state of each column: [columns] of Own, and the lineage of those that are owned."""
+        with self._lock:
+            return self._store.own(), self._lineage
+
+    def lineage(self) -> int:
+        """Return the number of the return to a checkpoint that the columns come from; 0: none."""
+        return self._lineage
+
+    def set_lineage(self, lineage: int) -> None:
+        """Take this lineage, before columns of it are owned."""
+        with self._lock:
+            self._lineage = lineage
 
     def own(self) -> I64:
         """Return the state of each column: [columns] of Own."""
@@ -248,7 +305,7 @@ class Operations:
 
     # --- in the server's own process ----------------------------------------------------------------------
 
-    def locked(self) -> threading.Lock:
+    def locked(self) -> Turn:
         """Return the mutex, for whoever copies much at one instant in this process."""
         return self._lock
 

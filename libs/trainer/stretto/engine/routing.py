@@ -38,13 +38,15 @@ class Part:
 class Route:
     """The owner of each column [columns], those that are moving, and each server's part.
 
-    generation: that of the servers, see `Routes`.
+    generation: that of the servers, see `Routes`. lineage: the number of the return to a checkpoint that all columns
+    come from; 0: none.
     """
 
     owner: I64
     frozen: Bools
     parts: dict[int, Part]
     generation: int
+    lineage: int
 
 
 class Routes:
@@ -190,8 +192,9 @@ class Routes:
             self._follow_list()
             with self._lock:
                 losses = self._losses
-            own: dict[int, I64] = self.call_all("own")
-            route = self._routed(own, losses)
+            placed: dict[int, tuple[I64, int]] = self.call_all("placement")
+            own = {server: states for server, (states, _) in placed.items()}
+            route = self._routed(own, {server: lineage for server, (_, lineage) in placed.items()}, losses)
             if route is not None:
                 return route
             if time.monotonic() > deadline:
@@ -213,8 +216,11 @@ class Routes:
         if servers != self._listed or any(s not in links or links[s].address != a for s, a in servers.items()):
             self.connect(servers, wait=True)
 
-    def _routed(self, own: dict[int, I64], losses: int) -> Route | None:
-        """Make the route that follows from `own` current; None if an owner or a link is missing or lost."""
+    def _routed(self, own: dict[int, I64], lineages: dict[int, int], losses: int) -> Route | None:
+        """Make the route that follows from `own` current.
+
+        None if an owner or a link is missing or lost, or if columns are of several lineages.
+        """
         owner = owners(own, self._layout.columns)
         if (owner < 0).any():
             return None
@@ -229,10 +235,12 @@ class Routes:
                     return None
                 claim = owner == server
                 parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
+            if len({lineages[server] for server in parts}) > 1:
+                return None
             self._generation += self._seen_losses != losses
             self._seen_losses = losses
             state = np.stack([own[s] for s in parts])[np.searchsorted(list(parts), owner), np.arange(len(owner))]
-            self._route = Route(owner, state == Own.FROZEN, parts, self._generation)
+            self._route = Route(owner, state == Own.FROZEN, parts, self._generation, lineages[next(iter(parts))])
             return self._route
 
     def close(self) -> None:

@@ -6,14 +6,16 @@ import json
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psutil
 from stretto_parameters import InputRefused, StoreFull
 from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
-from ..errors import LayoutError
+from ..errors import LayoutError, ServerEmptied
 from . import codec, protocol
 from .layout import UNKNOWN, Layout
 from .operations import Operations
@@ -26,7 +28,7 @@ CONTROL = (
     "own", "columns", "set_own", "clear", "sizes", "raw_sizes", "categories", "memory_bytes", "image_bytes", "applied",
     "stats", "workers", "checksum", "known_layout", "next_epoch", "export_bucket", "import_bucket", "drop_bucket",
     "export_slices", "import_slices", "records", "all_progress", "merge_columns", "finished", "finish", "seed",
-    "progress",
+    "progress", "placement", "lineage",
 )  # fmt: skip
 """The operations that others may ask for."""
 
@@ -58,8 +60,9 @@ class ParameterServer:
         self._memory_bytes = memory_bytes or psutil.virtual_memory().total
         self.control = Operations(index, layout or UNKNOWN, self._memory_bytes)
         self._life = secrets.token_hex(8)
-        self._answers: dict[int, Callable[[Message], tuple[int, list[Any]]]] = {
-            Kind.HELLO: self._hello,
+        self._lives = threading.Lock()
+        self._of_peer: WeakKeyDictionary[Peer, tuple[Operations, str]] = WeakKeyDictionary()
+        self._answers: dict[int, Callable[[Message, Operations], tuple[int, list[Any]]]] = {
             Kind.PULL: self._pull,
             Kind.PUSH: self._push,
             Kind.CALL: self._call,
@@ -86,6 +89,17 @@ class ParameterServer:
         self.control.adopt(layout)
         self._listener.size_bytes_max = self._size_bytes_max()
 
+    def empty(self) -> None:
+        """Begin a new life that owns nothing, as a process that has just started; only the layout stays.
+
+        Clients take it for another process: their connections end, and a new one shows another life. A request that
+        was on its way belongs to the life in which its connection began, so it changes nothing any more.
+        """
+        with self._lives:
+            self.control = self.control.next_life()
+            self._life = secrets.token_hex(8)
+        self._listener.end_connections()
+
     def close(self) -> None:
         """Stop listening, and end every connection."""
         self._listener.close()
@@ -99,17 +113,26 @@ class ParameterServer:
         """Answer one message. Whatever does not fit is answered, and changes nothing."""
         answer = self._answers.get(message.kind)
         try:
+            if message.kind == Kind.HELLO:
+                return self._hello(message, peer)
             if answer is None:
                 raise InputRefused(f"a message of kind {message.kind}: of another version of Stretto?")
-            return answer(message)
+            return answer(message, self._life_of(peer)[0])
         except InputRefused as error:
             log.warning("refused a message of %s: %s", peer, error)
             return Kind.REFUSED, [str(error).encode()]
         except (StoreFull, MemoryError) as error:
             log.warning("no room for a message of %s: %s", peer, error)
             return Kind.FULL, [str(error).encode()]
+        except ServerEmptied as error:  # its connection ends in a moment
+            return Kind.FULL, [str(error).encode()]
 
-    def _hello(self, message: Message) -> tuple[int, list[Any]]:
+    def _life_of(self, peer: Peer) -> tuple[Operations, str]:
+        """Return the life in which a connection began, and its name."""
+        with self._lives:
+            return self._of_peer.setdefault(peer, (self.control, self._life))
+
+    def _hello(self, message: Message, peer: Peer) -> tuple[int, list[Any]]:
         try:
             asked = json.loads(bytes(message.parts[0]))
             version, given = asked["protocol"], asked["layout"]
@@ -119,17 +142,18 @@ class ParameterServer:
             raise InputRefused(f"protocol = {version!r}, ps-{self.index} speaks {protocol.VERSION}: one job, one image")
         if given is not None:
             self.adopt(Layout.from_dict(given))
-        answer = {"protocol": protocol.VERSION, "server": self.index, "life": self._life, "pid": os.getpid()}
+        _, life = self._life_of(peer)
+        answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid()}
         return Kind.ANSWER, [json.dumps(answer).encode()]
 
-    def _pull(self, message: Message) -> tuple[int, list[Any]]:
+    def _pull(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
         keys, slices, transfer = protocol.read_pull(self.layout, message.parts)
-        return Kind.ANSWER, protocol.pull_answer(self.control.pull(keys, slices), transfer)
+        return Kind.ANSWER, protocol.pull_answer(control.pull(keys, slices), transfer)
 
-    def _push(self, message: Message) -> tuple[int, list[Any]]:
-        return Kind.ANSWER, protocol.push_answer(*self.control.push(protocol.read_push(self.layout, message.parts)))
+    def _push(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
+        return Kind.ANSWER, protocol.push_answer(*control.push(protocol.read_push(self.layout, message.parts)))
 
-    def _call(self, message: Message) -> tuple[int, list[Any]]:
+    def _call(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
         asked = codec.unpack(message.parts)
         match asked:
             case [str(name), list(arguments), dict(named)] if name in CONTROL:
@@ -137,7 +161,7 @@ class ParameterServer:
             case _:
                 raise InputRefused(f"operation {str(asked)[:100]!r} does not exist: of another version of Stretto?")
         try:
-            result = getattr(self.control, name)(*arguments, **named)
+            result = getattr(control, name)(*arguments, **named)
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of another kind than it takes
             raise InputRefused(f"{name}: {error}") from error
         return Kind.ANSWER, codec.pack(result)

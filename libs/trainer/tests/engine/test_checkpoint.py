@@ -142,7 +142,7 @@ def test_what_columns_take_is_known_before_they_are_loaded(cluster_here, bare_he
 
 
 def test_no_push_waits_for_a_disk():
-    """What an image writes to a slow disk, it writes without the lock of the store."""
+    """An image writes to a slow disk without the lock of the store."""
     here = ParameterServer(0, LAYOUT)
     here.own(range(LAYOUT.columns))
     random = np.random.default_rng(1)
@@ -154,7 +154,7 @@ def test_no_push_waits_for_a_disk():
 
     class Disk(io.BytesIO):
         def write(self, data):
-            lock = here.control._lock
+            lock = here.control._lock.mutex
             held.append(not lock.acquire(blocking=False))
             if not held[-1]:
                 lock.release()
