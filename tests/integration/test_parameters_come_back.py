@@ -39,6 +39,7 @@ from stretto_messages.dispatcher import JobCompleted, NextShard, RecomputationDe
 from stretto_messages.pods import GetOwnership
 from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime.replay import replay
 
 from tests.integration.pods import end_pods
 
@@ -113,6 +114,19 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     server.kill()
 
 
+async def decisions_repeat(house: House) -> None:
+    """Decide all again from the stream alone: every output comes out byte by byte as it was."""
+    for kind, settings in (
+        (Actuator, ActuatorSettings),
+        (Checkpoints, CheckpointsSettings),
+        (Dispatcher, DispatcherSettings),
+    ):
+        again = await replay(house.client.bus, kind(settings(state_folder=house.folder)), JOB)
+        others = [decision for decision in again.decisions if decision.verdict != "same"]
+        assert not others, (kind.name, others[:3])
+        assert again.count("same") > 0
+
+
 def plan_decided() -> PlanDecided:
     memory = 256 * 2**20
     plan = Plan(
@@ -167,6 +181,7 @@ async def test_only_the_columns_of_a_lost_parameter_server_come_back_while_all_o
     assert [event.pod for event in house.told(PodExited)] == ["ps-1"]
     assert not house.told(CheckpointRestored)
     assert not house.told(JobFailed)
+    await decisions_repeat(house)
 
 
 async def test_parameters_of_which_no_server_survives_bring_job_and_ledger_back(house: House) -> None:
@@ -247,3 +262,4 @@ async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_
     assert house.told(PodExited)[0].pod == "ps-1"
     assert {event.pod for event in house.told(PodStarted)} == {"ps-0", "ps-1", "ps-2", "worker-0"}
     assert not house.told(JobFailed)
+    await decisions_repeat(house)

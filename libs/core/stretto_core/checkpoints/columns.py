@@ -3,7 +3,8 @@
 Steps: 1. the actuator publishes ParametersLost; 2. the service imports what nobody owns; 3. ColumnsRestored asks the
 dispatcher to hand out what those columns lack; 4. RecomputationDecided ends it. No checkpoint begins in between: its
 ledger would count as done what restored columns lack. Only the newest checkpoint will do, since older ones may need
-progress records that were deleted after it. Whatever fails, the actuator goes back with everything instead.
+progress records that were deleted after it; before the job's own first one, that is the one which it started from.
+Whatever fails, the actuator goes back with everything instead.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def _begin(
     state: CheckpointState, loss: int, servers: list[int], takers: list[int], began_at_s: float, failures: int
 ) -> Facts:
     name = f"{state.job}{COLUMNS}{state.next_number}"
-    if state.lost or not state.complete:
+    newest = state.complete[-1] if state.complete else state.restored
+    if state.lost or newest is None:
         state.columns = None
-        return [attempts.failed(state, name, "the job has no complete checkpoint of its own to take columns from")]
+        return [attempts.failed(state, name, "the job has no complete checkpoint to take columns from")]
     state.next_number += 1
-    newest = state.complete[-1]
     state.columns = ColumnRestore(name, loss, newest, servers, takers, began_at_s, failures, state.lineage)
     return []

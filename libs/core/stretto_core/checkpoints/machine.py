@@ -303,8 +303,8 @@ class CheckpointMachine:
 
     def _restored(self, event: ParametersRestored, now: float) -> Facts:
         state = self.state
-        state.restore = None
-        state.lost, state.lineage = False, restore_number(event.id)
+        state.restore, state.lost = None, False
+        state.lineage, state.restored = restore_number(event.id), event.checkpoint
         state.last_began_at_s = now
         attempts.adopt(state, event.checkpoint, list(event.bases))
         restored = CheckpointRestored(

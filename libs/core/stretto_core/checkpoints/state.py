@@ -119,6 +119,8 @@ class CheckpointState:
     restore_from: str | None = None
     lineage: int = 0
     """Number of the return to a checkpoint that the parameters come from; 0: none."""
+    restored: CheckpointRef | None = None
+    """The checkpoint of that return, perhaps another job's."""
 
     attempt: Attempt | None = None
     restore: Restore | None = None

@@ -8,6 +8,7 @@ from checkpoint_builders import (
     images_flushed,
     job_completed,
     parameters_lost,
+    parameters_restored,
     recomputation_decided,
     save_checkpoint,
     servers_changed,
@@ -17,6 +18,7 @@ from checkpoint_harness import Job
 from pydantic import TypeAdapter
 from stretto_core.checkpoints import CheckpointState, ColumnRestore, JobOpened, is_column_restore, is_restore
 from stretto_messages.checkpoints import CheckpointFailed, ColumnsRestored
+from stretto_messages.values import CheckpointRef
 
 
 def trained() -> Job:
@@ -55,6 +57,24 @@ def test_columns_come_from_the_newest_checkpoint_and_no_other_begins_before_the_
     assert job.state.columns is None
     assert job.state.attempt is not None
     assert job.state.attempt.servers == [0, 2]
+
+
+def test_before_its_own_first_checkpoint_a_job_takes_columns_from_the_one_that_it_started_from() -> None:
+    url = "file:/store/other/other-000007/manifest.json"
+    job = Job(JobOpened("job", "file:/store/job", every_s=10.0, restore_from=url))
+    job.serve(servers=(0, 1))
+    assert job.state.restore is not None
+    other = CheckpointRef(id="other-000007", url=url, samples=1, size_bytes=1, ps=2)
+    job.tell(parameters_restored(job.state.restore.id, other, (0, 1)))
+    job.tell(parameters_lost(2, (0,)))
+    assert (returning(job).checkpoint, returning(job).lineage) == (other, 1)
+    job.tell(columns_imported(returning(job).id))
+    job.tell(recomputation_decided(2))
+    job.after(10)
+    job.save()
+    job.tell(images_flushed("job-000003"))
+    job.tell(parameters_lost(3, (0,)))
+    assert returning(job).checkpoint.id == "job-000003"
 
 
 @pytest.mark.parametrize("stage", ["taking", "storing"])

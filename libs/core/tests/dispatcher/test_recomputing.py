@@ -75,6 +75,26 @@ def test_shards_that_ended_since_the_checkpoint_come_again_first_under_their_ids
     assert books.books.samples_recomputed == 160
 
 
+@pytest.mark.parametrize("samples", [800, 1600])
+def test_columns_of_the_checkpoint_that_a_job_started_from_lack_all_that_ended_since(samples: int) -> None:
+    """Method: the checkpoint of a job on the same data, and on other data, before the job has one of its own."""
+    donor = LedgerHarness(DataSpec(800, 10, 8))
+    before = donor.lease("worker-0")
+    donor.lease("worker-0", before)
+    mark = donor.tell(mark_ledger("m"))
+    harness = LedgerHarness(DataSpec(samples, 10, 8))
+    harness.tell(LedgerRestored(mark.book, "other-7", 1))
+    first = harness.lease("worker-0")
+    second = harness.lease("worker-0", first)
+    harness.tell(parameters_lost(4))
+    harness.tell(columns_restored(4, "other-7"))
+    (decided,) = harness.said(RecomputationDecided)
+    assert (decided.granted, decided.shards, decided.samples) == (True, 1, 80)
+    again = harness.lease("worker-1")
+    assert (again.id, again.attempt) == (first.id, first.attempt + 1)
+    assert harness.lease("worker-0").id == second.id
+
+
 def test_a_completion_that_overtook_the_loss_is_stale() -> None:
     """Goal: no shard counts as done that restored columns lack. Method: its report comes when they are back."""
     harness = LedgerHarness(DataSpec(800, 10, 8))

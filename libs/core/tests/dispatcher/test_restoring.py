@@ -73,7 +73,8 @@ def test_leases_name_the_return_that_the_books_come_from() -> None:
     again = harness.tell(next_shard("worker-0", "w.1"))
     assert (again.lineage, again.shard.id) == (7, before.shard.id + 1)
     assert harness.tell(next_shard("worker-0", "w.2")) == again
-    assert TypeAdapter(LedgerState).validate_json(TypeAdapter(LedgerState).dump_json(harness.state)).lineage == 7
+    document = TypeAdapter(LedgerState).dump_json(harness.ledger.state)
+    assert TypeAdapter(LedgerState).validate_json(document).lineage == 7
 
 
 def test_a_second_mark_of_another_or_too_old_first_one_is_refused() -> None:
