@@ -32,7 +32,8 @@ class Stores:
     def check_own(self, job: str, url: str) -> None:
         """Raise StoreRefused unless ``url`` is a manifest of the job, in a store that it may use."""
         folder, *rest = url.rsplit("/", 3)
-        if rest[:1] != [job] or ".." in rest or not (folder == self.own or self.allowed.stores_at(folder)):
+        known = folder == self.own or (spelt(url) == url and self.allowed.stores_at(folder))
+        if rest[:1] != [job] or ".." in rest or not known:
             raise StoreRefused(
                 f"checkpoint.url={folder} is no store of this installation; leave it out, {_add('STORES')}"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import Manifest, ManifestDamaged, ManifestError
@@ -98,6 +98,7 @@ urls = st.lists(
 ).map("/".join)
 
 
+@example("j", "S3://bucket/", "ads/j/x/manifest.json")
 @given(jobs, st.sampled_from(["file:///", "s3://bucket/", "file://", "S3://bucket/", "s3://a@bucket/"]), urls)
 def test_no_url_outside_the_stores_is_used(job: str, begin: str, rest: str) -> None:
     """Whatever is accepted begins with a store, and for what is written or removed, with the job's own folder in it."""
