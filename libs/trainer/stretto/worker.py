@@ -63,7 +63,7 @@ class Worker:
         bus.serve(TrainUnder, self._train_under)
         bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
         bus.follow(ServersChanged, self._servers_changed)
-        self._pod.detail("importing TensorFlow")
+        self._pod.detail("importing the model's framework")
         self.program = build_program(self._pod)
         self._pod.ready()
         self._pod.report_by(self._report)

@@ -286,8 +286,8 @@ class PriceSpec(Spec):
 class CheckpointSpec(Spec):
     """Times, number and place of checkpoints.
 
-    The loss of a parameter server takes the job back to its last checkpoint. The first is taken before training begins,
-    one more after the last shard; none is taken while parameters move.
+    The part of a lost parameter server comes back from the last checkpoint while the others train on. The first one is
+    taken before training begins, one more after the last shard; none is taken while parameters move.
     """
 
     every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(

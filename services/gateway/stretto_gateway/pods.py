@@ -178,6 +178,9 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointRestored) -> None:
         self._stage(message.checkpoint.id, "restored", message.checkpoint)
+        for loss in self.view.losses:  # those whose columns did not come back alone
+            if loss.restored_at_s is None or loss.refused:
+                loss.checkpoint, loss.returned_at_s = message.checkpoint.id, loss.returned_at_s or self.time_s
 
     @fold.register
     def _(self, message: CheckpointFailed) -> None:

@@ -315,7 +315,9 @@ class Loss:
     restored_at_s: float | None = None
     samples_recomputed: int = 0
     refused: str = ""
-    """Reason why all parameters went back to a checkpoint instead."""
+    """Reason why all parameters have to go back to a checkpoint instead."""
+    returned_at_s: float | None = None
+    """When all parameters had gone back to `checkpoint`: for that reason, or because another server was lost."""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from stretto_messages.actuator import (
     JobFinished,
     MigrationFinished,
     MigrationStarted,
+    ParametersLost,
     PlanApplied,
     PodExited,
     PodResized,
@@ -26,14 +27,14 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import CheckpointFailed
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointRestored, ColumnsRestored
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Evaluation, Interval, Plan, Shard, StepTimes
+from stretto_messages.values import CheckpointRef, Evaluation, Interval, Plan, Shard, StepTimes
 
 MIB = 2**20
 TIMES = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
@@ -238,6 +239,23 @@ def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> N
     assert view.pods["worker-0"].state == "exited"
     assert view.pods["worker-0"].exit_reason == "killed"
     assert view.pods["worker-1"].state == "running"
+
+
+def test_a_loss_that_another_one_overtook_ends_with_the_return_of_the_whole_job() -> None:
+    """Columns that came back alone stay told as such."""
+    checkpoint = CheckpointRef(id="a-000003", url="file:///c", samples=100, size_bytes=10, ps=2)
+    view = fold(
+        submitted(),
+        ParametersLost(job="a", pod="ps-0", version=2, servers=()),
+        ColumnsRestored(job="a", loss=2, checkpoint=checkpoint, columns=38, size_bytes=5, took_s=0.5),
+        ParametersLost(job="a", pod="ps-1", version=4, servers=()),
+        CheckpointRestored(job="a", checkpoint=checkpoint, ps=2, ledger="", request_id="r"),
+    ).jobs["a"]
+    assert [(loss.pod, loss.restored_at_s is None, loss.returned_at_s is None) for loss in view.losses] == [
+        ("ps-0", False, True),
+        ("ps-1", True, False),
+    ]
+    assert view.losses[1].checkpoint == "a-000003"
 
 
 def test_a_resize_tells_the_limit_before_it_and_outlasts_what_the_pod_believes() -> None:

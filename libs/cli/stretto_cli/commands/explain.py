@@ -83,10 +83,13 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
 def loss(each: Json) -> str:
     """Say what became of the columns of a lost parameter server."""
     begun = f"{figures.clock(each['time_s'])} {each['pod']} was lost; the other servers and all workers went on"
-    if each["refused"]:
-        return f"{begun} until all parameters returned to a checkpoint, because {each['refused']}"
+    if each["refused"] or each["returned_at_s"] is not None:
+        why = each["refused"] or "another server was lost before its columns were back"
+        back_s = each["returned_at_s"]
+        where = "a checkpoint" if back_s is None else f"{each['checkpoint']} at {figures.clock(back_s)}"
+        return f"{begun} until all parameters returned to {where}, because {why}"
     if each["restored_at_s"] is None:
-        return begun
+        return f"{begun}. Its columns are not back yet"
     return (
         f"{begun}. Its {each['columns']} columns ({figures.size(each['size_bytes'])}) were back from "
         f"{each['checkpoint']} after {figures.seconds(each['restored_at_s'] - each['time_s'])}; "

@@ -136,7 +136,7 @@ def _quality(curve: list[Json], width: int) -> str:
 
 
 def _applying(view: Json) -> str:
-    """Say how many pods run already: a worker imports TensorFlow first, which takes a while."""
+    """Say how many pods run already: a worker imports its framework first, which takes a while."""
     running = sum(pod["state"] == "running" for pod in view["pods"].values())
     if view["status"] == "starting":
         return f"starting: {running} of {view['plan']['workers'] + view['plan']['ps']} pods run"

@@ -242,3 +242,16 @@ def test_a_job_that_is_over_is_shown_once_also_where_no_terminal_is(installed: I
     installed.stretto("submit", file)
     installed.stretto("cancel", name)
     assert installed.stretto("watch", name).stdout.count(f"{name}  cancelled") == 1
+
+
+def test_a_loss_says_how_its_columns_came_back() -> None:
+    each: dict[str, Any] = {
+        "time_s": 0.0, "pod": "ps-0", "version": 2, "checkpoint": "", "columns": 0, "size_bytes": 0,
+        "restored_at_s": None, "samples_recomputed": 0, "refused": "", "returned_at_s": None,
+    }  # fmt: skip
+    assert explain.loss(each).endswith("all workers went on. Its columns are not back yet")
+    back = {**each, "checkpoint": "a-3", "columns": 38, "size_bytes": 2**20, "restored_at_s": 2.0}
+    assert "Its 38 columns (1 MiB) were back from a-3 after 2.0 s" in explain.loss(back)
+    whole = {**each, "checkpoint": "a-3", "returned_at_s": 5.0}
+    assert "until all parameters returned to a-3 at" in explain.loss(whole)
+    assert explain.loss(whole).endswith("because another server was lost before its columns were back")
