@@ -348,8 +348,11 @@ class Store:
         self.records.raise_attempt(shard, attempt)
         return shard in self.records.finished, self.own(), record
 
-    def finish(self, shards: Iterable[int]) -> None:
+    def finish(self, shards: Iterable[int] | I64) -> None:
         """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
+        if isinstance(shards, np.ndarray):
+            self.records.finish(_array("shards", shards, np.int64, (_ANY,)))
+            return
         chosen = list(shards)
         for shard in chosen:
             check_word("shard", shard)
@@ -573,7 +576,7 @@ class Store:
     def applied(self) -> Applied:
         """Return the counters of the columns owned here."""
         mine = self._own != Own.NOT_MINE
-        at = self.records.progress()
+        at = self.records.progress(len(self.records.finished))
         per_shard: dict[int, int] = {}
         if mine[self.layout.buckets]:  # else its new owner counts
             per_shard = dict(zip(at.shards.tolist(), at.records[:, -1].tolist(), strict=True))

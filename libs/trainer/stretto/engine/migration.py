@@ -89,13 +89,16 @@ def move(
             s: stack.enter_context(Control(known, addresses[s], s, access=access))
             for s in sorted({*sources.values()} - {server.index})
         }
+        known_finished: dict[int, int] = {}  # source -> marks that are here before the first freeze
         for source in there.values():
             # columns that a broken move took over and did not release
             taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
             if taken:
                 source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
             _empty_leftovers(source)
-            here.finish(source.finished())
+            marks = source.finished()
+            here.finish(marks)
+            known_finished[source.server] = len(marks)
         _empty_leftovers(here)
         groups = _groups(todo)
         done = 0
@@ -108,7 +111,8 @@ def move(
             if not here.knows_layout and (layout := source.layout) is not None:
                 server.adopt(layout)
             ahead = not slow and bytes_of[source.server][[c for c in columns if c < BUCKETS]].sum() > _AHEAD_BYTES
-            moved_bytes, frozen_seconds = _move_group(here, source, columns, ahead=ahead)
+            known = known_finished[source.server]
+            moved_bytes, frozen_seconds = _move_group(here, source, columns, known, ahead=ahead)
             frozen_s[source.server] = frozen_seconds
             done += len(columns)
             yield MoveStep(columns, source.server, moved_bytes, frozen_seconds, done, len(todo))
@@ -165,9 +169,17 @@ def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _move_group(
-    here: Operations | Control, source: Control, columns: tuple[int, ...], *, ahead: bool = False
+    here: Operations | Control,
+    source: Control,
+    columns: tuple[int, ...],
+    known_finished: int = 0,
+    *,
+    ahead: bool = False,
 ) -> tuple[int, float]:
-    """Move columns; return (bytes moved, seconds frozen). ahead: copy buckets before they are frozen, too."""
+    """Move columns; return (bytes moved, seconds frozen).
+
+    known_finished: marks of the source that are here already. ahead: copy buckets before they are frozen, too.
+    """
     epoch = moved_bytes = 0
     if ahead:
         epoch = source.next_epoch()
@@ -178,7 +190,7 @@ def _move_group(
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
-        moved_bytes += _copy(here, source, columns, epoch)
+        moved_bytes += _copy(here, source, columns, epoch, known_finished)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
@@ -229,10 +241,18 @@ def _copy_buckets(here: Operations | Control, source: Control, columns: tuple[in
     return moved_bytes
 
 
-def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
+def _copy(
+    here: Operations | Control,
+    source: Control,
+    columns: tuple[int, ...],
+    since_epoch: int = 0,
+    known_finished: int = 0,
+) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
 
-    Rows are those that changed after `since_epoch`, 0 for all: the others are here already.
+    Rows are those that changed after `since_epoch`, 0 for all: the others are here already. So are the first
+    `known_finished` marks. Those of shards that finished since must come with the records, from which these shards are
+    gone: a late push for one would find offset 0 here.
     """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
@@ -241,7 +261,7 @@ def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...],
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
     moved_bytes += _copy_buckets(here, source, columns, since_epoch)
-    here.merge_columns(columns, source.all_progress())
+    here.merge_columns(columns, source.all_progress(known_finished))
     return moved_bytes
 
 

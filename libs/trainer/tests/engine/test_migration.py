@@ -9,6 +9,8 @@ from stretto.engine import Own, migration, one_table
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
 from stretto_core.dispatcher import fingerprint_of
+from stretto_parameters import RawBucket
+from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adam
 from trainer_harness import wait_for
 
@@ -73,6 +75,13 @@ def settle(servers, training, shards=4):
     for shard in range(shards):
         training.train_shard(worker, 1000 + shard, attempt=1, length=256)
     return worker
+
+
+def rows_of(bucket, count):
+    """Rows of a bucket, to be imported."""
+    keys = (np.uint64(bucket) << np.uint64(LAYOUT.shift)) + np.arange(count, dtype=np.uint64)
+    words = RowFormat.of_table(LAYOUT.tables[0]).words
+    return (RawBucket(keys, np.arange(count * words, dtype=np.float32).reshape(count, words)),)
 
 
 def test_out_and_in_while_training_loses_and_repeats_nothing(cluster, training):
@@ -160,6 +169,33 @@ def test_a_broken_off_move_resumes(cluster, training):
     assert "error" not in second
     assert set(servers.columns()[2]) == set(sources)
     assert servers.checksum() == checksum
+
+
+def test_no_mark_travels_while_a_column_is_frozen_but_those_of_shards_that_finished_meanwhile(bare_here, monkeypatch):
+    """All marks of an old job would make every freeze long: they are taken over before the move and after it."""
+    servers = bare_here(LAYOUT, 2)
+    (giver, taker), travelled = servers.processes.values(), []
+    giver.own(range(4))
+    for bucket in range(4):  # empty ones would go at once
+        giver.control.import_bucket(bucket, rows_of(bucket, 3))
+    giver.control.finish(range(5000))
+    merge = type(taker.control).merge_columns
+
+    def merge_and_note(control, columns, progress):
+        travelled.append(progress.finished.tolist())
+        merge(control, columns, progress)
+
+    monkeypatch.setattr(type(taker.control), "merge_columns", merge_and_note)
+    monkeypatch.setattr(migration, "_is_slow", lambda source: False)  # else several columns go at once
+    moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0)
+    next(moving)
+    giver.control.finish([7000])
+    next(moving)
+    assert 7000 in taker.control.finished(), "its record went at the source: a late push must not find offset 0"
+    giver.control.finish([7001])
+    list(moving)
+    assert travelled == [[], [7000], [7000, 7001], [7000, 7001]]
+    assert taker.control.finished().tolist() == [*range(5000), 7000, 7001]
 
 
 def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_frozen(cluster):
