@@ -38,6 +38,7 @@ from stretto_runtime import PartitionLost
 from . import manifest
 from .columns import ColumnsError, bring_back
 from .manifest import Manifest, ManifestDamaged, ManifestError
+from .removal import Removal
 from .settings import CheckpointsSettings
 
 CALL_S = 60.0
@@ -82,7 +83,7 @@ class Taker:
         self._stores = settings.stores
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
-        self._removed: set[str] = set()
+        self._removal = Removal(job, settings.stores, settings.store_timeout_s)
         self._tried: set[str] = set()
         """later checkpoints than the state knows, from which a restore has begun"""
 
@@ -98,16 +99,19 @@ class Taker:
         try:
             while True:
                 self._wake.clear()
-                await self._reconcile()
-                await self._remove_expired()
+                step_begins = await self._reconcile()
+                attempt = self.state.attempt
+                self._removal.follow(self.state.expired, attempt.url if attempt else "", step_begins=step_begins)
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
+                    await self._removal.finish()
                     await asyncio.to_thread(self._cache.close_to, self.job)
                     await asyncio.to_thread(self._memory.end, self.job)
                     return
                 await self._wake.wait()
         finally:
             await self._stop_work()
+            await self._removal.stop()
 
     def _open_folder(self) -> None:
         """Make the job's folder in a local store: a pod that mounts it would find one that it cannot write to."""
@@ -131,7 +135,8 @@ class Taker:
         newest = [] if state.ended else newest_chain(state)
         return (*newest, *(attempt.id for attempt in filter(None, [state.attempt])))
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self) -> bool:
+        """Keep the step going that the state wants. Return True if another one begins."""
         attempt = self.state.attempt
         restore = self.state.restore
         columns = self.state.columns
@@ -143,16 +148,15 @@ class Taker:
         elif columns is not None and columns.stage == "loading":
             wanted = (columns.id, "loading")
         if self._work is not None and (self._work[0] == wanted):
-            return
+            return False
         await self._stop_work()
         if wanted is not None:
-            # a server may have been about to write into a folder when it was removed
-            self._removed.clear()
             if attempt is not None:
                 step = self._advance(attempt)
             else:
                 step = self._load(restore) if restore is not None else self._bring_back(columns)
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
+        return wanted is not None
 
     async def _guard(self, name: str, step: Awaitable[None]) -> None:
         """Report every failure; the machine decides how to go on."""
@@ -337,15 +341,6 @@ class Taker:
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
-
-    async def _remove_expired(self) -> None:
-        for url in [url for url in self.state.expired if url not in self._removed]:
-            self._removed.add(url)
-            try:
-                self._stores.check_own(self.job, url)
-                await asyncio.to_thread(manifest.remove, url)
-            except Exception as error:  # an old checkpoint that stays does no harm
-                log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:
