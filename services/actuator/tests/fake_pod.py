@@ -88,7 +88,7 @@ class FakePod:
         return {"accepted": True, "size_bytes": 100}
 
     def export(self, request: dict[str, Any]) -> dict[str, Any]:
-        part = {"file": f"{POD}.bin", "buckets": [b for b in range(64) if self.buckets[b]]}
+        part = {"file": f"{POD}.bin", "columns": [c for c, own in enumerate((*self.buckets, *self.slices)) if own]}
         self.checkpoints[request["checkpoint_id"]] = json.dumps(part)
         return {"accepted": True, "size_bytes": 640, "digest": "abc", "pause_s": 0.02}
 

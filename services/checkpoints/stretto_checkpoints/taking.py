@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -33,6 +33,7 @@ from stretto_core.checkpoints import (
 from stretto_messages.base import Message, bounded
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState
+from stretto_messages.values import BUCKETS, SLICES
 from stretto_runtime import PartitionLost
 
 from . import manifest
@@ -275,6 +276,7 @@ class Taker:
                 break
             await asyncio.sleep(self._settings.poll_s)
         parts = tuple(json.loads(reply.part) for reply in replies)
+        _check_columns(attempt.servers, parts)
         whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
         took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
@@ -341,6 +343,25 @@ class Taker:
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
+
+
+def _check_columns(servers: list[int], parts: Sequence[Any]) -> None:
+    """Raise TakingError unless each column is in exactly one image: no restore could read another checkpoint.
+
+    Each server compares only its own columns during its export. A column that moves from one server to another between
+    their exports is in two images, or in none, and nobody but us sees all of them.
+    """
+    holders: dict[int, list[int]] = {column: [] for column in range(BUCKETS + SLICES)}
+    try:
+        for number, part in zip(servers, parts, strict=True):
+            for column in part["columns"]:
+                holders[column].append(number)
+    except (TypeError, KeyError) as error:
+        raise TakingError(f"the parts of the images do not name their columns ({error!r})") from error
+    if wrong := [f"{column} (of ps {numbers})" for column, numbers in holders.items() if len(numbers) != 1]:
+        raise TakingError(
+            f"{len(wrong)} columns are not in exactly one image: {', '.join(wrong[:4])}; they moved during the exports"
+        )
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:

@@ -124,7 +124,8 @@ class Stage:
             store(Path(request["store_url"].removeprefix("file://")), pod)
         elif verb == "get-export-status":
             bases = [{"url": url} for url in self.files[pod][:-1]]
-            part = json.dumps({"pod": pod, "file": f"{pod}.image", "bases": bases})
+            columns = list(range(76)) if pod == f"ps-{self.numbers[0]}" else []
+            part = json.dumps({"pod": pod, "file": f"{pod}.image", "bases": bases, "columns": columns})
             reply = {"stage": "stored", "part": part} if self.stored else {"stage": "cached"}
         elif verb == "import-state":
             self.imported[pod] = request["buckets"]

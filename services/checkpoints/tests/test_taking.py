@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,9 @@ from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, Restore
+from stretto_core.checkpoints import Attempt, CheckpointState, ImagesFlushed, Restore, StepFailed
 from stretto_messages.dispatcher import MarkLedgerReply
-from stretto_messages.pods import GetOwnershipReply
+from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
 from stretto_runtime import RuntimeFault
 
 
@@ -68,6 +69,45 @@ class Servers(Edge):
     async def call_pod(self, *_: Any) -> Any:
         owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
         return GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
+
+
+class Stored(Edge):
+    """Two servers whose images are in the store, with the columns that each had while it exported them."""
+
+    def __init__(self, *columns: list[int]) -> None:
+        super().__init__()
+        self.tries = 1
+        self.columns = columns
+
+    async def call_pod(self, pod: str, *_: Any) -> Any:
+        part = json.dumps({"columns": self.columns[int(pod.removeprefix("ps-"))]})
+        return GetExportStatusReply(job="j", stage="stored", part=part)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (range(38), range(38, 76), ""),
+        (range(38), range(37, 76), "37 (of ps [0, 1])"),
+        (range(37), range(38, 76), "37 (of ps [])"),
+    ],
+)
+async def test_a_checkpoint_that_no_restore_could_read_is_not_complete(
+    tmp_path: Path, first: range, second: range, reason: str
+) -> None:
+    """A column that moves between the exports of two servers is in both images, or in none."""
+    edge: Any = Stored([*first], [*second])
+    (url,) = folders(tmp_path, 1)
+    attempt = Attempt("j-000001", url, [0, 1], 1.0, False, stage="storing")
+    settings = CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}")
+    running = asyncio.create_task(Taker("j", CheckpointState(job="j", attempt=attempt), edge, settings).run())
+    await asyncio.wait_for(edge.heard.wait(), 5)
+    running.cancel()
+    (observed,) = edge.observed
+    assert isinstance(observed, StepFailed if reason else ImagesFlushed)
+    assert reason in getattr(observed, "reason", "")
+    assert not getattr(observed, "damaged", False), "the next attempt is another one"
+    assert (tmp_path / "j/j-000001/manifest.json").exists() == (not reason)
 
 
 class Slow(SharedMemory):
