@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from stretto_messages.values import BUCKETS
 from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters.layout import RowFormat
 
 from ..errors import MigrationError, StrettoError
 from .control import Control
@@ -37,6 +38,9 @@ _GROUP_BYTES = 16 << 20
 has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
 of up to _GROUP_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
 is copied before."""
+_RANGE_BYTES = 16 << 20
+"""Rows and slices that are copied in one message, and under one hold of a server's mutex. A move of 400 MiB takes as
+long with 64 MiB (measured), but pulls and pushes of the destination wait longer for each of them."""
 _AHEAD_BYTES = 1 << 20
 """Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""
 
@@ -232,13 +236,25 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 
 def _copy_buckets(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
     """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
-    moved_bytes = 0
-    for column in columns:
-        if column < BUCKETS:
-            raw = source.export_bucket(column, since_epoch)
-            here.import_bucket(column, raw, replace=not since_epoch)
-            moved_bytes += sum(table.nbytes for table in raw)
-    return moved_bytes
+    return sum(_copy_bucket(here, source, column, since_epoch) for column in columns if column < BUCKETS)
+
+
+def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since_epoch: int) -> int:
+    """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
+
+    While the bucket is trained, rows change and are appended between two ranges. All of these have a later epoch than
+    the one that ended before the copy, so the difference that follows under the freeze has them. A bucket that is
+    frozen does not change. The first range of a whole copy replaces what a move that broke off may have left here.
+    """
+    moved_bytes = table = first = 0
+    replace = not since_epoch
+    while True:
+        raw, table, first = source.export_range(bucket, since_epoch, table, first, _RANGE_BYTES)
+        here.import_bucket(bucket, raw, replace=replace)
+        moved_bytes += sum(each.nbytes for each in raw)
+        replace = False
+        if table >= len(raw):
+            return moved_bytes
 
 
 def _copy(
@@ -256,8 +272,10 @@ def _copy(
     """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
-    if len(slices):
-        raw_slices = source.export_slices(slices)
+    layout = here.layout
+    count = max(1, _RANGE_BYTES // RowFormat.of_slices(layout).row_bytes) if layout else 1
+    for begin in range(0, len(slices), count):
+        raw_slices = source.export_slices(slices[begin : begin + count])
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
     moved_bytes += _copy_buckets(here, source, columns, since_epoch)

@@ -203,6 +203,13 @@ class Operations:
         with self._lock:
             return self._store.export_bucket(bucket, since_epoch)
 
+    def export_range(
+        self, bucket: int, since_epoch: int, table: int, first: int, bytes_max: int
+    ) -> tuple[tuple[RawBucket, ...], int, int]:
+        """Copy some rows of a bucket, by table, from row `first` of `table` on; return them with the next place."""
+        with self._lock:
+            return self._store.export_range(bucket, since_epoch, table, first, bytes_max)
+
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         """Write rows into a bucket: instead of those there, or over them."""
         with self._lock:

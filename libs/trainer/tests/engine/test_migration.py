@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 from shipped_planner import planned_from
-from stretto.engine import Own, migration, one_table
+from stretto.engine import Control, Own, migration, one_table
 from stretto.engine.migration import _copy
-from stretto.errors import MigrationError
+from stretto.errors import MigrationError, ServerLost
 from stretto_core.dispatcher import fingerprint_of
 from stretto_parameters import RawBucket
 from stretto_parameters.layout import RowFormat
@@ -269,6 +269,82 @@ def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_t
     assert here.raw_sizes()[bucket] == source.raw_sizes()[bucket] > rows, "rows were made meanwhile"
     assert [servers.checksum()] == sums
     assert len({*servers.samples().tolist()}) == 1
+
+
+def test_a_bucket_larger_than_a_message_may_be_moves_by_ranges(cluster_here, training, monkeypatch):
+    """Pushes between the ranges of the first copy change rows and make new ones; no message is large."""
+    servers = cluster_here(LAYOUT)
+    worker = settle(servers, training)
+    servers.add()
+    worker.connect(dict(servers.addresses), wait=True)
+    (source, _, here), bucket = servers.controls(), 3
+    rows, asked, sums = source.raw_sizes()[bucket], [], []
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
+    monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(migration, "_is_slow", lambda source: False)
+    export, freeze = Control.export_range, migration._freeze
+
+    def export_and_train(control, *arguments):
+        found = export(control, *arguments)
+        asked.append(sum(raw.nbytes for raw in found[0]))
+        if not sums and len(asked) <= 3:
+            training.train_shard(worker, 2000 + len(asked), attempt=1, length=640)
+        return found
+
+    def freeze_and_sum(*arguments):
+        freeze(*arguments)
+        sums.append(servers.checksum())
+
+    monkeypatch.setattr(Control, "export_range", export_and_train)
+    monkeypatch.setattr(migration, "_freeze", freeze_and_sum)
+    (step,) = migration.move(servers.processes[2], {bucket: 0}, servers.addresses, step_wait_s=0)
+    assert len(asked) > 6
+    assert max(asked) <= 2**9
+    assert step.moved_bytes == sum(asked)
+    assert here.raw_sizes()[bucket] > rows, "rows were made meanwhile"
+    assert [servers.checksum()] == sums
+    assert len({*servers.samples().tolist()}) == 1
+
+
+def test_a_move_that_broke_off_between_two_ranges_is_completed_by_the_next(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    checksum, (source, _) = servers.checksum(), servers.controls()
+    here = servers.control(servers.add())
+    sources, taker = dict.fromkeys((3, 4), 0), servers.processes[2]
+    export = Control.export_range
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
+
+    def broken(control, bucket, since, table, first, bytes_max):
+        if first:
+            raise ServerLost(0, control.address, "it does not answer")
+        return export(control, bucket, since, table, first, bytes_max)
+
+    monkeypatch.setattr(Control, "export_range", broken)
+    with pytest.raises(ServerLost):
+        list(migration.move(taker, sources, servers.addresses))
+    assert here.columns() == []
+    assert here.raw_sizes()[3] > 0, "a part of it"
+    monkeypatch.setattr(Control, "export_range", export)
+    list(migration.move(taker, sources, servers.addresses))
+    assert here.columns() == [3, 4]
+    assert source.raw_sizes()[[3, 4]].tolist() == [0, 0]
+    assert servers.checksum() == checksum
+
+
+def test_dense_slices_larger_than_a_message_may_be_move_one_by_one(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    checksum, asked = servers.checksum(), []
+    here = servers.control(servers.add())
+    export = Control.export_slices
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**6)
+    monkeypatch.setattr(Control, "export_slices", lambda c, ids: asked.append(len(ids)) or export(c, ids))
+    slices = [column for column in servers.control(0).columns() if column >= LAYOUT.buckets]
+    list(migration.move(servers.processes[2], dict.fromkeys(slices, 0), servers.addresses))
+    assert asked == [1] * len(slices)
+    assert here.columns() == slices
+    assert servers.checksum() == checksum
 
 
 def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(cluster, training):
