@@ -5,9 +5,11 @@ A record holds, for one shard, the offset that each column has reached. Offsets 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,9 @@ Bools = NDArray[np.bool_]
 
 _WORD = 2**64
 _MARKS = 1024
+_WORD_BYTES = _MARKS // 8
+_RECENT = 1024
+"""Marks that are remembered in their order: more than the shards that finish during a move."""
 
 
 class Own(IntEnum):
@@ -78,6 +83,7 @@ class Marks:
     def __init__(self) -> None:
         self._words: dict[int, int] = {}
         self._count = 0
+        self._recent: deque[int] = deque(maxlen=_RECENT)
 
     def __len__(self) -> int:
         return self._count
@@ -85,20 +91,58 @@ class Marks:
     def __contains__(self, shard: int) -> bool:
         return bool(self._words.get(shard // _MARKS, 0) >> shard % _MARKS & 1)
 
-    def add(self, shard: int) -> None:
-        if shard not in self:
-            self._words[shard // _MARKS] = self._words.get(shard // _MARKS, 0) | 1 << shard % _MARKS
-            self._count += 1
+    def update(self, shards: I64) -> None:
+        """Mark shards: [n], in any order."""
+        ordered = np.sort(shards)
+        numbers, bits = ordered // _MARKS, ordered % _MARKS
+        begins = _firsts(numbers)
+        words, counts = numbers[begins], np.diff(begins, append=len(numbers))
+        at = np.repeat(np.arange(len(words)) * _WORD_BYTES, counts) + bits // 8
+        begins = _firsts(at)
+        raw = np.zeros(len(words) * _WORD_BYTES, np.uint8)
+        raw[at[begins]] = np.bitwise_or.reduceat(np.left_shift(1, bits % 8), begins) if len(bits) else 0
+        new: dict[int, int] = {}
+        for word, octets in zip(words.tolist(), raw.reshape(-1, _WORD_BYTES), strict=True):
+            before = self._words.get(word, 0)
+            if more := int.from_bytes(octets.tobytes(), "little") & ~before:
+                new[word] = more
+                self._words[word] = before | more
+                self._count += more.bit_count()
+        latest = list(new.items())[-_RECENT:]
+        self._recent.extend(_marked(latest).tolist())
 
     def array(self) -> I64:
         """Return the marked shards in order: [n]."""
-        found = [word * _MARKS + bit for word, bits in self._words.items() for bit in range(_MARKS) if bits >> bit & 1]
-        return np.array(sorted(found), np.int64)
+        return _marked(sorted(self._words.items()))
+
+    def since(self, count: int) -> I64:
+        """Return, in order, the shards that were marked after the first `count` of them: [n].
+
+        All marked shards are returned if so many are new that they are not remembered one by one.
+        """
+        new = self._count - count
+        if not 0 <= new <= len(self._recent):
+            return self.array()
+        return np.array(sorted(islice(reversed(self._recent), new)), np.int64)
 
     @property
     def used_bytes(self) -> int:
         """Approximate bytes of memory."""
-        return len(self._words) * (_MARKS // 8 + 100)
+        return len(self._words) * (_WORD_BYTES + 100) + len(self._recent) * 40
+
+
+def _firsts(ordered: I64) -> I64:
+    """Return where each value of an ascending array begins. np.unique would import numpy.ma at its first use."""
+    return np.flatnonzero(np.concatenate([np.ones(min(1, len(ordered)), np.bool_), ordered[1:] != ordered[:-1]]))
+
+
+def _marked(words: list[tuple[int, int]]) -> I64:
+    """Return the shards that are marked in some words (number, bits), in their order."""
+    raw = np.frombuffer(b"".join(bits.to_bytes(_WORD_BYTES, "little") for _, bits in words), np.uint8)
+    some = np.flatnonzero(raw)
+    octets, bit = np.nonzero(np.unpackbits(raw[some][:, None], axis=1, bitorder="little"))
+    at = 8 * some[octets] + bit
+    return np.array([number for number, _ in words], np.int64)[at // _MARKS] * _MARKS + at % _MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +150,8 @@ class Progress:
     """The progress of all columns at one instant.
 
     shards [n], records [n, columns + 2]: offsets, attempt, samples that the first dense slice applied. finished: the
-    marks; empty if there were no more than the caller knew. samples and fingerprints [columns].
+    marks; empty if there were no more than the caller knew, or those alone that it lacks. samples and fingerprints
+    [columns].
     """
 
     shards: I64
@@ -158,15 +203,18 @@ class Records:
         self.samples[applied] += stop - start
         self.fingerprints[applied] += np.int64(fingerprint(shard, start, stop))
 
-    def progress(self, known_finished: int = 0) -> Progress:
-        """Copy everything. known_finished: marks that the caller has (none is ever removed)."""
+    def progress(self, known_finished: int = 0, *, only_new: bool = False) -> Progress:
+        """Copy everything. known_finished: marks that the caller has (none is ever removed).
+
+        only_new: of the marks, only those that the caller lacks, unless they are very many.
+        """
         shards = sorted(self._of_shard)
         records = np.array([self._of_shard[shard] for shard in shards], np.int64)
-        marks = np.zeros(0, np.int64) if len(self.finished) == known_finished else self.finished.array()
+        is_known = only_new or len(self.finished) == known_finished
         return Progress(
             np.array(shards, np.int64),
             records.reshape(len(shards), self._columns + 2),
-            marks,
+            self.finished.since(known_finished) if is_known else self.finished.array(),
             self.samples.copy(),
             self.fingerprints.copy(),
         )
@@ -189,7 +237,7 @@ class Records:
                 mine[self._columns + 1] = theirs[self._columns + 1]
         self.samples[mask] = given.samples[mask]
         self.fingerprints[mask] = given.fingerprints[mask]
-        self.finish(given.finished.tolist())
+        self.finish(given.finished)
 
     def drop(self, mask: Bools) -> None:
         """Forget the progress of the columns of `mask`; attempts and marks stay."""
@@ -200,11 +248,11 @@ class Records:
         self.samples[mask] = 0
         self.fingerprints[mask] = 0
 
-    def finish(self, shards: Iterable[int]) -> None:
+    def finish(self, shards: Iterable[int] | I64) -> None:
         """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
-        for shard in shards:
-            self._of_shard.pop(shard, None)
-            self.finished.add(shard)
+        self.finished.update(shards if isinstance(shards, np.ndarray) else np.array([*shards], np.int64))
+        for shard in [shard for shard in self._of_shard if shard in self.finished]:
+            del self._of_shard[shard]
 
     @property
     def used_bytes(self) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from . import checksums, kernels, schedules
 from .errors import InputRefused
 from .kernels import Kernels
-from .layout import Layout, RowFormat
+from .layout import ENTRY_BYTES, Layout, RowFormat
 from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 
@@ -336,8 +336,11 @@ class Store:
         self.records.raise_attempt(shard, attempt)
         return shard in self.records.finished, self.own(), record
 
-    def finish(self, shards: Iterable[int]) -> None:
+    def finish(self, shards: Iterable[int] | I64) -> None:
         """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
+        if isinstance(shards, np.ndarray):
+            self.records.finish(_array("shards", shards, np.int64, (_ANY,)))
+            return
         chosen = list(shards)
         for shard in chosen:
             check_word("shard", shard)
@@ -356,13 +359,32 @@ class Store:
 
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
         """Copy the rows of a bucket, by table: all of them, or those that changed after an epoch."""
+        return self.export_range(bucket, since_epoch)[0]
+
+    def export_range(
+        self, bucket: int, since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = _PART_BYTES_MAX
+    ) -> tuple[tuple[RawBucket, ...], int, int]:
+        """Copy some rows of a bucket, by table: from row `first` of `table` on, about `bytes_max` bytes, one at least.
+
+        Return them with the table and the row where the next range begins: (tables, 0) if this was the last one. Since
+        rows never change their number while the bucket is here, ranges one after the other have every row that was
+        there before the first of them. since_epoch: leave out rows that did not change after it.
+        """
         self._check_bucket(bucket)
+        if table < 0 or first < 0:
+            raise InputRefused(f"table = {table}, first = {first} of a range: neither is negative")
         found: list[RawBucket] = []
-        for table in self._tables:
-            entries, rows = table.entries(bucket), table.rows(bucket)
-            changed = np.flatnonzero(entries["epoch"] > since_epoch) if since_epoch else slice(None)
-            found.append(RawBucket(entries["key"][changed].copy(), rows[changed].copy()))
-        return tuple(found)
+        at, begin, bytes_left = table, first, bytes_max
+        for number, parts in enumerate(self._tables):
+            chosen: I64 | slice = slice(0, 0)
+            if number == at and (bytes_left > 0 or number == table):
+                chosen, begin, used_bytes = _changed(parts, bucket, since_epoch, begin, bytes_left)
+                bytes_left -= used_bytes
+                if begin >= parts.size(bucket):
+                    at, begin = number + 1, 0
+            keys, rows = parts.keys(bucket)[chosen], parts.rows(bucket)[chosen]
+            found.append(RawBucket(keys.copy(), rows.copy()))
+        return tuple(found), at, begin
 
     def emptied_epoch(self, bucket: int) -> int:
         """Return the epoch in which rows of a bucket went, 0 if none ever did.
@@ -451,6 +473,8 @@ class Store:
         table.rows(bucket)[:] = raw.rows
 
     def _overwrite(self, table: Parts, bucket: int, raw: RawBucket) -> None:
+        if not len(raw.keys):
+            return
         places = np.empty(len(raw.keys), np.uint64)
         if self.kernels.locate(table, raw.keys, places):
             self._make_room(table, raw.keys[places == ABSENT])
@@ -538,7 +562,7 @@ class Store:
     def applied(self) -> Applied:
         """Return the counters of the columns owned here."""
         mine = self._own != Own.NOT_MINE
-        at = self.records.progress()
+        at = self.records.progress(len(self.records.finished))
         per_shard: dict[int, int] = {}
         if mine[self.layout.buckets]:  # else its new owner counts
             per_shard = dict(zip(at.shards.tolist(), at.records[:, -1].tolist(), strict=True))
@@ -631,6 +655,25 @@ class _Located:
     gradients: F32
     places: U64
     absent: int
+
+
+def _changed(parts: Parts, bucket: int, since_epoch: int, first: int, bytes_max: int) -> tuple[I64 | slice, int, int]:
+    """Choose rows from `first` on that changed after an epoch, all for 0: as many as fit, one at least.
+
+    Return (rows, the row after those that were looked at, bytes that this costs). Entries that are looked at cost, too.
+    """
+    size = parts.size(bucket)
+    row_bytes = 8 + parts.form.row_bytes
+    count = max(1, bytes_max // row_bytes)
+    if not since_epoch:
+        stop = min(size, first + count)
+        return slice(first, stop), stop, (stop - first) * row_bytes
+    stop = min(size, first + max(1, bytes_max // ENTRY_BYTES))
+    chosen = first + np.flatnonzero(parts.entries(bucket)["epoch"][first:stop] > since_epoch)
+    if len(chosen) > count:
+        chosen = chosen[:count]
+        stop = int(chosen[-1]) + 1
+    return chosen, stop, max(len(chosen) * row_bytes, (stop - first) * ENTRY_BYTES)
 
 
 def _bytes(array: np.ndarray) -> Bytes:

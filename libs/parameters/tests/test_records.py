@@ -45,11 +45,37 @@ def test_fingerprints_of_batches_add_up_to_that_of_the_ledger(shard: int, length
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3000)), st.integers(0, 3000))
 def test_marks_are_a_set(shards: list[int], asked: int) -> None:
     marks = Marks()
+    marks.update(np.array(shards[::2], np.int64))
     for shard in shards:
-        marks.add(shard)
+        marks.update(np.array([shard], np.int64))
     assert len(marks) == len(set(shards))
     assert marks.array().tolist() == sorted(set(shards))
     assert (asked in marks) == (asked in set(shards))
+
+
+def test_marks_since_a_number_of_them_are_the_new_ones_or_all() -> None:
+    marks = Marks()
+    marks.update(np.array([5, 3, 5]))
+    marks.update(np.array([3, 9, -7]))
+    assert marks.since(2).tolist() == [-7, 9]
+    assert marks.since(4).tolist() == []
+    assert marks.since(9).tolist() == [-7, 3, 5, 9], "of a set that was begun anew the caller knows nothing"
+    marks.update(np.arange(100_000))
+    assert marks.since(4).tolist() == marks.array().tolist(), "too many are new to be remembered one by one"
+    marks.update(np.array([200_000]))
+    assert marks.since(100_001).tolist() == [200_000]
+
+
+def test_finished_shards_lose_their_records_however_they_are_given() -> None:
+    records = Records(3, 2)
+    for shard in range(4):
+        records.account(shard, 1, 0, 10, np.ones(3, np.bool_))
+    records.finish([1])
+    records.finish(np.array([1, 3, 4]))
+    assert records.progress().shards.tolist() == [0, 2]
+    assert records.progress().finished.tolist() == [1, 3, 4]
+    assert records.progress(3).finished.tolist() == []
+    assert records.progress(1, only_new=True).finished.tolist() == [3, 4]
 
 
 def test_a_hundred_thousand_finished_shards_cost_little() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stretto_parameters import (
@@ -419,6 +419,40 @@ def test_differences_since_an_epoch_bring_an_image_up_to_date() -> None:
     assert copy.checksum() == store.checksum()
 
 
+@settings(deadline=None)
+@given(st.integers(1, 400), st.lists(st.integers(0, 5), max_size=6))
+def test_ranges_of_a_bucket_and_their_difference_are_the_bucket(bytes_max: int, pushes: list[int]) -> None:
+    """Method: rows change and are made between any two ranges of the first copy; the difference has these."""
+    store, copy = a_store(), a_store(mine=False)
+    store.push(a_push(1, keys=KEYS[::2]))
+    epoch, steps = store.next_epoch(), iter(enumerate(pushes))
+    for since in (0, epoch):
+        table = first = count = 0
+        while table < len(TABLES):
+            raw, table, first = store.export_range(1, since, table, first, bytes_max)
+            copy.import_bucket(1, raw, replace=not since and not count)
+            count += 1
+            assert sum(each.nbytes for each in raw) <= bytes_max + 8 + max(form.row_bytes for form in FORMS)
+            if not since and (step := next(steps, None)) is not None:
+                store.push(a_push(2 + step[0], keys=KEYS[step[1] :: 3], seed=step[0]))
+        assert count <= 12, "a range has a row at least"
+    for found, wanted in zip(copy.export_bucket(1), store.export_bucket(1), strict=True):
+        ours, theirs = np.argsort(found.keys), np.argsort(wanted.keys)
+        assert found.keys[ours].tobytes() == wanted.keys[theirs].tobytes()
+        assert found.rows[ours].tobytes() == wanted.rows[theirs].tobytes()
+
+
+def test_a_range_of_few_changes_looks_at_a_bounded_number_of_rows() -> None:
+    """The mutex is held while entries are looked at."""
+    store = a_store()
+    store.push(a_push(1))
+    epoch = store.next_epoch()
+    store.push(a_push(2, keys=KEYS[11:12]))
+    assert [store.export_range(1, epoch, 0, first, 48)[1:] for first in (0, 3)] == [(0, 3), (1, 0)]
+    (raw, _), *place = store.export_range(1, epoch, 0, 3, 48)
+    assert (raw.keys.tolist(), place) == (KEYS[11:12].tolist(), [1, 0])
+
+
 def test_a_bucket_is_copied_into_the_memory_of_the_caller() -> None:
     store = a_store()
     store.push(a_push())
@@ -570,6 +604,7 @@ RAW_2 = RawBucket(KEYS[:0], np.zeros((0, 6), F32))
         (lambda s: s.set_own([6], Own.MINE), "columns .6. must be between 0 and 5"),
         (lambda s: s.clear([-1]), "columns .-1. must be between 0 and 5"),
         (lambda s: s.export_bucket(4), "bucket = 4 must be between 0 and 3"),
+        (lambda s: s.export_range(0, 0, -1), "table = -1, first = 0 of a range: neither is negative"),
         (lambda s: s.copy_rows(0, 2, RAW.keys), "table = 2 must be between 0 and 1"),
         (lambda s: s.import_bucket(0, [RAW]), "bucket 0: 1 tables of rows, the layout has 2"),
         (lambda s: s.import_bucket(1, [RAW, RAW_2]), "keys of bucket 1: some are of another bucket"),

@@ -11,7 +11,7 @@ from .session import Counts, Handler, Journal, Peer, Session, Terms
 from .transports import shut
 
 STRANGERS_MAX = 64
-"""connections that are not authenticated yet; one more ends the oldest, so that no crowd shuts out who has the key"""
+"""connections that are not authenticated; one more ends the oldest, so that no crowd shuts out who has the key"""
 BACKLOG = 1024
 RETRY_S = 0.05
 CLOSE_S = 2.0
@@ -47,8 +47,12 @@ class Listener:
         context = key.context(server=True) if encrypted else None
         self._terms = Terms(handler, key, context, lambda: self.size_bytes_max, self._journal)
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        """told when a connection has ended that was not authenticated"""
         self._strangers: dict[Session, threading.Thread] = {}
         """in the order of their coming"""
+        self._ending: dict[Session, threading.Thread] = {}
+        """strangers that are shut or refused; they count until their threads end"""
         self._served: dict[Session, threading.Thread] = {}
         self._closing = threading.Event()
         self._socket, real, self._remove = listening(parsed(address), BACKLOG)
@@ -70,7 +74,7 @@ class Listener:
         self._socket.close()
         self._remove()
         with self._lock:
-            sessions = self._strangers | self._served
+            sessions = self._strangers | self._ending | self._served
         for session in sessions:
             session.shut()
         for thread in sessions.values():
@@ -110,16 +114,24 @@ class Listener:
         tune(plain)
         session = Session(plain, self._terms, self._admit)
         thread = threading.Thread(target=self._run, args=(session,), name=f"plane {session.peer.address}", daemon=True)
-        with self._lock:
-            oldest = next(iter(self._strangers)) if len(self._strangers) >= STRANGERS_MAX else None
+        with self._room:
+            self._make_room()
             self._strangers[session] = thread
-        if oldest is not None:
-            oldest.shut()
         try:
             thread.start()
         except BaseException:
             self._forget(session)
             raise
+
+    def _make_room(self) -> None:
+        """Wait until one stranger less lives than may. No other connection is taken meanwhile, or nothing would bound
+        the threads. A thread that does not end at once holds nobody up: the next oldest is ended, too."""
+        while len(self._strangers) + len(self._ending) >= STRANGERS_MAX and not self._closing.is_set():
+            if self._strangers:
+                oldest = next(iter(self._strangers))
+                self._ending[oldest] = self._strangers.pop(oldest)
+                oldest.shut()
+            self._room.wait(RETRY_S)
 
     def _run(self, session: Session) -> None:
         try:
@@ -129,13 +141,18 @@ class Listener:
 
     def _admit(self, session: Session) -> bool:
         with self._lock:
-            thread = self._strangers.pop(session)
+            thread = self._strangers.pop(session, None)
+            if thread is None:  # it was ended for another one at this moment
+                return False
             if len(self._served) >= self._connections_max or self._closing.is_set():
+                self._ending[session] = thread
                 return False
             self._served[session] = thread
+            self._room.notify()
             return True
 
     def _forget(self, session: Session) -> None:
-        with self._lock:
-            self._strangers.pop(session, None)
-            self._served.pop(session, None)
+        with self._room:
+            for sessions in (self._strangers, self._ending, self._served):
+                sessions.pop(session, None)
+            self._room.notify()

@@ -268,6 +268,32 @@ def test_a_crowd_of_strangers_does_not_shut_out_who_has_the_key(key: Key, listen
     assert threading.active_count() < 3 * listener_module.STRANGERS_MAX
 
 
+def test_a_crowd_has_no_more_threads_than_strangers_may_be(
+    key: Key, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: threads that take a while to end, as on a busy machine; one that is shut counts until it has ended."""
+    run, lock, numbers, living = session_module.Session.run, threading.Lock(), [], [0]
+
+    def run_and_dally(session: session_module.Session) -> None:
+        with lock:
+            living[0] += 1
+            numbers.append(living[0])
+        run(session)
+        time.sleep(0.005)
+        with lock:
+            living[0] -= 1
+
+    monkeypatch.setattr(session_module.Session, "run", run_and_dally)
+    listener = listen(echo)
+    strangers = [raw(listener) for _ in range(listener_module.STRANGERS_MAX * 4)]
+    wait_until(lambda: len(numbers) == len(strangers))
+    assert max(numbers) == listener_module.STRANGERS_MAX
+    with Connection(listener.address, key, timeout_s=10) as connection:
+        assert connection.call(1, []).kind == 2
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_connections_are_bounded(way: Way, key: Key, listen: Listen) -> None:
     listener = listen(echo, way.address, encrypted=way.encrypted, connections_max=2)
     open_ = [Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) for _ in range(2)]

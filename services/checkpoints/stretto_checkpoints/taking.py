@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -39,6 +39,7 @@ from stretto_runtime import PartitionLost
 from . import manifest
 from .columns import ColumnsError, bring_back
 from .manifest import Manifest, ManifestDamaged, ManifestError
+from .removal import Removal
 from .settings import CheckpointsSettings
 
 CALL_S = 60.0
@@ -83,7 +84,7 @@ class Taker:
         self._stores = settings.stores
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
-        self._removed: set[str] = set()
+        self._removal = Removal(job, settings.stores, settings.store_timeout_s)
         self._tried: set[str] = set()
         """later checkpoints than the state knows, from which a restore has begun"""
 
@@ -99,16 +100,19 @@ class Taker:
         try:
             while True:
                 self._wake.clear()
-                await self._reconcile()
-                await self._remove_expired()
+                step_begins = await self._reconcile()
+                attempt = self.state.attempt
+                self._removal.follow(self.state.expired, attempt.url if attempt else "", step_begins=step_begins)
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
+                    await self._removal.finish()
                     await asyncio.to_thread(self._cache.close_to, self.job)
                     await asyncio.to_thread(self._memory.end, self.job)
                     return
                 await self._wake.wait()
         finally:
             await self._stop_work()
+            await self._removal.stop()
 
     def _open_folder(self) -> None:
         """Make the job's folder in a local store: a pod that mounts it would find one that it cannot write to."""
@@ -132,7 +136,8 @@ class Taker:
         newest = [] if state.ended else newest_chain(state)
         return (*newest, *(attempt.id for attempt in filter(None, [state.attempt])))
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self) -> bool:
+        """Keep the step going that the state wants. Return True if another one begins."""
         attempt = self.state.attempt
         restore = self.state.restore
         columns = self.state.columns
@@ -144,16 +149,15 @@ class Taker:
         elif columns is not None and columns.stage == "loading":
             wanted = (columns.id, "loading")
         if self._work is not None and (self._work[0] == wanted):
-            return
+            return False
         await self._stop_work()
         if wanted is not None:
-            # a server may have been about to write into a folder when it was removed
-            self._removed.clear()
             if attempt is not None:
                 step = self._advance(attempt)
             else:
                 step = self._load(restore) if restore is not None else self._bring_back(columns)
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
+        return wanted is not None
 
     async def _guard(self, name: str, step: Awaitable[None]) -> None:
         """Report every failure; the machine decides how to go on."""
@@ -272,7 +276,7 @@ class Taker:
                 break
             await asyncio.sleep(self._settings.poll_s)
         parts = tuple(json.loads(reply.part) for reply in replies)
-        _check_columns(parts)
+        _check_columns(attempt.servers, parts)
         whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
         took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
@@ -341,21 +345,24 @@ class Taker:
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
 
-    async def _remove_expired(self) -> None:
-        for url in [url for url in self.state.expired if url not in self._removed]:
-            self._removed.add(url)
-            try:
-                self._stores.check_own(self.job, url)
-                await asyncio.to_thread(manifest.remove, url)
-            except Exception as error:  # an old checkpoint that stays does no harm
-                log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))
 
+def _check_columns(servers: list[int], parts: Sequence[Any]) -> None:
+    """Raise TakingError unless each column is in exactly one image: no restore could read another checkpoint.
 
-def _check_columns(parts: tuple[Any, ...]) -> None:
-    """Raise TakingError unless each column is in one image: a server that was emptied meanwhile has written none."""
-    columns = sorted(column for part in parts for column in part["columns"])
-    if columns != list(range(BUCKETS + SLICES)):
-        raise TakingError(f"the images have {len(columns)} columns, wanted each of {BUCKETS + SLICES} once")
+    Each server compares only its own columns during its export. A column that moves from one server to another between
+    their exports is in two images, or in none, and an emptied server writes an image of none.
+    """
+    holders: dict[int, list[int]] = {column: [] for column in range(BUCKETS + SLICES)}
+    try:
+        for number, part in zip(servers, parts, strict=True):
+            for column in part["columns"]:
+                holders[column].append(number)
+    except (TypeError, KeyError) as error:
+        raise TakingError(f"the parts of the images do not name their columns ({error!r})") from error
+    if wrong := [f"{column} (of ps {numbers})" for column, numbers in holders.items() if len(numbers) != 1]:
+        raise TakingError(
+            f"{len(wrong)} columns are not in exactly one image: {', '.join(wrong[:4])}; they moved during the exports"
+        )
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, Restore
+from stretto_core.checkpoints import Attempt, CheckpointState, ImagesFlushed, Restore, StepFailed
 from stretto_messages.dispatcher import MarkLedgerReply
-from stretto_messages.pods import GetOwnershipReply
+from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
 from stretto_runtime import RuntimeFault
 
 
@@ -67,6 +69,45 @@ class Servers(Edge):
     async def call_pod(self, *_: Any) -> Any:
         owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
         return GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
+
+
+class Stored(Edge):
+    """Two servers whose images are in the store, with the columns that each had while it exported them."""
+
+    def __init__(self, *columns: list[int]) -> None:
+        super().__init__()
+        self.tries = 1
+        self.columns = columns
+
+    async def call_pod(self, pod: str, *_: Any) -> Any:
+        part = json.dumps({"columns": self.columns[int(pod.removeprefix("ps-"))]})
+        return GetExportStatusReply(job="j", stage="stored", part=part)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (range(38), range(38, 76), ""),
+        (range(38), range(37, 76), "37 (of ps [0, 1])"),
+        (range(37), range(38, 76), "37 (of ps [])"),
+    ],
+)
+async def test_a_checkpoint_that_no_restore_could_read_is_not_complete(
+    tmp_path: Path, first: range, second: range, reason: str
+) -> None:
+    """A column that moves between the exports of two servers is in both images, or in none."""
+    edge: Any = Stored([*first], [*second])
+    (url,) = folders(tmp_path, 1)
+    attempt = Attempt("j-000001", url, [0, 1], 1.0, False, stage="storing")
+    settings = CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}")
+    running = asyncio.create_task(Taker("j", CheckpointState(job="j", attempt=attempt), edge, settings).run())
+    await asyncio.wait_for(edge.heard.wait(), 5)
+    running.cancel()
+    (observed,) = edge.observed
+    assert isinstance(observed, StepFailed if reason else ImagesFlushed)
+    assert reason in getattr(observed, "reason", "")
+    assert not getattr(observed, "damaged", False), "the next attempt is another one"
+    assert (tmp_path / "j/j-000001/manifest.json").exists() == (not reason)
 
 
 class Slow(SharedMemory):
@@ -129,6 +170,95 @@ async def test_a_step_that_hangs_beyond_its_time_is_told_and_holds_nobody_up(
     taker.follow(taker.state)
     await asyncio.wait_for(running, 1)
     slow.go_on.set()
+
+
+class Store:
+    """Removes a folder when it is told to go on."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+        self.go_on = threading.Event()
+
+    def remove(self, url: str) -> None:
+        assert self.go_on.wait(5)
+        self.removed.append(url.rsplit("/", 2)[1])
+
+
+def folders(folder: Path, *numbers: int) -> list[str]:
+    return [f"file://{folder}/j/j-{number:06d}/manifest.json" for number in numbers]
+
+
+class Waiting(Edge):
+    """A call is noted and never answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = asyncio.Event()
+
+    async def call(self, *_: Any) -> Any:
+        self.called.set()
+        await asyncio.Event().wait()
+
+
+async def attempted(taker: Taker, edge: Waiting, number: int, folder: Path) -> None:
+    """Let the taker begin an attempt."""
+    (url,) = folders(folder, number)
+    edge.called.clear()
+    taker.state.attempt = Attempt(f"j-{number:06d}", url, [0], 1.0, False)
+    taker.follow(taker.state)
+    await asyncio.wait_for(edge.called.wait(), 5)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_no_step_waits_for_removals_and_each_folder_is_removed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost column would wait for a hundred old checkpoints; a store would be asked for them at each step."""
+    edge: Any = Waiting()
+    store = Store()
+    monkeypatch.setattr(manifest, "remove", store.remove)
+    state = CheckpointState(job="j", expired=folders(tmp_path, 1, 2, 3))
+    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}"))
+    running = asyncio.create_task(taker.run())
+    for number in (10, 11):
+        await attempted(taker, edge, number, tmp_path)
+    assert store.removed == [], "two steps began while the store hung"
+    store.go_on.set()
+    await until(lambda: len(store.removed) == 3)
+    for number in (12, 13):
+        await attempted(taker, edge, number, tmp_path)
+    state.expired += folders(tmp_path, 4)
+    await attempted(taker, edge, 14, tmp_path)
+    await until(lambda: len(store.removed) == 4)
+    running.cancel()
+    assert store.removed == ["j-000001", "j-000002", "j-000003", "j-000004"]
+
+
+async def test_the_folder_of_an_attempt_that_was_given_up_is_removed_again_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may have been about to write into it."""
+    edge: Any = Waiting()
+    store = Store()
+    store.go_on.set()
+    monkeypatch.setattr(manifest, "remove", store.remove)
+    state = CheckpointState(job="j", expired=folders(tmp_path, 1))
+    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}"))
+    running = asyncio.create_task(taker.run())
+    await attempted(taker, edge, 10, tmp_path)
+    state.expired += folders(tmp_path, 10)
+    state.attempt = None
+    taker.follow(state)
+    await until(lambda: store.removed == ["j-000001", "j-000010"])
+    for number in (11, 12):
+        await attempted(taker, edge, number, tmp_path)
+        await until(lambda: store.removed == ["j-000001", *["j-000010"] * (number - 9)])  # noqa: B023
+    running.cancel()
 
 
 async def broken_of(url: str, folder: Path, store_url: str) -> Any:

@@ -100,8 +100,11 @@ class Control:
     def next_epoch(self) -> int:
         return self._ask("next_epoch")
 
-    def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
-        return tuple(self._ask("export_bucket", bucket, since_epoch))
+    def export_range(
+        self, bucket: int, since_epoch: int, table: int, first: int, bytes_max: int
+    ) -> tuple[tuple[RawBucket, ...], int, int]:
+        raw, next_table, next_first = self._ask("export_range", bucket, since_epoch, table, first, bytes_max)
+        return tuple(raw), next_table, next_first
 
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         self._ask("import_bucket", bucket, list(raw), replace=replace)

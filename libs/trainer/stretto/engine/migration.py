@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from stretto_messages.values import BUCKETS
 from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters.layout import RowFormat
 
 from ..errors import MigrationError, StrettoError
 from .control import Control
@@ -37,6 +38,9 @@ _GROUP_BYTES = 16 << 20
 has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
 of up to _GROUP_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
 is copied before."""
+_RANGE_BYTES = 16 << 20
+"""Rows and slices that are copied in one message, and under one hold of a server's mutex. A move of 400 MiB takes as
+long with 64 MiB (measured), but pulls and pushes of the destination wait longer for each of them."""
 _AHEAD_BYTES = 1 << 20
 """Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""
 
@@ -90,13 +94,16 @@ def move(
             for s in sorted({*sources.values()} - {server.index})
         }
         _join(here, there)
+        known_finished: dict[int, int] = {}  # source -> marks that are here before the first freeze
         for source in there.values():
             # columns that a broken move took over and did not release
             taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
             if taken:
                 source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
             _empty_leftovers(source)
-            here.finish(source.finished())
+            marks = source.finished()
+            here.finish(marks)
+            known_finished[source.server] = len(marks)
         _empty_leftovers(here)
         groups = _groups(todo)
         done = 0
@@ -109,7 +116,8 @@ def move(
             if not here.knows_layout and (layout := source.layout) is not None:
                 server.adopt(layout)
             ahead = not slow and bytes_of[source.server][[c for c in columns if c < BUCKETS]].sum() > _AHEAD_BYTES
-            moved_bytes, frozen_seconds = _move_group(here, source, columns, ahead=ahead)
+            known = known_finished[source.server]
+            moved_bytes, frozen_seconds = _move_group(here, source, columns, known, ahead=ahead)
             frozen_s[source.server] = frozen_seconds
             done += len(columns)
             yield MoveStep(columns, source.server, moved_bytes, frozen_seconds, done, len(todo))
@@ -179,9 +187,17 @@ def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _move_group(
-    here: Operations | Control, source: Control, columns: tuple[int, ...], *, ahead: bool = False
+    here: Operations | Control,
+    source: Control,
+    columns: tuple[int, ...],
+    known_finished: int = 0,
+    *,
+    ahead: bool = False,
 ) -> tuple[int, float]:
-    """Move columns; return (bytes moved, seconds frozen). ahead: copy buckets before they are frozen, too."""
+    """Move columns; return (bytes moved, seconds frozen).
+
+    known_finished: marks of the source that are here already. ahead: copy buckets before they are frozen, too.
+    """
     epoch = moved_bytes = 0
     if ahead:
         epoch = source.next_epoch()
@@ -192,7 +208,7 @@ def _move_group(
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
-        moved_bytes += _copy(here, source, columns, epoch)
+        moved_bytes += _copy(here, source, columns, epoch, known_finished)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
@@ -234,28 +250,50 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 
 def _copy_buckets(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
     """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
-    moved_bytes = 0
-    for column in columns:
-        if column < BUCKETS:
-            raw = source.export_bucket(column, since_epoch)
-            here.import_bucket(column, raw, replace=not since_epoch)
-            moved_bytes += sum(table.nbytes for table in raw)
-    return moved_bytes
+    return sum(_copy_bucket(here, source, column, since_epoch) for column in columns if column < BUCKETS)
 
 
-def _copy(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
+def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since_epoch: int) -> int:
+    """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
+
+    While the bucket is trained, rows change and are appended between two ranges. All of these have a later epoch than
+    the one that ended before the copy, so the difference that follows under the freeze has them. A bucket that is
+    frozen does not change. The first range of a whole copy replaces what a move that broke off may have left here.
+    """
+    moved_bytes = table = first = 0
+    replace = not since_epoch
+    while True:
+        raw, table, first = source.export_range(bucket, since_epoch, table, first, _RANGE_BYTES)
+        here.import_bucket(bucket, raw, replace=replace)
+        moved_bytes += sum(each.nbytes for each in raw)
+        replace = False
+        if table >= len(raw):
+            return moved_bytes
+
+
+def _copy(
+    here: Operations | Control,
+    source: Control,
+    columns: tuple[int, ...],
+    since_epoch: int = 0,
+    known_finished: int = 0,
+) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
 
-    Rows are those that changed after `since_epoch`, 0 for all: the others are here already.
+    Rows are those that changed after `since_epoch`, 0 for all: the others are here already. So are the first
+    `known_finished` marks. Those of shards that finished since must come with the records, from which these shards are
+    gone: a late push for one would find offset 0 here.
     """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
-    if len(slices):
-        raw_slices = source.export_slices(slices)
+    layout = here.layout
+    count = max(1, _RANGE_BYTES // RowFormat.of_slices(layout).row_bytes) if layout else 1
+    for begin in range(0, len(slices), count):
+        raw_slices = source.export_slices(slices[begin : begin + count])
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
     moved_bytes += _copy_buckets(here, source, columns, since_epoch)
-    here.merge_columns(columns, source.all_progress())
+    here.merge_columns(columns, source.all_progress(known_finished))
     return moved_bytes
 
 

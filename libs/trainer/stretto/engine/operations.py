@@ -144,10 +144,10 @@ class Operations:
         with self._lock:
             return self._store.progress(shard, attempt)
 
-    def finish(self, shards: Iterable[int]) -> None:
+    def finish(self, shards: Iterable[int] | I64) -> None:
         """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
         with self._lock:
-            self._store.finish(int(shard) for shard in shards)
+            self._store.finish(shards)
 
     # --- ownership ----------------------------------------------------------------------------------------
 
@@ -260,6 +260,13 @@ class Operations:
         with self._lock:
             return self._store.export_bucket(bucket, since_epoch)
 
+    def export_range(
+        self, bucket: int, since_epoch: int, table: int, first: int, bytes_max: int
+    ) -> tuple[tuple[RawBucket, ...], int, int]:
+        """Copy some rows of a bucket, by table, from row `first` of `table` on; return them with the next place."""
+        with self._lock:
+            return self._store.export_range(bucket, since_epoch, table, first, bytes_max)
+
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         """Write rows into a bucket: instead of those there, or over them."""
         with self._lock:
@@ -285,13 +292,13 @@ class Operations:
     def records(self) -> tuple[I64, I64]:
         """Return (shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
         with self._lock:
-            at = self._store.records.progress()
+            at = self._store.records.progress(len(self._store.records.finished))
         return at.shards, at.records
 
     def all_progress(self, known_finished: int = 0) -> Progress:
-        """Return the progress of all columns; no marks if there are no more than `known_finished`."""
+        """Return the progress of all columns, with the marks that came after the first `known_finished`."""
         with self._lock:
-            return self._store.records.progress(known_finished)
+            return self._store.records.progress(known_finished, only_new=True)
 
     def merge_columns(self, columns: Iterable[int], progress: Progress) -> None:
         """Take over the progress and the counters of `columns` from another server."""

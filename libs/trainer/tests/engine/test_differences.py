@@ -106,7 +106,7 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
             then.append((server.control.checksum(), books(server.control)))
         elif action == "leave":  # to another server, where it is trained, and back
             bucket = data.draw(st.integers(0, SOME - 1))
-            raw = server.control.export_bucket(bucket)
+            raw = server.control.store.export_bucket(bucket)
             server.control.drop_bucket(bucket)
             kept = data.draw(st.integers(0, len(raw[0].keys)))
             server.control.import_bucket(bucket, [type(each)(each.keys[:kept], each.rows[:kept]) for each in raw])
@@ -121,7 +121,7 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
 
 def bucket_of(control, bucket):
     """Return checksums of a bucket's tables, and the samples that it has."""
-    raw = control.export_bucket(bucket)
+    raw = control.store.export_bucket(bucket)
     return [of_rows(each.keys, each.rows) for each in raw], control.applied().samples[bucket]
 
 
@@ -163,7 +163,7 @@ def test_a_difference_has_the_changed_rows_and_a_bucket_that_came_back_whole():
     rows = [server.opened(changed).blocks[f"bucket{b}/0/keys"].shape[0] for b in range(SOME)]
     assert rows[1:] == [0] * (SOME - 1)
     assert server.opened(changed).manifest["whole"] == []
-    raw = server.control.export_bucket(1)
+    raw = server.control.store.export_bucket(1)
     server.control.import_bucket(1, raw)
     came_back = server.opened(server.export(changed))
     assert came_back.manifest["whole"] == [1]

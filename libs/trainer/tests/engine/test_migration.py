@@ -5,10 +5,12 @@ import time
 import numpy as np
 import pytest
 from shipped_planner import planned_from
-from stretto.engine import Own, migration, one_table
+from stretto.engine import Control, Own, migration, one_table
 from stretto.engine.migration import _copy
-from stretto.errors import MigrationError
+from stretto.errors import MigrationError, ServerLost
 from stretto_core.dispatcher import fingerprint_of
+from stretto_parameters import RawBucket
+from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adam
 from trainer_harness import wait_for
 
@@ -73,6 +75,13 @@ def settle(servers, training, shards=4):
     for shard in range(shards):
         training.train_shard(worker, 1000 + shard, attempt=1, length=256)
     return worker
+
+
+def rows_of(bucket, count):
+    """Rows of a bucket, to be imported."""
+    keys = (np.uint64(bucket) << np.uint64(LAYOUT.shift)) + np.arange(count, dtype=np.uint64)
+    words = RowFormat.of_table(LAYOUT.tables[0]).words
+    return (RawBucket(keys, np.arange(count * words, dtype=np.float32).reshape(count, words)),)
 
 
 def test_out_and_in_while_training_loses_and_repeats_nothing(cluster, training):
@@ -162,6 +171,33 @@ def test_a_broken_off_move_resumes(cluster, training):
     assert servers.checksum() == checksum
 
 
+def test_no_mark_travels_while_a_column_is_frozen_but_those_of_shards_that_finished_meanwhile(bare_here, monkeypatch):
+    """All marks of an old job would make every freeze long: they are taken over before the move and after it."""
+    servers = bare_here(LAYOUT, 2)
+    (giver, taker), travelled = servers.processes.values(), []
+    giver.own(range(4))
+    for bucket in range(4):  # empty ones would go at once
+        giver.control.import_bucket(bucket, rows_of(bucket, 3))
+    giver.control.finish(range(5000))
+    merge = type(taker.control).merge_columns
+
+    def merge_and_note(control, columns, progress):
+        travelled.append(progress.finished.tolist())
+        merge(control, columns, progress)
+
+    monkeypatch.setattr(type(taker.control), "merge_columns", merge_and_note)
+    monkeypatch.setattr(migration, "_is_slow", lambda source: False)  # else several columns go at once
+    moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0)
+    next(moving)
+    giver.control.finish([7000])
+    next(moving)
+    assert 7000 in taker.control.finished(), "its record went at the source: a late push must not find offset 0"
+    giver.control.finish([7001])
+    list(moving)
+    assert travelled == [[], [7000], [7000, 7001], [7000, 7001]]
+    assert taker.control.finished().tolist() == [*range(5000), 7000, 7001]
+
+
 def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_frozen(cluster):
     servers = cluster(LAYOUT)
     servers.add()
@@ -233,6 +269,82 @@ def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_t
     assert here.raw_sizes()[bucket] == source.raw_sizes()[bucket] > rows, "rows were made meanwhile"
     assert [servers.checksum()] == sums
     assert len({*servers.samples().tolist()}) == 1
+
+
+def test_a_bucket_larger_than_a_message_may_be_moves_by_ranges(cluster_here, training, monkeypatch):
+    """Pushes between the ranges of the first copy change rows and make new ones; no message is large."""
+    servers = cluster_here(LAYOUT)
+    worker = settle(servers, training)
+    servers.add()
+    worker.connect(dict(servers.addresses), wait=True)
+    (source, _, here), bucket = servers.controls(), 3
+    rows, asked, sums = source.raw_sizes()[bucket], [], []
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
+    monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(migration, "_is_slow", lambda source: False)
+    export, freeze = Control.export_range, migration._freeze
+
+    def export_and_train(control, *arguments):
+        found = export(control, *arguments)
+        asked.append(sum(raw.nbytes for raw in found[0]))
+        if not sums and len(asked) <= 3:
+            training.train_shard(worker, 2000 + len(asked), attempt=1, length=640)
+        return found
+
+    def freeze_and_sum(*arguments):
+        freeze(*arguments)
+        sums.append(servers.checksum())
+
+    monkeypatch.setattr(Control, "export_range", export_and_train)
+    monkeypatch.setattr(migration, "_freeze", freeze_and_sum)
+    (step,) = migration.move(servers.processes[2], {bucket: 0}, servers.addresses, step_wait_s=0)
+    assert len(asked) > 6
+    assert max(asked) <= 2**9
+    assert step.moved_bytes == sum(asked)
+    assert here.raw_sizes()[bucket] > rows, "rows were made meanwhile"
+    assert [servers.checksum()] == sums
+    assert len({*servers.samples().tolist()}) == 1
+
+
+def test_a_move_that_broke_off_between_two_ranges_is_completed_by_the_next(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    checksum, (source, _) = servers.checksum(), servers.controls()
+    here = servers.control(servers.add())
+    sources, taker = dict.fromkeys((3, 4), 0), servers.processes[2]
+    export = Control.export_range
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
+
+    def broken(control, bucket, since, table, first, bytes_max):
+        if first:
+            raise ServerLost(0, control.address, "it does not answer")
+        return export(control, bucket, since, table, first, bytes_max)
+
+    monkeypatch.setattr(Control, "export_range", broken)
+    with pytest.raises(ServerLost):
+        list(migration.move(taker, sources, servers.addresses))
+    assert here.columns() == []
+    assert here.raw_sizes()[3] > 0, "a part of it"
+    monkeypatch.setattr(Control, "export_range", export)
+    list(migration.move(taker, sources, servers.addresses))
+    assert here.columns() == [3, 4]
+    assert source.raw_sizes()[[3, 4]].tolist() == [0, 0]
+    assert servers.checksum() == checksum
+
+
+def test_dense_slices_larger_than_a_message_may_be_move_one_by_one(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    checksum, asked = servers.checksum(), []
+    here = servers.control(servers.add())
+    export = Control.export_slices
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**6)
+    monkeypatch.setattr(Control, "export_slices", lambda c, ids: asked.append(len(ids)) or export(c, ids))
+    slices = [column for column in servers.control(0).columns() if column >= LAYOUT.buckets]
+    list(migration.move(servers.processes[2], dict.fromkeys(slices, 0), servers.addresses))
+    assert asked == [1] * len(slices)
+    assert here.columns() == slices
+    assert servers.checksum() == checksum
 
 
 def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(cluster, training):

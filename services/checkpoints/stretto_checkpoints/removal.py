@@ -1,0 +1,71 @@
+"""The folders of expired checkpoints of one job are removed beside its steps: a store may take long for each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import structlog
+from stretto_bus.tasks import end
+
+from . import manifest
+from .stores import Stores
+
+log = structlog.get_logger("stretto.checkpoints")
+
+
+class Removal:
+    """Removes one folder after the other, each once.
+
+    A server may still write into the folder of an attempt that was given up. That one is removed again whenever a step
+    begins, for `again_s` seconds.
+    """
+
+    def __init__(self, job: str, stores: Stores, again_s: float) -> None:
+        self._job = job
+        self._stores = stores
+        self._again_s = again_s
+        self._expired: list[str] = []
+        self._gone: set[str] = set()
+        self._attempt = ""
+        self._given_up_at_s: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, expired: Sequence[str], attempt: str, *, step_begins: bool) -> None:
+        """Take the URLs of expired manifests, and that of the attempt under way ("" without one)."""
+        now_s = time.monotonic()
+        if self._attempt != attempt and self._attempt in expired:
+            self._given_up_at_s[self._attempt] = now_s
+        self._attempt = attempt
+        self._expired = list(expired)
+        self._gone.intersection_update(expired)
+        if step_begins:
+            self._gone.difference_update(self._given_up_at_s)
+            young = {url: at_s for url, at_s in self._given_up_at_s.items() if now_s - at_s < self._again_s}
+            self._given_up_at_s = young
+        if self._left() and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._remove(), name=f"removal {self._job}")
+
+    async def finish(self) -> None:
+        """Wait until all folders are gone."""
+        if self._task is not None:
+            await self._task
+
+    async def stop(self) -> None:
+        """Leave the other folders: whoever has the job next removes them."""
+        if self._task is not None:
+            await end(self._task)
+
+    def _left(self) -> list[str]:
+        return [url for url in self._expired if url not in self._gone]
+
+    async def _remove(self) -> None:
+        while left := self._left():
+            url = left[0]
+            self._gone.add(url)
+            try:
+                self._stores.check_own(self._job, url)
+                await asyncio.to_thread(manifest.remove, url)
+            except Exception as error:  # an old checkpoint that stays does no harm
+                log.warning("old checkpoint not removed", job=self._job, url=url, error=str(error))
