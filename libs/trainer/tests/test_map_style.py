@@ -100,7 +100,8 @@ data = tf.data.Dataset.from_tensor_slices({"x": np.arange(20.0), "label": np.ara
 )
 batch = MapStyle(data).read(5, 3)
 assert batch["x"].tolist() == [10, 12, 14], batch
-for other in (data.repeat(), data.filter(lambda row: row["x"] > 3), data.interleave(lambda row: tf.data.Dataset.range(2))):
+pairs = data.interleave(lambda row: tf.data.Dataset.range(2))
+for other in (data.repeat(), data.filter(lambda row: row["x"] > 3), pairs):
     try:
         MapStyle(other)
     except DataError as error:

@@ -201,11 +201,11 @@ def test_the_examples_of_the_readme_read(folder: Path, proxy: Proxy, capsys: pyt
         (folder / f"shop/clicks/day={day}").mkdir(parents=True)
         pq.write_table(pa.table({**rows, "title": ["t"] * 400}), folder / f"shop/clicks/day={day}/x.parquet")
     names: dict[str, Any] = {}
-    exec(compile(readme_code("reader = Arrow("), "README.md", "exec"), names)
+    exec(compile(readme_code("\nreader = Arrow("), "README.md", "exec"), names)
     assert capsys.readouterr().out == "dataset: {samples: 400}; evaluate: 400\n"
     assert names["batch"]["tags"].shape == (512, 8)
     assert set(names["batch"]) == {"label", "numeric", "categorical", "tags", "weight", "title"}
-    exec(compile(readme_code("reader = MapStyle("), "README.md", "exec"), names)
+    exec(compile(readme_code("\nreader = MapStyle("), "README.md", "exec"), names)
     assert names["batch"]["categorical"][0].tolist() == [3, 10]
 
 
