@@ -22,7 +22,7 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request ra
 INTERNAL_ERROR = b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
 
 Fault = Callable[[int, str], str | None]
-"""(number of the request, its first line) -> None, "503", "500", "break" before the answer or "cut" within it."""
+"""(number of the request, its first line) -> None, "503", "500", "break" before the answer, "cut" within it, "hang"."""
 
 
 class Proxy:
@@ -72,15 +72,8 @@ class Proxy:
             time.sleep(self.latency_s)
         body = int(_header(head, b"content-length") or 0)
         fault = self.fault(number, line)
-        if fault in ("503", "500"):
-            while len(rest) < body:
-                rest += client.recv(2**16)
-            told = SLOW_DOWN if fault == "503" else INTERNAL_ERROR
-            client.sendall(b"HTTP/1.1 %s Bad\r\nContent-Type: application/xml\r\n" % fault.encode())
-            client.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(told), b"" if line.startswith("HEAD") else told))
-            return True
-        if fault == "break":
-            return False
+        if fault not in (None, "cut"):
+            return _fail(client, fault, line, body - len(rest))
         if _header(head, b"expect"):  # the body comes once it is asked for
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)
@@ -105,6 +98,20 @@ class Proxy:
         client.sendall(rest)
         _copy(server, client, length - len(rest))
         return True
+
+
+def _fail(client: socket.socket, fault: str, line: str, unread: int) -> bool:
+    """Answer with an error, or not at all; return whether the connection stays."""
+    if fault == "hang":  # until the client gives up
+        client.recv(1)
+    if fault not in ("503", "500"):
+        return False
+    while unread > 0:
+        unread -= len(client.recv(min(unread, 2**16)))
+    told = SLOW_DOWN if fault == "503" else INTERNAL_ERROR
+    client.sendall(b"HTTP/1.1 %s Bad\r\nContent-Type: application/xml\r\n" % fault.encode())
+    client.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(told), b"" if line.startswith("HEAD") else told))
+    return True
 
 
 def _head(source: socket.socket) -> tuple[bytes, bytes]:

@@ -116,6 +116,13 @@ def test_reads_survive_throttling_errors_and_broken_connections(folder: Path, pr
     assert len(proxy.requests) < 400
 
 
+def test_a_request_that_is_never_answered_is_repeated(folder: Path, proxy: Proxy) -> None:
+    reader = Arrow("s3://data/clicks", **COLUMNS)
+    proxy.requests.clear()
+    proxy.fault = lambda number, line: "hang" if number == 0 else None
+    assert same(reader.read(0, 500), Arrow(str(folder / "data/clicks"), **COLUMNS).read(0, 500))
+
+
 def test_a_store_that_stays_away_is_given_up_with_its_last_answer(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +159,21 @@ def test_what_a_store_refuses_is_told_at_once(
         Arrow(url, **COLUMNS)
     assert "secret" not in str(refused.value)
     assert len(proxy.requests) <= 8
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "path"),
+    [
+        ("gs://bucket/a/b%20c.csv", "gcs", "bucket/a/b c.csv"),
+        ("abfss://data@account.dfs.core.windows.net/a/b.csv", "abfs", "data/a/b.csv"),
+        ("abfs://account.blob.core.windows.net/data/a/b.csv", "abfs", "data/a/b.csv"),
+        ("s3://bucket/a/*.csv?region=eu-central-1", "s3", "bucket/a/*.csv"),
+        ("s3://bucket", "s3", "bucket"),
+    ],
+)
+def test_urls_of_every_store_are_understood(proxy: Proxy, url: str, kind: str, path: str) -> None:
+    store, found = places_module.locate(url)
+    assert (store.filesystem.type_name, found) == (kind, path)
 
 
 def test_pods_after_the_first_read_no_footers(folder: Path, proxy: Proxy) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import random
 import struct
 import subprocess
@@ -482,7 +483,7 @@ def test_bad_rows_are_replaced_up_to_a_number_and_samples_keep_theirs(tmp_path: 
     wanted["weight"][[0, 5, 6]] = 0
     assert same(reader.read(0, 12), wanted)
     assert same(reader.read(5, 2), part(wanted, 5, 2))  # the same rows again are no new ones
-    with pytest.raises(DataError, match=r"row 6: w = -1.*it is the 3\. bad row of this process, and bad_rows_max = 2"):
+    with pytest.raises(DataError, match=r"row 6: w = -1.*it is bad row number 3 of this process, and bad_rows_max = 2"):
         Arrow(path, **COLUMNS, bad_rows_max=2).read(0, 12)
 
 
@@ -528,3 +529,41 @@ def test_headers_and_delimiters_can_be_stated(tmp_path: Path) -> None:
     batch = reader.read(0, 2)
     assert batch["numeric"][:, 0].tolist() == [0.5, 0]
     assert batch["categorical"][:, 0].tolist() == [0, *hash_strings(["b"]).tolist()]
+
+
+# --- public data ---------------------------------------------------------------------------------------------
+
+PUBLIC = Path(__file__).parents[4] / "shared" / "data" / "ctr" / "obd" / "random_men.csv.gz"
+"""10,000 impressions of the Open Bandit Dataset (Saito et al. 2020), beside the clone where it was laid."""
+
+
+@pytest.mark.skipif(not PUBLIC.exists(), reason=f"public data are not beside the clone: {PUBLIC.name}")
+def test_a_log_of_real_clicks_is_read_as_the_csv_module_reads_it(tmp_path: Path) -> None:
+    """Real column names, hashes and times; split by time at noon of the third day that the log has."""
+    text = gzip.decompress(PUBLIC.read_bytes()).decode()
+    (tmp_path / "log.csv").write_text(text)
+    rows = list(csv.DictReader(text.splitlines()))
+    at = sorted({row["timestamp"][:10] for row in rows})[2] + "T12:00:00Z"
+    features = [f"user_feature_{i}" for i in range(4)]
+    affinities = [name for name in rows[0] if name.startswith("user-item_affinity")]
+    reader = Arrow(
+        str(tmp_path / "log.csv"), label="click", dense=affinities, categorical=["item_id", *features],
+        weight="propensity_score", timestamp="timestamp", train_before=at,
+    )  # fmt: skip
+    limit = datetime.fromisoformat(at)
+    before = [row for row in rows if datetime.fromisoformat(row["timestamp"]) < limit]
+    after = [row for row in rows if datetime.fromisoformat(row["timestamp"]) >= limit]
+    assert (reader.train_samples, reader.size) == (len(before), len(rows))
+    assert before
+    assert after
+    parts = [reader.read(start, min(512, len(rows) - start)) for start in range(0, len(rows), 512)]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    ordered = [*before, *after]
+    assert whole["label"].tolist() == [float(row["click"]) for row in ordered]
+    assert whole["weight"].tolist() == [np.float32(row["propensity_score"]) for row in ordered]
+    assert np.array_equal(
+        whole["numeric"], np.array([[row[name] for name in affinities] for row in ordered], np.float32)
+    )
+    assert whole["categorical"][:, 0].tolist() == [int(row["item_id"]) + 1 for row in ordered]
+    hashes = hash_strings([[row[name] or None for name in features] for row in ordered])
+    assert np.array_equal(whole["categorical"][:, 1:], hashes)

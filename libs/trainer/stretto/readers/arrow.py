@@ -179,7 +179,7 @@ class Arrow:
                 self._bad_rows.add(begin + row)
                 count = len(self._bad_rows)
             if count > self._bad_rows_max or not content.is_usable:
-                remedy = f"it is the {count}. bad row of this process, and bad_rows_max = {self._bad_rows_max}"
+                remedy = f"it is bad row number {count} of this process, and bad_rows_max = {self._bad_rows_max}"
                 if content.is_usable and not self._bad_rows_max:
                     remedy = "mend the data, or let bad_rows_max=N rows be replaced by the row before them"
                 elif not content.is_usable:

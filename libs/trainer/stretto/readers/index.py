@@ -62,7 +62,7 @@ Open = Callable[[File, str], Format]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides the content of an index, beside the files themselves. named: ``index=``, if it is given."""
+    """The reader's settings on which the content of an index depends. named: ``index=``, if it is given."""
 
     stated_format: str | None
     text: TextOptions

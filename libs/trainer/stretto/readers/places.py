@@ -6,6 +6,7 @@ import fnmatch
 import logging
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,8 @@ class Store:
                 final = _final(error, place)
                 if final is not None:
                     raise final from error
-                if self.is_local or attempt == _ATTEMPTS:
+                is_ending = not threading.main_thread().is_alive()  # the process waits for this thread only
+                if self.is_local or is_ending or attempt == _ATTEMPTS:
                     raise DataError(f"{place} cannot be read: {_first_line(error)}") from error
                 log.warning("%s: %s; again in %.1f s", place, _first_line(error), pause_s)
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
@@ -171,6 +173,8 @@ _LOCAL = Store(pafs.LocalFileSystem(), is_local=True)
 def _opened(scheme: str, authority: str, query: str, container: str) -> tuple[Store, str]:
     """Return a store and the path of its bucket. Requests follow AWS_*, GOOGLE_* and AZURE_* of the environment."""
     url = f"{scheme}://{authority}"
+    if scheme in ("gs", "gcs") and "retry_limit_seconds" not in query:
+        query += ("&" if query else "") + "retry_limit_seconds=20"  # of itself the client repeats for 15 minutes
     if container and "@" not in authority:
         url += f"/{quote(container)}"
     try:
