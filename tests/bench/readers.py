@@ -2,10 +2,12 @@
 
 The store is nanio, a real S3-compatible server, behind a proxy that waits before it passes a request on; each is a
 process of its own. All rows are read in batches of 512, in order, as fast as they come: nothing trains meanwhile, which
-is harder than any job. A row group has 25,000 rows of 39 columns, with categories as Criteo states them (8 hexadecimal
-digits) and as integers. Server and proxy share the machine's cores with the reader. Both ways take turns; each counts
-with its fastest round, since the machine's other work can only slow one down. The row without a bar reads shards of 32
-batches in random order at that speed, where nothing says which shard comes next.
+is harder than any job. A row group has 25,000 rows of 39 columns. Both ways take turns; each counts with its fastest
+round, since the machine's other work can only slow one down.
+
+The bar is for categories as Criteo states them, 8 hexadecimal digits. Two rows have none, with integers, which are read
+at more than a million samples a second: server and proxy take a third of the machine's cores then, which the local
+reader has for itself. One of them reads shards of 32 batches in random order, where nothing says which comes next.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from tests.bench.rows import Row, row
 
 HELPERS = Path(__file__).parents[2] / "libs" / "trainer" / "tests"
 LATENCY_S = 0.02
-FILES, ROWS, ROW_GROUP = 16, 50_000, 25_000
-LINKS = 2
+FILES, ROWS, ROW_GROUP = 4, 50_000, 25_000
+LINKS = 6
 """Each file stands there under so many names: enough rows that the first block counts for little."""
 BATCH, SHARD = 512, 32 * 512
-ROUNDS = 5
+ROUNDS = 4
 BAR = 0.9
 
 
@@ -84,7 +86,7 @@ def measured(local: str, remote: str, kind: str, in_order: bool) -> Row:
     name = (
         f"readers: Parquet from S3, 20 ms per request, {kind}, {'in order' if in_order else 'shards in random order'}"
     )
-    bar, ok = (f">= {BAR:g} x local Parquet", there >= BAR * here) if in_order else ("", None)
+    bar, ok = (f">= {BAR:g} x local Parquet", there >= BAR * here) if kind == "strings" else ("", None)
     return row(name, there, "samples/s", bar, ok, note, here)
 
 
