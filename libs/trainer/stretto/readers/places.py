@@ -34,7 +34,7 @@ REQUESTS = 32
 _REFUSED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|EXPIRED_TOKEN|"
     r"UNRECOGNIZED_CLIENT|AuthenticationFailed|AuthorizationFailure|Unauthenticated|PermissionDenied|"
-    r"Permission denied|HTTP status 40[13]|\b40[13], message="
+    r"Permission denied|HTTP status 40[013]|\b40[13], message="
 )
 _ABSENT = re.compile(r"NO_SUCH_BUCKET|NO_SUCH_KEY|RESOURCE_NOT_FOUND|\b404\b")
 
