@@ -19,9 +19,10 @@ VALUE_BITS = 48
 """Bits of a key that carry the value; the 15 above them carry the field's number (the sign stays 0)."""
 
 
-def field_keys(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+def field_keys(values: NDArray[np.integer[Any]], field: int | None = None) -> NDArray[np.int64]:
     """Return the keys of ``values`` [n, fields]: the same value in two fields gets two keys.
 
+    field: the one field of all columns, as of a list; any number below 2^15 that is no other column's.
     Values must lie in [0, 2^48); hash anything else with :func:`hash_values` or :func:`hash_strings` first.
     """
     if values.ndim != 2:
@@ -34,7 +35,10 @@ def field_keys(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
             f"categorical values range from {int(wide.min())} to {int(wide.max())}; keys take [0, 2^48): "
             "pass them through stretto.hash_values first"
         )
-    return wide | (np.arange(wide.shape[1], dtype=np.int64) << VALUE_BITS)
+    if field is not None and not 0 <= field < 2**15:
+        raise DataError(f"field = {field}: expected 0 to {2**15 - 1}")
+    fields = np.arange(wide.shape[1], dtype=np.int64) if field is None else np.int64(field)
+    return wide | (fields << VALUE_BITS)
 
 
 def hash_values(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

@@ -58,8 +58,8 @@ def readers(folder: Path, generator: Synthetic) -> dict[str, Reader]:
     return {
         "synthetic": generator,
         "criteo": Criteo(str(folder / "day.tsv")),
-        "parquet": Arrow(str(folder / "day.parquet")),
-        "arrow": Arrow(str(folder / "day.arrow")),
+        "parquet": Arrow(str(folder / "day.parquet"), log_dense=True),
+        "arrow": Arrow(str(folder / "day.arrow"), log_dense=True),
     }
 
 
@@ -75,7 +75,7 @@ def test_any_range_equals_that_part_of_a_sequential_read(readers: dict[str, Read
 
 
 def test_several_files_are_one_dataset(folder: Path, generator: Synthetic):
-    twice = Arrow([str(folder / "day.parquet"), str(folder / "day.arrow")])
+    twice = Arrow([str(folder / "day.parquet"), str(folder / "day.arrow")], log_dense=True)
     assert twice.size == 2 * SAMPLES
     across = twice.read(SAMPLES - 10, 20)
     whole = generator.read(0, SAMPLES)
@@ -228,7 +228,7 @@ def arrow_file(tmp_path: Path, **columns: object) -> str:
 def test_strings_and_dictionaries_are_categories(tmp_path: Path):
     words = pa.array(["a", "b", None, "a"])
     path = arrow_file(tmp_path, label=[0, 1, 0, 1], x=[1.0, 2.0, None, 4.0], c=words, d=words.dictionary_encode())
-    batch = Arrow(path, dense=["x"], categorical=["c", "d"], log_dense=False).read(0, 4)
+    batch = Arrow(path, dense=["x"], categorical=["c", "d"]).read(0, 4)
     assert batch["numeric"][:, 0].tolist() == [1.0, 2.0, 0.0, 4.0]
     assert batch["categorical"][2].tolist() == [0, 0]
     assert batch["categorical"][0, 0] == batch["categorical"][3, 0] == batch["categorical"][3, 1] != 0

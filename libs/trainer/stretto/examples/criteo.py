@@ -49,7 +49,7 @@ class CriteoTask:
         if data is None:
             self.reader = Synthetic(seed, categories=categories, new_categories=new_categories, samples=samples)
         elif data.endswith((".parquet", ".arrow", ".feather")):
-            self.reader = Arrow(data)
+            self.reader = Arrow(data, log_dense=True)
         else:
             self.reader = Criteo(data)
 

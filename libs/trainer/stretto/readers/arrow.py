@@ -1,41 +1,98 @@
-"""Parquet files and Arrow IPC files, with random access by row groups or record batches."""
+"""Tables with random access: Parquet, Arrow IPC, CSV, TSV and TFRecord, in local folders, object stores and on the web.
+
+A read finds its pieces by the index (index.py), loads blocks of pieces (formats.py), and turns each into arrays once
+(columns.py); the blocks that follow are loaded meanwhile (ahead.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..keys import hash_strings
-from . import Batch, check_range, log_counts
+from . import Batch, check_range
+from .ahead import Ahead
+from .columns import Bad, Columns, moment, moments, to_batch
 from .criteo import CATEGORIES, INTEGERS
+from .formats import Format, Loaded, Pieces, TextOptions, open_format
+from .index import Entry, Settings, index_of
+from .places import File, find
 
-_MAGIC_ARROW = b"ARROW1"
-_MAGIC_PARQUET = b"PAR1"
+_BLOCK_BYTES = 4 * 2**20
+"""Pieces are loaded together up to this size of a batch: fewer requests, and little is read in vain (taste)."""
+_OPEN_FILES = 128
+_THREADS_LOCAL = 1
+_THREADS_REMOTE = 4
+"""Loads at a time. Measured with 20 ms per request (tests/bench/readers.py)."""
+_AHEAD_BLOCKS = 8
+_RUNS = 2
+"""Sequences of reads that are followed at a time: training and evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A row group or record batch: the smallest unit that is read."""
+class _Block:
+    """Consecutive pieces of one file. start: sample. part: 0 trains, 1 evaluates."""
 
     start: int
     rows: int
-    file: int
-    number: int
+    entry: int
+    first: int
+    last: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A block in memory. bad: row -> the message; another row of the block stands there, if it has a good one."""
+
+    batch: Batch
+    bad: dict[int, str]
+    is_usable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A split by time. Rows of neither side are left out."""
+
+    column: str
+    train_before: Any
+    evaluate_from: Any
+
+    def sides(self, column: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows train, and which evaluate."""
+        times = moments(column, self.column, self.train_before)
+        before = moment(self.train_before, "train_before")
+        return times < before, times >= moment(self.evaluate_from, "evaluate_from")
 
 
 class Arrow:
-    """Random access to Parquet and Arrow files, in the order of the files and their rows. ``size``: samples in them.
+    """Random access to the rows of files. ``size``: samples in them; ``train_samples``: those before the split.
 
-    label: the column of the label, 0 or 1. dense: numeric columns (missing: 0), compressed to log(1 + x) if
-    ``log_dense``. categorical: columns of non-negative integers below 2^48 - 1 or of strings (missing: 0).
+    paths: a file, a folder, a glob, or a list of them; local paths or URLs (s3, gs, abfs, abfss, http, https). The
+    order of samples is that of the list, within a folder or glob that of the paths' characters, then that of rows.
+    Folders such as ``day=3`` are a column of text.
+
+    label: the column of the label: 0 or 1, or any finite number with ``is_binary=False``. dense: numeric columns
+    (missing: 0), compressed to log(1 + x) with ``log_dense``. categorical: integers or strings (missing: 0). lists:
+    column -> width: lists of categories, of which the first ``width`` are taken, 0 behind them. weight: the column of
+    the samples' weights. others: columns that a batch has under their own name.
+
+    timestamp, train_before, evaluate_from: rows before ``train_before`` are numbered first, those from
+    ``evaluate_from`` (default: the same time) behind them, others are left out.
+
+    bad_rows_max: so many bad rows are replaced, each by the good row before it in its block (weight 0); at the next
+    one a process refuses the data. index: file that keeps the index; see the README. memory_bytes: for blocks.
     """
 
     def __init__(
@@ -45,144 +102,254 @@ class Arrow:
         label: str = "label",
         dense: Sequence[str] = INTEGERS,
         categorical: Sequence[str] = CATEGORIES,
-        log_dense: bool = True,
+        lists: Mapping[str, int] | None = None,
+        weight: str | None = None,
+        others: Sequence[str] | Mapping[str, type] = (),
+        log_dense: bool = False,
+        is_binary: bool = True,
+        timestamp: str | None = None,
+        train_before: str | date | float | None = None,
+        evaluate_from: str | date | float | None = None,
+        bad_rows_max: int = 0,
+        index: str | None = None,
+        format: str | None = None,
+        delimiter: str | None = None,
+        column_names: Sequence[str] | None = None,
+        missing: Sequence[str] = ("",),
+        filesystem: Any = None,
+        memory_bytes: int = 256 * 2**20,
     ) -> None:
-        self.paths = [paths] if isinstance(paths, str) else list(paths)
-        self._label = label
-        self._dense = list(dense)
-        self._categorical = list(categorical)
-        self._log_dense = log_dense
-        self._columns = [label, *self._dense, *self._categorical]
-        self._files = [_open(path, self._columns) for path in self.paths]
-        self._pieces: list[_Piece] = []
-        position = 0
-        for number, file in enumerate(self._files):
-            for piece in range(file.pieces):
-                rows = file.rows(piece)
-                self._pieces.append(_Piece(position, rows, number, piece))
-                position += rows
-        self.size = position
-        self._starts = np.array([piece.start for piece in self._pieces], np.int64)
-        self._last: tuple[_Piece, Any] | None = None
+        kinds = dict(others) if isinstance(others, Mapping) else dict.fromkeys(others)
+        self._columns = Columns(
+            label, tuple(dense), tuple(categorical), dict(lists or {}), weight, kinds, log_dense, is_binary
+        )
+        self._split = _split(timestamp, train_before, evaluate_from)
+        self._bad_rows_max = bad_rows_max
+        self._bad_rows: set[int] = set()
+        names = None if column_names is None else tuple(column_names)
+        self._text = TextOptions(delimiter, names, tuple(missing))
+        self._open_files: OrderedDict[str, Future[Format]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._runs = _Runs()
+
+        files = find(paths, filesystem)
+        settings = Settings(format, self._text, repr(self._split) if self._split else "", index, filesystem)
+        self._entries = index_of(files, settings, self._open, self._count)
+        self._where = f"{files[0].name}{f' and {len(files) - 1} more' if len(files) > 1 else ''}"
+        self._blocks, self.train_samples, self.size = _blocks(self._entries, self._columns.row_bytes())
+        self._starts = np.array([block.start for block in self._blocks], np.int64)
+        self._check_columns(self._entries[0])
+        is_local = all(file.store.is_local for file in files)
+        self._ahead: Ahead[_Content] = Ahead(
+            self._load,
+            lambda block: self._blocks[block].rows * self._columns.row_bytes(),
+            memory_bytes,
+            _THREADS_LOCAL if is_local else _THREADS_REMOTE,
+        )
 
     def read(self, start: int, length: int) -> Batch:
-        """Return samples [start, start + length): ``label``, ``numeric``, ``categorical``."""
-        check_range(start, length, self.size, ", ".join(self.paths[:3]))
-        tables: list[Any] = []
-        first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
-        for piece in self._pieces[first:]:
-            if piece.start >= start + length:
-                break
-            low = max(start, piece.start) - piece.start
-            high = min(start + length, piece.start + piece.rows) - piece.start
-            if high > low:
-                tables.append(self._table(piece).slice(low, high - low))
-        if not tables:
-            return {
-                "label": np.zeros(0, np.float32),
-                "numeric": np.zeros((0, len(self._dense)), np.float32),
-                "categorical": np.zeros((0, len(self._categorical)), np.int64),
-            }
-        return self._batch(pa.concat_tables(tables), start)
+        """Return samples [start, start + length): label, numeric, categorical, lists, weight and others."""
+        check_range(start, length, self.size, self._where)
+        stop = start + length
+        until = self._runs.follow(start, stop) if length else start
+        parts: list[Batch] = []
+        number = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
+        while length and number < len(self._blocks) and self._blocks[number].start < stop:
+            block = self._blocks[number]
+            content = self._ahead.get(number, self._following(number, max(until, stop)))
+            low, high = max(start - block.start, 0), min(stop - block.start, block.rows)
+            if content.bad:
+                self._check_bad(content, block.start, low, high)
+            parts.append({name: values[low:high] for name, values in content.batch.items()})
+            number += 1
+        if not parts:
+            return self._columns.empty()
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _table(self, piece: _Piece) -> Any:
-        # shards are read in order, batch after batch: most reads need the same piece as the read before
-        if self._last is None or self._last[0] != piece:
-            self._last = (piece, self._files[piece.file].read(piece.number))
-        return self._last[1]
+    def _following(self, number: int, until: int) -> Iterator[int]:
+        for block in range(number + 1, min(number + 1 + _AHEAD_BLOCKS, len(self._blocks))):
+            if self._blocks[block].start >= until:
+                return
+            yield block
 
-    def _batch(self, table: Any, start: int) -> Batch:
-        label = _numbers(table, self._label, start, missing=None)
-        wrong = np.flatnonzero((label != 0) & (label != 1))
-        if len(wrong):
-            raise DataError(f"row {start + int(wrong[0])}: {self._label} = {label[wrong[0]]}, expected 0 or 1")
-        dense = _stack([_numbers(table, name, start, missing=0.0) for name in self._dense], len(label), np.float32)
-        if self._log_dense:
-            dense = log_counts(dense, np.zeros(dense.shape, np.bool_))
-        categorical = [_categories(table, name, start) for name in self._categorical]
-        return {
-            "label": label.astype(np.float32),
-            "numeric": dense,
-            "categorical": _stack(categorical, len(label), np.int64),
-        }
+    def _check_bad(self, content: _Content, begin: int, low: int, high: int) -> None:
+        """Count the bad rows of a read; raise DataError at the first that is one too many."""
+        for row in sorted(row for row in content.bad if low <= row < high):
+            with self._lock:
+                self._bad_rows.add(begin + row)
+                count = len(self._bad_rows)
+            if count > self._bad_rows_max or not content.is_usable:
+                remedy = f"it is bad row number {count} of this process, and bad_rows_max = {self._bad_rows_max}"
+                if content.is_usable and not self._bad_rows_max:
+                    remedy = "mend the data, or let bad_rows_max=N rows be replaced by the row before them"
+                elif not content.is_usable:
+                    remedy = "no row of its block is good: the columns' names or types may be wrong"
+                raise DataError(f"{content.bad[row]}; {remedy}")
+
+    def _load(self, number: int) -> _Content:
+        """Read a block and make its arrays."""
+        block = self._blocks[number]
+        entry = self._entries[block.entry]
+        file = entry.file
+        wanted = self._columns.names() + ([self._split.column] if self._split else [])
+        opened = self._open(entry.file, entry.kind)
+        try:
+            loaded = self._table(opened, entry.file, entry.pieces, block.first, block.last, wanted)
+            rows = np.arange(loaded.table.num_rows)
+            if self._split:
+                rows = np.flatnonzero(self._split.sides(loaded.table.column(self._split.column))[block.part])
+                loaded = Loaded(loaded.table.take(pa.array(rows)), _moved(loaded.malformed, rows))
+            keys = dict(file.keys)
+            batch, bad = to_batch(loaded.table, self._columns, lambda name: opened.is_text or name in keys)
+        except DataError as error:
+            raise error if file.name in str(error) else DataError(f"{file.name}: {error}") from error
+        if len(rows) != block.rows:
+            raise DataError(f"{file.name}: {len(rows)} rows, {block.rows} when it was indexed; it has changed")
+        for row, text in loaded.malformed.items():
+            bad[row] = Bad("", text, "")
+        before = int(entry.pieces.rows[: block.first].sum())
+        told = {row: f"{file.name}, row {before + int(rows[row])}: {each}" for row, each in bad.items()}
+        return _Content(*_replaced(batch, told))
+
+    def _table(
+        self, opened: Format, file: File, pieces: Pieces, first: int, last: int, wanted: Sequence[str]
+    ) -> Loaded:
+        """Return pieces as a table, the folders' columns among them."""
+        keys = dict(file.keys)
+        names = list(dict.fromkeys(wanted))
+        own = [name for name in names if name not in keys]
+        try:
+            loaded = file.store.ask(file.name, lambda: opened.load(first, last, pieces, own))
+        except (pa.ArrowException, KeyError) as error:
+            raise DataError(f"{file.name} cannot be read: {error}") from error
+        for name in names:
+            if name in keys:
+                value = pa.repeat(pa.scalar(keys[name], pa.string()), int(pieces.rows[first:last].sum()))
+                loaded.table = loaded.table.append_column(name, value)
+        return loaded
+
+    def _open(self, file: File, kind: str) -> Format:
+        """Return the open file, which is still the one that was found; the last 128 stay open."""
+        with self._lock:
+            future = self._open_files.get(file.path)
+            if is_first := future is None:
+                future = self._open_files[file.path] = Future()
+            self._open_files.move_to_end(file.path)
+            while len(self._open_files) > _OPEN_FILES:
+                self._open_files.popitem(last=False)
+        if is_first:
+            try:
+                opened = open_format(file, kind, self._text)
+                if opened.names is not None:
+                    self._check_names(file, opened.names)
+                future.set_result(opened)
+            except BaseException as error:
+                with self._lock:
+                    self._open_files.pop(file.path, None)
+                future.set_exception(error)
+        return future.result()
+
+    def _check_columns(self, entry: Entry) -> None:
+        """Raise DataError now, rather than at the first read, if the first file lacks a column."""
+        opened = self._open(entry.file, entry.kind)
+        names = opened.found_names(entry.pieces)
+        if names is not None:
+            self._check_names(entry.file, names)
+
+    def _check_names(self, file: File, names: Sequence[str]) -> None:
+        known = [*names, *(name for name, _ in file.keys)]
+        wanted = self._columns.names() + ([self._split.column] if self._split else [])
+        for name in wanted:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise DataError(f"{file.name} has no column {name!r}{hint}; it has {sorted(known)[:20]}")
+
+    def _count(self, file: File, opened: Format, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many rows of each piece train and evaluate."""
+        if self._split is None:
+            return pieces.rows, np.zeros(len(pieces.rows), np.int64)
+        counts = np.zeros((2, len(pieces.rows)), np.int64)
+        for piece in range(len(pieces.rows)):
+            loaded = self._table(opened, file, pieces, piece, piece + 1, [self._split.column])
+            counts[:, piece] = [side.sum() for side in self._split.sides(loaded.table.column(self._split.column))]
+        return counts[0], counts[1]
 
 
-class _Parquet:
-    def __init__(self, path: str, columns: list[str]) -> None:
-        self._file = pq.ParquetFile(path, memory_map=True)
-        self._columns = columns
-        self.names = set(self._file.schema_arrow.names)
-        self.pieces = self._file.num_row_groups
+class _Runs:
+    """Where sequences of reads began, and how long they were: a shard is read in order, and the next lies elsewhere."""
 
-    def rows(self, piece: int) -> int:
-        return int(self._file.metadata.row_group(piece).num_rows)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begins: OrderedDict[int, int] = OrderedDict()  # end of a sequence -> its begin
+        self._lengths: deque[int] = deque(maxlen=4)
 
-    def read(self, piece: int) -> Any:
-        return self._file.read_row_group(piece, columns=self._columns, use_threads=False)
-
-
-class _Ipc:
-    def __init__(self, path: str, columns: list[str]) -> None:
-        self._file = pa.ipc.open_file(pa.memory_map(path))
-        self._columns = columns
-        self.names = set(self._file.schema.names)
-        self.pieces = self._file.num_record_batches
-
-    def rows(self, piece: int) -> int:
-        return int(self._file.get_batch(piece).num_rows)
-
-    def read(self, piece: int) -> Any:
-        return pa.Table.from_batches([self._file.get_batch(piece)]).select(self._columns)
+    def follow(self, start: int, stop: int) -> int:
+        """Take note of a read, and return the sample at which its sequence is likely to end."""
+        with self._lock:
+            begin = self._begins.pop(start, start)
+            self._begins[stop] = begin
+            while len(self._begins) > _RUNS:
+                end, begun = self._begins.popitem(last=False)
+                self._lengths.append(end - begun)
+            return begin + max(self._lengths) if self._lengths else 2**62
 
 
-def _open(path: str, columns: list[str]) -> _Parquet | _Ipc:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(6)
-        if head.startswith(_MAGIC_PARQUET):
-            opened: _Parquet | _Ipc = _Parquet(path, columns)
-        elif head == _MAGIC_ARROW:
-            opened = _Ipc(path, columns)
-        else:
-            raise DataError(f"{path} is neither a Parquet nor an Arrow IPC file")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    missing = [name for name in columns if name not in opened.names]
-    if missing:
-        raise DataError(f"{path} has no column {missing[0]!r}; it has {sorted(opened.names)[:20]}")
-    return opened
+def _split(timestamp: str | None, train_before: Any, evaluate_from: Any) -> _Split | None:
+    if timestamp is None and train_before is None and evaluate_from is None:
+        return None
+    if timestamp is None or (train_before is None and evaluate_from is None):
+        raise DataError(
+            f"timestamp = {timestamp!r}, train_before = {train_before!r}, evaluate_from = {evaluate_from!r}: "
+            "a split by time needs the column and at least one time"
+        )
+    before = evaluate_from if train_before is None else train_before
+    after = before if evaluate_from is None else evaluate_from
+    if isinstance(before, str | date) != isinstance(after, str | date):
+        raise DataError(f"train_before = {before!r} and evaluate_from = {after!r} do not compare")
+    if moment(after, "evaluate_from") < moment(before, "train_before"):
+        raise DataError(f"evaluate_from = {after!r} is before train_before = {before!r}: rows would be in both")
+    return _Split(timestamp, before, after)
 
 
-def _numbers(table: Any, name: str, start: int, missing: float | None) -> NDArray[np.float64]:
-    column = table.column(name)
-    if missing is None and column.null_count:
-        row = start + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise DataError(f"row {row}: {name} is missing")
-    try:
-        values = column.cast(pa.float64()).fill_null(missing or 0.0).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"column {name!r} has type {column.type}, expected numbers: {error}") from error
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        raise DataError(f"row {start + int(bad[0])}: {name} = {values[bad[0]]}, expected a finite number")
-    return values
+def _blocks(entries: Sequence[Entry], row_bytes: int) -> tuple[list[_Block], int, int]:
+    """Return the blocks in the order of samples, the number of samples that train, and that of all."""
+    most = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    blocks: list[_Block] = []
+    start = train = 0
+    for part in (0, 1):
+        for number, entry in enumerate(entries):
+            counts = entry.train if part == 0 else entry.evaluate
+            before = np.cumsum(entry.pieces.rows) - entry.pieces.rows
+            cuts = np.flatnonzero(np.diff(before // most, prepend=-1))
+            for first, last in pairwise([*cuts.tolist(), len(counts)]):
+                rows = int(counts[first:last].sum())
+                if rows:
+                    blocks.append(_Block(start, rows, number, first, last, part))
+                    start += rows
+        train = start if part == 0 else train
+    return blocks, train, start
 
 
-def _categories(table: Any, name: str, start: int) -> NDArray[np.int64]:
-    column = table.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_integer(column.type):
-        absent = column.is_null().to_numpy(zero_copy_only=False)
-        values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
-        bad = np.flatnonzero((values < 0) | (values >= 2**48 - 1))
-        if len(bad):
-            raise DataError(f"row {start + int(bad[0])}: {name} = {values[bad[0]]}, expected 0 to 2^48 - 2")
-        return np.where(absent, 0, values + 1)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
-        return hash_strings(column.to_pylist())
-    raise DataError(f"column {name!r} has type {column.type}, expected integers or strings")
+def _replaced(batch: Batch, bad: dict[int, str]) -> tuple[Batch, dict[int, str], bool]:
+    """Put in the place of each bad row the good one before it, or else the first good one, with weight 0."""
+    if not bad:
+        return batch, bad, True
+    sound = np.ones(len(batch["label"]), np.bool_)
+    rows = np.array(sorted(bad))
+    sound[rows] = False
+    good = np.flatnonzero(sound)
+    if not len(good):
+        return batch, bad, False
+    sources = good[np.maximum(np.searchsorted(good, rows) - 1, 0)]
+    for values in batch.values():
+        values[rows] = values[sources]
+    if "weight" in batch:
+        batch["weight"][rows] = 0.0
+    return batch, bad, True
 
 
-def _stack(columns: list[NDArray[Any]], rows: int, kind: type) -> NDArray[Any]:
-    return np.stack(columns, axis=1).astype(kind) if columns else np.zeros((rows, 0), kind)
+def _moved(malformed: dict[int, str], rows: NDArray[np.int64]) -> dict[int, str]:
+    """Return malformed rows by their places among ``rows``."""
+    places = {int(row): place for place, row in enumerate(rows)} if malformed else {}
+    return {places[row]: text for row, text in malformed.items() if row in places}

@@ -1,0 +1,44 @@
+"""``python -m stretto.readers DATA [--index URL]``: count the samples of data, and keep their index, before a job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..errors import DataError
+from .formats import FORMATS, TextOptions, open_format
+from .index import Settings, index_of
+from .places import find
+
+
+def main() -> int:
+    """The command; exit status 1 if the data cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m stretto.readers", description=__doc__)
+    parser.add_argument("data", nargs="+", help="files, folders, globs or URLs")
+    parser.add_argument("--index", help="file or URL that keeps the index, for Arrow(…, index=)")
+    parser.add_argument("--format", choices=FORMATS, help="where the names do not state it")
+    given = parser.parse_args()
+    text = TextOptions()
+    try:
+        files = find(given.data)
+        settings = Settings(given.format, text, "", given.index)
+        entries = index_of(
+            files,
+            settings,
+            lambda file, kind: open_format(file, kind, text),
+            lambda file, opened, pieces: (pieces.rows, pieces.rows * 0),
+        )
+        first = entries[0]
+        names = open_format(first.file, first.kind, text).found_names(first.pieces)
+    except DataError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    samples = sum(int(entry.pieces.rows.sum()) for entry in entries)
+    pieces = sum(len(entry.pieces.rows) for entry in entries)
+    sys.stdout.write(f"{samples} samples in {len(files)} files ({pieces} pieces)\n")
+    sys.stdout.write(f"columns: {', '.join([*(names or ()), *(name for name, _ in first.file.keys)])}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
