@@ -1,7 +1,7 @@
 """``stretto demo``: a real job from warm start to exact books, reported while it happens.
 
 The services themselves do everything. The demonstration only chooses the job, the history that warm start reads, and
-the one process that it kills.
+the two processes that it kills.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def demo(
     ] = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Train a real recommendation model elastically, from warm start to exact books, in about five minutes."""
+    """Train a real recommendation model elastically, from warm start to exact books, in two to five minutes."""
     from . import script
 
     raise typer.Exit(script.main(folder, reference=reference, quiet=output is Output.JSON))

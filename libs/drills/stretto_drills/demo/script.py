@@ -31,6 +31,8 @@ from .stations import Course
 JOB_LIMIT_S = 420.0
 KILL_AT_LATEST = 0.55
 CALM_BEFORE_KILL_S = 15.0
+LOSS_AT_LATEST = 0.85
+CALM_BEFORE_LOSS_S = 5.0
 STATUS_EVERY_S = 8.0
 TOLD = frozenset(
     {
@@ -46,6 +48,9 @@ TOLD = frozenset(
         "model-fitted",
         "straggler-detected",
         "hot-ps-detected",
+        "parameters-lost",
+        "columns-restored",
+        "recomputation-decided",
         "job-completed",
         "job-finished",
         "job-failed",
@@ -130,7 +135,9 @@ def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Cou
         if stations.applying:
             calm_s = time.monotonic()
         if kill and stations.killed_pod is None and _time_to_kill(stations, time.monotonic() - calm_s):
-            _kill(gateway, folder, story, job, stations)
+            stations.killed_pod = _kill_worker(gateway, folder, story, job)
+        if kill and stations.killed_server is None and _time_to_lose(stations, time.monotonic() - calm_s):
+            stations.killed_server = _kill_server(gateway, folder, story, job)
         if time.monotonic() - status_s > STATUS_EVERY_S and stations.ended is None:
             status_s = time.monotonic()
             _status(gateway, story, job)
@@ -166,18 +173,36 @@ def _time_to_kill(stations: Course, calm_s: float) -> bool:
     return stations.workers > 0 and (ready or stations.share > KILL_AT_LATEST)
 
 
-def _kill(gateway: Gateway, folder: Path, story: Story, job: str, stations: Course) -> None:
-    """Kill the process of a worker that holds a shard."""
+def _time_to_lose(stations: Course, calm_s: float) -> bool:
+    """Return whether to kill a server now: once another worker trains in the place of the killed one."""
+    return stations.seen("kill") and (calm_s > CALM_BEFORE_LOSS_S or stations.share > LOSS_AT_LATEST)
+
+
+def _kill_worker(gateway: Gateway, folder: Path, story: Story, job: str) -> str | None:
+    """Kill a worker that holds a shard; return its name, None if there is none."""
     view = gateway.job(job)
-    running = {name for name, pod in view["pods"].items() if pod["state"] == "running" and pod["role"] == "worker"}
-    holding = [pod for pod in view["shards"]["leased"].values() if pod in running]
-    for pod in sorted(holding, reverse=True):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((folder / "pods" / job / pod / "pid").read_text())
-            stations.killed_pod = pod
-            story.tell(f"[red]kill -9 {pid}[/red]: {pod}, in the middle of a shard")
-            os.kill(pid, signal.SIGKILL)
-            return
+    running = _running(view, "worker")
+    holding = sorted((pod for pod in view["shards"]["leased"].values() if pod in running), reverse=True)
+    return next((pod for pod in holding if _kill(folder, story, job, pod, "in the middle of a shard")), None)
+
+
+def _kill_server(gateway: Gateway, folder: Path, story: Story, job: str) -> str | None:
+    """Kill the server of the highest number, while workers push to it; return its name."""
+    servers = sorted(_running(gateway.job(job), "ps"), reverse=True)
+    return next((pod for pod in servers if _kill(folder, story, job, pod, "which workers push to")), None)
+
+
+def _running(view: Json, role: str) -> set[str]:
+    return {name for name, pod in view["pods"].items() if pod["state"] == "running" and pod["role"] == role}
+
+
+def _kill(folder: Path, story: Story, job: str, pod: str, what: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((folder / "pods" / job / pod / "pid").read_text())
+        story.tell(f"[red]kill -9 {pid}[/red]: {pod}, {what}")
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
 
 
 def _listen(folder: Path, job: str) -> queue.Queue[Event | BaseException]:

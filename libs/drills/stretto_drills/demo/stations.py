@@ -26,6 +26,7 @@ def _stations() -> dict[str, Station]:
         "migration": Station("number of parameter servers changed by live migration"),
         "memory": Station("out-of-memory foreseen and acted on"),
         "kill": Station("a worker killed (SIGKILL) and replaced"),
+        "loss": Station("a parameter server killed (SIGKILL), its part back from a checkpoint"),
         "completion": Station("every sample trained exactly once"),
     }
 
@@ -38,6 +39,9 @@ class Course:
     killed_pod: str | None = None
     killed_requeued: bool = False
     killed_gone: bool = False
+    killed_server: str | None = None
+    _lost_s: float | None = None
+    """When the killed server was gone."""
     applying: bool = False
     workers: int = 0
     ps: int = 0
@@ -120,6 +124,18 @@ class Course:
     def _on_pod_exited(self, time_s: float, data: Json) -> None:
         if data["pod"] == self.killed_pod and data["reason"] in ("killed", "vanished"):
             self.killed_gone = True
+        if data["pod"] == self.killed_server and data["reason"] in ("killed", "vanished"):
+            self._lost_s = time_s
+
+    def _on_columns_restored(self, time_s: float, data: Json) -> None:
+        if self._lost_s is not None:
+            self._see(
+                "loss", time_s, f"{data['columns']} columns after {time_s - self._lost_s:.1f} s; nobody else stopped"
+            )
+
+    def _on_checkpoint_restored(self, time_s: float, data: Json) -> None:
+        if self._lost_s is not None:
+            self._see("loss", time_s, f"all parameters and the books after {time_s - self._lost_s:.1f} s")
 
     def _on_shard_requeued(self, time_s: float, data: Json) -> None:
         if data["pod"] == self.killed_pod:

@@ -24,10 +24,11 @@ def test_a_station_that_did_not_happen_is_not_passed() -> None:
     seen.take("job-submitted", 100.0, {})
     seen.take("plan-decided", 101.0, decided(1, "warm-start", plan(1, 1), None))
     seen.take("plan-applied", 102.0, {"version": 1, "plan": plan(1, 1), "took_s": 1.0})
-    # a shrink is no forecast acted on, an exit that we did not cause is no kill, an inexact end is no completion
+    # a shrink is no forecast acted on, an exit that we did not cause no kill and no loss, an inexact end no completion
     seen.take("plan-decided", 103.0, decided(2, "memory", plan(1, 1, 50), plan(1, 1, 100)))
     seen.take("pod-resized", 103.1, {"pod": "ps-0", "memory_bytes": 50})
     seen.take("pod-exited", 104.0, {"pod": "worker-0", "reason": "killed"})
+    seen.take("columns-restored", 104.1, {"columns": 38})
     seen.take("pod-started", 105.0, {"pod": "worker-1", "role": "worker", "cause": "relaunch"})
     seen.take("migration-finished", 106.0, {"moved_bytes": 0, "took_s": 1.0, "longest_freeze_s": 0.0})
     seen.take(
@@ -57,6 +58,10 @@ def test_a_full_course_passes_every_station() -> None:
     seen.take("pod-exited", 10.0, {"pod": "worker-1", "reason": "killed"})
     seen.take("shard-requeued", 10.1, {"pod": "worker-1"})
     seen.take("pod-started", 11.0, {"pod": "worker-2", "role": "worker", "cause": "relaunch"})
+    seen.killed_server = "ps-1"
+    seen.take("pod-exited", 11.2, {"pod": "ps-1", "reason": "killed"})
+    seen.take("columns-restored", 11.7, {"columns": 38})
+    assert seen.stations["loss"].what == "38 columns after 0.5 s; nobody else stopped"
     seen.take(
         "job-finished", 12.0,
         {"samples_lost": 0, "samples_repeated": 0, "samples_applied": 10, "samples_expected": 10},
