@@ -21,7 +21,7 @@
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
 
 struct entry { uint64_t key; uint32_t epoch, spare; };
-struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask; };
+struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask, shift, multiplier; };
 struct format { int64_t width, words, half, slots; uint64_t seed; const float *first; float factor, low; };
 
 /* The digest of this file (compiling.py), so that a library of another version is told apart. */
@@ -31,9 +31,11 @@ static uint32_t *row_of(const struct part *parts, const struct format *f, uint64
     return parts[place >> 32].rows + (place & UINT32_MAX) * (uint64_t)f->words;
 }
 
-/* The slot of the index that names the key's row, or the empty one where it would be named. */
-static uint64_t slot_of(const struct part *p, uint64_t key) {
-    uint64_t slot = key & p->mask;
+/* The slot of the index where the search for a key begins: no one who does not know the multiplier can say it. */
+static uint64_t first_slot(const struct part *p, uint64_t key) { return key * p->multiplier >> p->shift; }
+
+/* The slot of the index that names the key's row, or the empty one where it would be named, from the first one on. */
+static uint64_t slot_of(const struct part *p, uint64_t key, uint64_t slot) {
     while (p->index[slot] && p->entries[p->index[slot] - 1].key != key) slot = (slot + 1) & p->mask;
     return slot;
 }
@@ -65,18 +67,20 @@ void narrow(int64_t n, const float *values, uint16_t *halves) { EACH halves[d] =
 
 int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_t *keys, uint64_t *places) {
     int64_t absent = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = -2 * AHEAD; i < n; i++) { /* until a key is looked for, its place holds its first slot */
         if (i + 2 * AHEAD < n) {
-            const struct part *p = parts + (keys[i + 2 * AHEAD] >> shift);
-            PREFETCH(p->index + (keys[i + 2 * AHEAD] & p->mask));
+            uint64_t key = keys[i + 2 * AHEAD];
+            places[i + 2 * AHEAD] = first_slot(parts + (key >> shift), key);
+            PREFETCH(parts[key >> shift].index + places[i + 2 * AHEAD]);
         }
-        if (i + AHEAD < n) {
+        if (i + AHEAD >= 0 && i + AHEAD < n) {
             const struct part *p = parts + (keys[i + AHEAD] >> shift);
-            uint32_t row = p->index[keys[i + AHEAD] & p->mask];
+            uint32_t row = p->index[places[i + AHEAD]];
             if (row) PREFETCH(p->entries + (row - 1));
         }
+        if (i < 0) continue;
         const struct part *p = parts + (keys[i] >> shift);
-        uint32_t row = p->index[slot_of(p, keys[i])];
+        uint32_t row = p->index[slot_of(p, keys[i], places[i])];
         places[i] = row ? keys[i] >> shift << 32 | (row - 1) : ABSENT;
         absent += !row;
     }
@@ -94,7 +98,7 @@ int64_t insert(struct part *parts, const struct format *f, int64_t shift, int64_
         uint64_t row = p->size++;
         places[i] = keys[i] >> shift << 32 | row;
         p->entries[row] = (struct entry){keys[i], epoch, 0};
-        p->index[slot_of(p, keys[i])] = (uint32_t)(row + 1);
+        p->index[slot_of(p, keys[i], first_slot(p, keys[i]))] = (uint32_t)(row + 1);
         uint32_t *words = row_of(parts, f, places[i]);
         for (int64_t d = 0; d < f->width; d++) {
             float value = initial(f, keys[i], d);
@@ -110,8 +114,8 @@ int64_t insert(struct part *parts, const struct format *f, int64_t shift, int64_
 void rebuild(struct part *p) {
     memset(p->index, 0, 4 * (p->mask + 1));
     for (uint64_t row = 0; row < p->size; row++) {
-        if (row + AHEAD < p->size) PREFETCH(p->index + (p->entries[row + AHEAD].key & p->mask));
-        uint64_t slot = p->entries[row].key & p->mask; /* keys differ: an empty slot is all that is sought */
+        if (row + AHEAD < p->size) PREFETCH(p->index + first_slot(p, p->entries[row + AHEAD].key));
+        uint64_t slot = first_slot(p, p->entries[row].key); /* keys differ: an empty slot is all that is sought */
         while (p->index[slot]) slot = (slot + 1) & p->mask;
         p->index[slot] = (uint32_t)(row + 1);
     }

@@ -49,8 +49,8 @@ class KeyBatch:
 def store(keys: NDArray[np.integer[Any]]) -> U64:
     """Map keys to stored keys: a bijection of 64-bit integers.
 
-    The index probes by the low bits. Keys often carry a field number in their high bits, and a multiplication alone
-    would never move it to the low ones: hence an xor-shift before and after it.
+    The top bits are the bucket. Keys often carry a field number in their high bits, and a multiplication alone would
+    never move it to the low ones: hence an xor-shift before and after it.
     """
     mixed = keys.astype(np.int64, copy=False).view(np.uint64)
     mixed = (mixed ^ (mixed >> _HALF)) * _MULTIPLIER

@@ -1,8 +1,10 @@
 """Rows in parts: for each column of a table, rows that lie dense in order of arrival, their entries, and an index.
 
 An entry is (stored key, epoch of the last change, room for the marks of eviction and tiers). The index is open
-addressing over row numbers (row + 1; 0: empty), probed linearly from the low bits of the stored key. Rows never move
-when a part grows; only its index is built anew. A row's place is found by its key each time: nobody keeps one.
+addressing over row numbers (row + 1; 0: empty), probed linearly from the top bits of key x multiplier. The multiplier
+is odd and a secret of the process: whoever chooses the keys cannot choose them for one slot (multiply-shift hashing: of
+any two keys, the chance that they share their first slot is at most 2 / slots). Rows never move when a part grows; only
+its index is built anew. A row's place is found by its key each time: nobody keeps one.
 """
 
 from __future__ import annotations
@@ -37,24 +39,25 @@ ABSENT = np.uint64(2**64 - 1)
 """The place of a key that has no row. A place is part << 32 | row."""
 
 # the fields of `struct part` in kernels.c
-_ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK = range(6)
+_ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER = range(8)
 
 
 class Parts:
-    """The rows of one table, in `count` parts. `heads` [count, 6] is what a kernel reads: struct part."""
+    """The rows of one table, in `count` parts. `heads` [count, 8] is what a kernel reads: struct part."""
 
-    def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, shift: int = 0) -> None:
-        """`shift`: bits by which a key is shifted to give its part."""
+    def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, multiplier: int, shift: int = 0) -> None:
+        """`multiplier`: of the index, odd, below 2^64. `shift`: bits by which a key is shifted to give its part."""
         self.form = form
         self.shift = shift
-        self.heads = np.zeros((count, 6), np.int64)
+        self.heads = np.zeros((count, 8), np.int64)
+        self.heads[:, _MULTIPLIER] = np.uint64(multiplier).astype(np.int64)
         self.heads_address = int(self.heads.ctypes.data)
         self._rows = Arena(count, part_bytes_max)
         self._entries = Arena(count, part_bytes_max)
         self._index = Arena(count, part_bytes_max)
         for part in range(count):
             self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
-            self.heads[part, MASK] = FIRST_SLOTS - 1
+            self._set_slots(part, FIRST_SLOTS)
             self._point(part)
 
     @property
@@ -92,6 +95,11 @@ class Parts:
         """Return the index of a part: live memory."""
         return self._index.bytes_of(part)[: SLOT_BYTES * (int(self.heads[part, MASK]) + 1)].view(np.uint32)
 
+    def first_slots(self, part: int, keys: U64) -> U64:
+        """Return the slot of a part's index where the search for each key begins: [keys]."""
+        multiplier, shift = self.heads[part, [_MULTIPLIER, _SHIFT]].view(np.uint64)
+        return (keys * multiplier) >> shift
+
     def raw_rows(self, part: int) -> Bytes:
         """Return the bytes of a part's rows: live memory."""
         return self._rows.bytes_of(part)[: self.size(part) * self.form.row_bytes]
@@ -119,7 +127,7 @@ class Parts:
             self._index.ensure(part, SLOT_BYTES * slots)
         finally:
             self._point(part)
-        self.heads[part, MASK] = slots - 1
+        self._set_slots(part, slots)
         return slots > mask + 1
 
     def append(self, part: int, keys: U64, epoch: int) -> slice:
@@ -136,11 +144,15 @@ class Parts:
     def clear(self, part: int) -> None:
         """Drop the rows of a part, and give its memory back."""
         self.heads[part, SIZE] = 0
-        self.heads[part, MASK] = FIRST_SLOTS - 1
+        self._set_slots(part, FIRST_SLOTS)
         for arena in (self._rows, self._entries, self._index):
             arena.give_back(part)
         self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
         self._point(part)
+
+    def _set_slots(self, part: int, slots: int) -> None:
+        self.heads[part, MASK] = slots - 1
+        self.heads[part, _SHIFT] = 64 - (slots - 1).bit_length()
 
     def _point(self, part: int) -> None:
         """Write addresses and capacity of a part into its head."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from . import checksums
 from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, U32, U64, Parts
+from .parts import ABSENT, U64, Parts
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -32,7 +32,7 @@ class Reference:
             index, entries = parts.index(part), parts.keys(part)
             wanted = keys[chosen]
             mask = np.uint64(len(index) - 1)
-            slots = wanted & mask
+            slots = parts.first_slots(part, wanted)
             left = np.arange(len(chosen))
             while len(left):
                 rows = index[slots[left]].astype(np.int64)
@@ -54,13 +54,12 @@ class Reference:
             added = parts.rows(part)[rows]
             write_weights(form, added, initial_weights(form, keys[chosen]))
             added[:, form.weight_words :] = form.slots
-            _enter(parts.index(part), keys[chosen], rows.start)
+            _enter(parts, part, rows.start)
 
     def rebuild(self, parts: Parts, part: int) -> None:
         """Build the index of a part anew."""
-        index = parts.index(part)
-        index[:] = 0
-        _enter(index, parts.keys(part), 0)
+        parts.index(part)[:] = 0
+        _enter(parts, part, 0)
 
     def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None:
         """Give an empty part, once there is room, rows with these keys; the caller writes their words."""
@@ -155,15 +154,16 @@ def _by_part(parts: U64) -> Iterator[tuple[int, Indices]]:
     yield from zip(numbers.tolist(), np.split(order, begins[1:]), strict=False)
 
 
-def _enter(index: U32, keys: U64, first_row: int) -> None:
-    """Enter the rows first_row, … of keys that are not in the index.
+def _enter(parts: Parts, part: int, first_row: int) -> None:
+    """Enter the rows first_row, …, whose keys are not in the index.
 
     All probe at once; of several at one empty slot the first takes it. Rows may stand in other slots than those that
     kernels.c chooses, in the same set of slots, and every key is found.
     """
+    index = parts.index(part)
     mask = np.uint64(len(index) - 1)
-    slots = keys & mask
-    left = np.arange(len(keys))
+    slots = parts.first_slots(part, parts.keys(part)[first_row:])
+    left = np.arange(len(slots))
     while len(left):
         empty = left[index[slots[left]] == 0]
         taken, winners = np.unique(slots[empty], return_index=True)

@@ -6,6 +6,7 @@ anything changes, and an update begins when nothing can fail any more: a push is
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,23 +139,30 @@ class Store:
     Larger than 250 lines: one state, and each operation of the protocol once.
     """
 
-    def __init__(self, layout: Layout, memory_bytes_max: int, *, library: Kernels | None = None) -> None:
+    def __init__(
+        self, layout: Layout, memory_bytes_max: int, *, library: Kernels | None = None, multiplier: int = 0
+    ) -> None:
         """`memory_bytes_max`: the most memory that the server may ever get; it is not reserved, only addresses are.
+
+        multiplier: of the indices, odd; 0: a random one of this store, which nothing that it answers depends on.
 
         Raises LibraryRefused if the built kernels are not those of this version.
         """
         if memory_bytes_max < 2**20:
             raise InputRefused(f"memory_bytes_max = {memory_bytes_max} is less than 1 MiB: give the pod's limit")
+        if (not multiplier % 2 and multiplier) or not 0 <= multiplier < 2**64:
+            raise InputRefused(f"multiplier = {multiplier} must be odd and below 2^64")
+        multiplier = multiplier or secrets.randbits(64) | 1
         self.layout = layout
         self.kernels: Kernels = kernels.load() if library is None else library
         parts = layout.buckets * len(layout.tables) * _ARENAS_A_PART
         part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
         self._tables = [
-            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, shift=layout.shift)
+            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, multiplier=multiplier, shift=layout.shift)
             for table in layout.tables
         ]
         dense = RowFormat.of_slices(layout)
-        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12))
+        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12), multiplier=multiplier)
         self._own: I64 = np.zeros(layout.columns, np.int64)
         self._seeded: I64 = np.zeros(layout.slices, np.int64)
         self._bounds: U64 = np.arange(layout.buckets, dtype=np.uint64) << np.uint64(layout.shift)

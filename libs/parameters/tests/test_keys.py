@@ -41,7 +41,7 @@ def test_small_consecutive_keys_and_field_tagged_keys_fill_the_buckets_evenly() 
         (batch,) = LAYOUT.index(ids).tables
         assert batch.counts.min() > 0.7 * batch.counts.mean()
         low_bits = batch.stored & np.uint64(0xFFFF)
-        assert len(np.unique(low_bits)) > 0.5 * 2**16  # the index probes by the low bits
+        assert len(np.unique(low_bits)) > 0.5 * 2**16
 
 
 def test_initial_weights_depend_on_key_and_seed_only_and_are_uniform() -> None:

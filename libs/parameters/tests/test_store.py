@@ -40,13 +40,16 @@ LAYOUT = Layout(TABLES, 5, buckets=4, slices=2, state_size=2, optimizer=Adam(0.0
 MEMORY_BYTES = 2**30
 KEYS = np.array(
     [bucket << 62 | low for bucket in range(4) for low in (0, 1, 2, 1023, 1024, 2**62 - 1)], np.uint64
-)  # collisions in the index, the ends of every bucket
+)  # the ends of every bucket
 ALL = np.ones(LAYOUT.columns, np.bool_)
 FORMS = [RowFormat.of_table(table) for table in TABLES]
 
 
-def a_store(*, mine: bool = True, library: Kernels | None = None, layout: Layout = LAYOUT) -> Store:
-    store = Store(layout, MEMORY_BYTES, library=library)
+def a_store(
+    *, mine: bool = True, library: Kernels | None = None, layout: Layout = LAYOUT, multiplier: int = 1
+) -> Store:
+    """With the multiplier 1 a key is looked for from its top bits on, which those of a bucket share."""
+    store = Store(layout, MEMORY_BYTES, library=library, multiplier=multiplier)
     if mine:
         store.set_own(range(layout.columns), Own.MINE)
     return store
@@ -347,6 +350,45 @@ def test_the_same_pushes_give_the_same_bytes() -> None:
             store.push(push)
         states.append(state_bytes(store))
     assert states[0] == states[1] == states[2]
+
+
+def test_the_multiplier_of_the_indices_changes_no_answer() -> None:
+    stores = [a_store(multiplier=each) for each in (1, 3, 2**64 - 1, 0)]
+    for store in stores:
+        store.push(a_push())
+        store.push(a_push(2, keys=KEYS[::2], seed=1))
+    assert all(state_bytes(store) == state_bytes(stores[0]) for store in stores)
+    pulled = [store.pull([KEYS, KEYS], np.arange(2)) for store in stores]
+    assert len({each.rows[0].tobytes() + each.rows[1].tobytes() for each in pulled}) == 1
+    with pytest.raises(InputRefused, match="multiplier = 4 must be odd"):
+        Store(LAYOUT, MEMORY_BYTES, multiplier=4)
+
+
+@pytest.mark.parametrize("kind", ["c", "numpy"])
+@pytest.mark.parametrize("step", [2**16, 2**32, 2**40])
+def test_nobody_can_choose_keys_for_one_run_of_the_index(kind: str, step: int) -> None:
+    """Goal: whoever writes the data cannot make each pull walk over all rows, under the mutex. With a known
+    multiplier (here 1) these keys are one run."""
+    library = Reference() if kind == "numpy" else kernels.load()
+    if library.name != kind:
+        pytest.skip("the kernels are not built here")
+    keys = np.arange(2000, dtype=np.uint64) * np.uint64(step) + np.uint64(5)
+    runs: dict[int, int] = {}
+    for multiplier in (1, 0):
+        store = a_store(library=library, multiplier=multiplier)
+        store.import_bucket(0, [raw_of(keys, form) for form in FORMS])
+        runs[multiplier] = longest_run(store._tables[0].index(0))  # pyright: ignore[reportPrivateUsage]
+    assert runs[1] == len(keys)
+    assert runs[0] < len(keys) / 4
+
+
+def raw_of(keys: np.ndarray, form: RowFormat) -> RawBucket:
+    return RawBucket(keys, np.zeros((len(keys), form.words), F32))
+
+
+def longest_run(index: np.ndarray) -> int:
+    """Return the most neighbouring slots that are taken."""
+    return int(np.diff(np.flatnonzero(np.append(np.append(0, index), 0) == 0)).max() - 1)
 
 
 def test_a_pull_of_an_absent_key_shows_its_initial_weights_and_makes_no_row() -> None:
