@@ -462,6 +462,15 @@ def test_entries_that_cannot_be_loaded(
         load(spec(entry, **arguments))
 
 
+def test_a_folder_of_the_model_that_does_not_exist_is_named(tmp_path: Path):
+    missing = ModelSpec(entry="no_such_module:Model", path=str(tmp_path / "absent"))
+    with pytest.raises(ModelRefused, match=r"model\.path = .*/absent does not exist where the pods run; set it"):
+        load(missing)
+    there = ModelSpec(entry="no_such_module:Model", path=str(tmp_path))
+    with pytest.raises(ModelRefused, match=r"'no_such_module'; set model\.path to the folder that holds it"):
+        load(there)
+
+
 def test_embedding_dim_reaches_the_entry():
     assert load(ModelSpec(entry="stretto.examples.dcn:DCN", embedding_dim=24)).embedding_dim == 24
     assert instantiate(WideDeep, {"embedding_dim": 9}, 24).embedding_dim == 9
