@@ -500,6 +500,10 @@ def spoil(values: Any) -> Any:
         (reading(label=lambda v: v[1:]), r"read\(100, 20\): 'label' has shape \(19,\), expected 20 samples"),
         (reading(numeric=lambda v: v[:, :1]), r"'numeric' has shape \(20, 1\), the model wants"),
         (reading(numeric=spoil), "sample 105: 'numeric' is not finite"),
+        (
+            reading(label=lambda v: v * 5),
+            r"sample 102: 'label' = 5; give 0 or 1, or the task's own loss\(label, output\)",
+        ),
         (reading(numeric=lambda v: v.astype(str)), "'numeric' has type <U"),
         (lambda start, length: {"label": np.zeros(length)}, "input 'numeric' is missing"),
         (lambda start, length: [1], "gave list; expected a dict"),
@@ -510,6 +514,11 @@ def test_batches_that_are_wrong_are_named(read: Any, named: str):
     program = program_of(Task(read=read))
     with pytest.raises(DataError, match=named):
         program.read(100, 20)
+
+
+def test_a_loss_of_the_users_takes_any_label():
+    program = program_of(Task(read=reading(label=lambda v: v * 5), loss=lambda label, output: (label - output) ** 2))
+    assert set(program.read(100, 20)["label"]) == {0, 5}
 
 
 @pytest.mark.parametrize(
