@@ -72,7 +72,9 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
-            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim"))
+            remarks.append(
+                Text(f"{job['name']}: {job['reason']}", style="red" if job["status"] == "finished" else "dim")
+            )
     return Group(made, *remarks[-REMARKS_SHOWN:])
 
 

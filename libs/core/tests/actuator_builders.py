@@ -28,7 +28,7 @@ from stretto_messages.arbiter import PlanDecided, ReplacementDecided
 from stretto_messages.base import GIB
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, PartialShard, ShardApplied
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, RecomputationDecided, ShardAbandoned
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 from stretto_messages.values import CheckpointRef, Plan, Shard
@@ -136,6 +136,19 @@ def job_completed(
         requeued=0,
         started_at_s=0.0,
         books=books,
+    )
+
+
+def job_progressed(samples_done: int, returned: LedgerReturn | None = None) -> JobProgressed:
+    return JobProgressed(
+        job=JOB,
+        samples_done=samples_done,
+        samples_total=1000,
+        epoch=0,
+        samples_per_s=0.0,
+        shards_leased=1,
+        shards_requeued_total=0,
+        returned=returned,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -49,14 +50,19 @@ def load(spec: ModelSpec) -> Task:
     try:
         entry = getattr(importlib.import_module(module_name), name)
     except ModuleNotFoundError as error:
-        raise ModelRefused(
-            f"model.entry = {spec.entry}: no module {error.name!r}; set model.path to the folder that holds it"
-        ) from error
+        raise ModelRefused(f"model.entry = {spec.entry}: no module {error.name!r}; {_remedy(spec)}") from error
     except AttributeError as error:
         raise ModelRefused(f"model.entry = {spec.entry}: module {module_name} has no {name!r} ({error})") from error
     except Exception as error:
         raise ModelRefused(f"model.entry = {spec.entry} failed on import: {type(error).__name__}: {error}") from error
     return instantiate(entry, spec.arguments, spec.embedding_dim)
+
+
+def _remedy(spec: ModelSpec) -> str:
+    """Return what to change so that a missing module is found."""
+    if spec.path and not os.path.isdir(spec.path):
+        return f"the folder model.path = {spec.path} does not exist where the pods run; set it to the one that holds it"
+    return "set model.path to the folder that holds it"
 
 
 def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) -> Task:

@@ -138,6 +138,8 @@ class ProgramBase(ABC):
     """The part of a program in which no framework has a say."""
 
     layout: Layout
+    has_own_loss: bool
+    """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
     def __init__(
         self,
@@ -192,6 +194,8 @@ class ProgramBase(ABC):
                 self._check_array(where, name, np.asarray(batch[name]), start, length)
             elif name == "label" or self._features[name].is_needed:
                 raise DataError(f"{where} gave {sorted(batch)}; the model's input {name!r} is missing")
+        if not self.has_own_loss:
+            _check_labels(np.asarray(batch["label"]), start)
         return batch
 
     def _check_array(self, where: str, name: str, array: NDArray[Any], start: int, length: int) -> None:
@@ -258,6 +262,16 @@ class ProgramBase(ABC):
     @abstractmethod
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         """Compute the loss and its gradients."""
+
+
+def _check_labels(label: NDArray[Any], start: int) -> None:
+    """Raise DataError for a label that binary cross-entropy is not defined for."""
+    bad = np.argwhere((label != 0) & (label != 1))
+    if len(bad):
+        raise DataError(
+            f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; "
+            "give 0 or 1, or the task's own loss(label, output)"
+        )
 
 
 def size_of(shape: tuple[int, ...]) -> int:

@@ -59,7 +59,9 @@ class KerasProgram(ProgramBase):
             if variable.dtype != "float32":
                 raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
         self._probability = _ends_in_sigmoid(model)
-        self._loss = _loss_of(task, model, self._probability)
+        own = _own_loss(task, model)
+        self.has_own_loss = own is not None
+        self._loss = own or keras.losses.BinaryCrossentropy(from_logits=not self._probability)
         shapes = [tuple(variable.shape) for variable in self._trainable]
         self._state_shapes = [tuple(variable.shape) for variable in self._states()]
         super().__init__(
@@ -281,14 +283,15 @@ def _ends_in_sigmoid(model: Any) -> bool:
     return getattr(layer, "activation", None) is keras.activations.sigmoid
 
 
-def _loss_of(task: Task, model: Any, probability: bool) -> Callable[[Any, Any], Any]:
+def _own_loss(task: Task, model: Any) -> Callable[[Any, Any], Any] | None:
+    """Return the loss of the task or of the compiled model, or None."""
     own = getattr(task, "loss", None)
     if callable(own):
         return cast("Callable[[Any, Any], Any]", own)
     compiled = getattr(model, "loss", None)
     if isinstance(compiled, (str, keras.losses.Loss)) or callable(compiled):
         return cast("Callable[[Any, Any], Any]", keras.losses.get(compiled))
-    return keras.losses.BinaryCrossentropy(from_logits=not probability)
+    return None
 
 
 def _like(label: Any, output: Any) -> Any:

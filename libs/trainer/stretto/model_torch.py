@@ -53,6 +53,7 @@ class TorchProgram(ProgramBase):
         _check_types({**self._trained, **self._states})
         self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
         self._loss = getattr(task, "loss", None)
+        self.has_own_loss = self._loss is not None
         super().__init__(
             task,
             options,

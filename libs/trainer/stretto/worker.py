@@ -159,12 +159,12 @@ class Worker:
                 self._idle(reply)
             elif reply.shard.kind == "evaluate":
                 self._evaluate_shard(reply.shard)
-            elif self._train_shard(trainer, generation, reply.lineage):
+            elif (failure := self._train_shard(trainer, generation, reply.lineage)) is None:
                 failures = 0
             else:
                 failures += 1
                 if failures >= _HOPELESS_SHARDS and not self._meter.steps_total:
-                    raise DataError(f"the first {failures} shards all failed: see the errors above")
+                    raise DataError(f"the first {failures} shards all failed; the last error: {failure}")
         return EXIT_OK
 
     def _next(self) -> NextShardReply | None:
@@ -192,8 +192,8 @@ class Worker:
             self._leases.drop()  # the same shard comes again, or another one once the ledger has gone back
             self._pod.leaving.wait(_LINEAGE_PAUSE_S)
 
-    def _train_shard(self, trainer: Trainer, generation: int, lineage: int) -> bool:
-        """Train the leased shard; False if its data failed."""
+    def _train_shard(self, trainer: Trainer, generation: int, lineage: int) -> DataError | None:
+        """Train the leased shard; return the error if its data failed."""
         from .training import Work
 
         shard = self._leases.shard
@@ -209,7 +209,7 @@ class Worker:
                 log.error("shard %d failed: %s", shard.id, error)
                 self._leases.release(self._leases.offset, failure=str(error))
                 self._meter.idle()
-                return False
+                return error
             except ModelRefused as error:
                 self._leases.release(self._leases.offset, failure=str(error))
                 raise
@@ -221,7 +221,7 @@ class Worker:
             self._leases.drop()
         else:
             self._leases.release(stopped.offset)
-        return True
+        return None
 
     def _evaluate_shard(self, shard: Shard) -> None:
         """Evaluate a held-out shard, a part of an evaluation by all workers. Its time counts for no step."""

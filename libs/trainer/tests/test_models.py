@@ -462,6 +462,15 @@ def test_entries_that_cannot_be_loaded(
         load(spec(entry, **arguments))
 
 
+def test_a_folder_of_the_model_that_does_not_exist_is_named(tmp_path: Path):
+    missing = ModelSpec(entry="no_such_module:Model", path=str(tmp_path / "absent"))
+    with pytest.raises(ModelRefused, match=r"model\.path = .*/absent does not exist where the pods run; set it"):
+        load(missing)
+    there = ModelSpec(entry="no_such_module:Model", path=str(tmp_path))
+    with pytest.raises(ModelRefused, match=r"'no_such_module'; set model\.path to the folder that holds it"):
+        load(there)
+
+
 def test_embedding_dim_reaches_the_entry():
     assert load(ModelSpec(entry="stretto.examples.dcn:DCN", embedding_dim=24)).embedding_dim == 24
     assert instantiate(WideDeep, {"embedding_dim": 9}, 24).embedding_dim == 9
@@ -491,6 +500,10 @@ def spoil(values: Any) -> Any:
         (reading(label=lambda v: v[1:]), r"read\(100, 20\): 'label' has shape \(19,\), expected 20 samples"),
         (reading(numeric=lambda v: v[:, :1]), r"'numeric' has shape \(20, 1\), the model wants"),
         (reading(numeric=spoil), "sample 105: 'numeric' is not finite"),
+        (
+            reading(label=lambda v: v * 5),
+            r"sample 102: 'label' = 5; give 0 or 1, or the task's own loss\(label, output\)",
+        ),
         (reading(numeric=lambda v: v.astype(str)), "'numeric' has type <U"),
         (lambda start, length: {"label": np.zeros(length)}, "input 'numeric' is missing"),
         (lambda start, length: [1], "gave list; expected a dict"),
@@ -501,6 +514,11 @@ def test_batches_that_are_wrong_are_named(read: Any, named: str):
     program = program_of(Task(read=read))
     with pytest.raises(DataError, match=named):
         program.read(100, 20)
+
+
+def test_a_loss_of_the_users_takes_any_label():
+    program = program_of(Task(read=reading(label=lambda v: v * 5), loss=lambda label, output: (label - output) ** 2))
+    assert set(program.read(100, 20)["label"]) == {0, 5}
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,8 @@ def test_tables_of_different_width_learn() -> None:
 @pytest.mark.parametrize("reduce", [torch.mean, lambda each: each])
 def test_the_tasks_own_loss_is_taken(reduce: Any) -> None:
     program = program_of(Task(loss=lambda label, output: reduce((label - output) ** 2)))
+    assert program.has_own_loss
+    assert not program_of(Task()).has_own_loss
     values = values_of(program)
     logits = np.log(program.predict(*values) / (1 - program.predict(*values)))
     loss = program.step(*values).loss

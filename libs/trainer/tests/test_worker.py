@@ -202,7 +202,13 @@ def test_code_that_fails_on_every_shard_ends_the_worker_as_the_users_error(make:
     cluster.start_ps(0)
     process = worker(cluster)
     assert process.wait(60) == 3
-    assert "the first 5 shards all failed" in cluster.log("worker-0")
+    assert (
+        cluster.log("worker-0")
+        .splitlines()[-1]
+        .endswith(
+            "the first 5 shards all failed; the last error: read(8192, 256) failed: OSError: sector 8192 is unreadable"
+        )
+    ), "the pod's last line becomes the reason of the job's end"
     assert len(cluster.failed) == 5
 
 

@@ -238,7 +238,16 @@ CHANNELS: tuple[Channel, ...] = (
     _event("dispatcher", "shard-completed", dispatcher.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-requeued", dispatcher.ShardRequeued, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-abandoned", dispatcher.ShardAbandoned, "actuator"),
-    _event("dispatcher", "job-progressed", dispatcher.JobProgressed, "profiler", "planner", cluster("arbiter"), "oom"),
+    _event(
+        "dispatcher",
+        "job-progressed",
+        dispatcher.JobProgressed,
+        "profiler",
+        "planner",
+        cluster("arbiter"),
+        "oom",
+        "actuator",
+    ),
     _event(
         "dispatcher",
         "job-completed",

@@ -313,7 +313,12 @@ class RestartSpec(Spec):
 
     worker_failures: Annotated[
         int,
-        Field(ge=0, le=10**6, description="worker exits by errors of the user's code; one more fails the job"),
+        Field(
+            ge=0,
+            le=10**6,
+            description="worker exits by errors of the user's code; one more fails the job, and so does the second "
+            "before the job has trained a sample",
+        ),
     ] = 10
     shard_failures: Annotated[
         int, Field(ge=1, le=1000, description="failed attempts after which a shard is abandoned")

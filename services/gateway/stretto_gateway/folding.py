@@ -71,6 +71,19 @@ class Fold:
         push(self.view.phases, views.Phase(kind, self.view.plan_version, detail, self.time_s))
 
 
+def unstored(view: views.JobView) -> str:
+    """Return reason and remedy if the trained parameters of a job were not stored; empty if they were."""
+    if not view.final_checkpoint_failure:
+        return ""
+    stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
+    earlier = f" with checkpoint.restore_from = {stored[-1].url}, the last one that was stored" if stored else ""
+    failure = view.final_checkpoint_failure.removeprefix("not stored: ")
+    return (
+        f"the trained parameters are lost: final checkpoint not stored: {failure}; "
+        f"mend the store and submit the job under another name{earlier}"
+    )
+
+
 class JobFold(Fold):
     """The course of the job and its decisions."""
 
@@ -106,6 +119,7 @@ class JobFold(Fold):
     @fold.register
     def _(self, message: JobCompleted) -> None:
         self.evidence.completed = message
+        self.view.final_checkpoint_failure = ""  # of an earlier completion, which was undone
         self.view.progress.samples_done = message.samples
         self.view.progress.updated_at_s = self.time_s
         if self.view.status not in views.OVER:
@@ -128,7 +142,7 @@ class JobFold(Fold):
             shards=completed.shards if completed else self.view.shards.completed,
             requeued=completed.requeued if completed else self.view.shards.requeued,
         )
-        self._end("finished", "")
+        self._end("finished", unstored(self.view))
 
     def _end(self, status: views.Status, reason: str) -> None:
         if self.view.status in views.OVER:

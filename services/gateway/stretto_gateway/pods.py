@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatchmethod
 
+from stretto_core.checkpoints import is_final
 from stretto_messages.actuator import (
     MigrationFinished,
     MigrationStarted,
@@ -24,7 +25,7 @@ from stretto_messages.dispatcher import RecomputationDecided, ShardAbandoned, Sh
 from stretto_messages.values import CheckpointRef
 
 from . import views
-from .folding import Fold, push
+from .folding import Fold, push, unstored
 
 PODS_KEPT = 1000
 LEASED_KEPT = 10_000
@@ -174,6 +175,8 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointFlushed) -> None:
         self._stage(message.checkpoint.id, "stored", message.checkpoint)
+        if is_final(message.checkpoint.id):
+            self._final_checkpoint_ended("")
 
     @fold.register
     def _(self, message: CheckpointRestored) -> None:
@@ -185,6 +188,14 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointFailed) -> None:
         self._stage(message.id, "failed", None).detail = message.reason
+        if is_final(message.id):
+            self._final_checkpoint_ended(message.reason)
+
+    def _final_checkpoint_ended(self, failure: str) -> None:
+        """Note how the final checkpoint ended; a job that no longer waited for it has finished already."""
+        self.view.final_checkpoint_failure = failure
+        if self.view.status == "finished":
+            self.view.reason = unstored(self.view)
 
     def _stage(self, id: str, stage: views.CheckpointStage, checkpoint: CheckpointRef | None) -> views.CheckpointView:
         found = next((view for view in self.view.checkpoints if view.id == id), None)

@@ -391,6 +391,8 @@ class JobView:
     resizes: list[Resize] = field(default_factory=list[Resize])
     losses: list[Loss] = field(default_factory=list[Loss])
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
+    final_checkpoint_failure: str = ""
+    """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
     model: Fitted | None = None
     forecast: Forecast | None = None
     forecasts: list[Forecast] = field(default_factory=list[Forecast])

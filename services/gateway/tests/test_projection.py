@@ -27,7 +27,7 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import CheckpointFailed, CheckpointRestored, ColumnsRestored
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
@@ -369,6 +369,51 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
     assert view.progress.samples_per_s == 500.0
     projection.apply(progressed(101), 6, 20.0)
     assert as_of(view, 21.0).progress.stalled_since_s is None
+
+
+COMPLETED = JobCompleted(job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=0, started_at_s=3.0)
+FINISHED = JobFinished(
+    job="a",
+    samples_expected=2000,
+    samples_applied=2000,
+    samples_lost=0,
+    samples_repeated=0,
+    repeats_recognised=0,
+    rows=7,
+)
+
+
+def flushed(name: str) -> CheckpointFlushed:
+    at = CheckpointRef(id=name, url=f"file:///store/{name}/manifest.json", samples=1, size_bytes=1, ps=1)
+    return CheckpointFlushed(job="a", checkpoint=at, took_s=1.0)
+
+
+def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_job() -> None:
+    """The trained parameters are gone: whoever looks at the end has to learn that, and where to go on."""
+    full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
+    view = fold(submitted(), flushed("a-000001"), COMPLETED, full, FINISHED).jobs["a"]
+    assert (view.status, view.final_checkpoint_failure) == ("finished", full.reason)
+    assert view.reason == (
+        "the trained parameters are lost: final checkpoint not stored: No space left on device; mend the store and "
+        "submit the job under another name with checkpoint.restore_from = file:///store/a-000001/manifest.json, "
+        "the last one that was stored"
+    )
+    assert summary(view).reason == view.reason
+    none_before = fold(submitted(), COMPLETED, full, FINISHED).jobs["a"].reason
+    assert none_before.endswith("submit the job under another name")
+    late = fold(submitted(), COMPLETED, FINISHED, full).jobs["a"]
+    assert late.reason == none_before, "the job had stopped waiting for it"
+
+
+def test_a_final_checkpoint_that_failed_before_a_completion_was_undone_does_not_count() -> None:
+    failed = CheckpointFailed(job="a", id="a-000002-final", reason="full")
+    for last in (
+        (COMPLETED, flushed("a-000003-final"), FINISHED),
+        (COMPLETED, FINISHED),
+        (flushed("a-3-final"), FINISHED),
+    ):
+        view = fold(submitted(), COMPLETED, failed, *last).jobs["a"]
+        assert (view.status, view.reason, view.final_checkpoint_failure) == ("finished", "", "")
 
 
 def test_leases_and_pods_that_nothing_ends_are_bounded() -> None:

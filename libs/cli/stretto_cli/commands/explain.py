@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import figures
+from ..client import ENDED_STATES
 from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,
@@ -64,7 +65,7 @@ def explain(
 
 
 def decisions(view: Json, chosen: list[Json]) -> RenderableType:
-    """Render decisions of a job, oldest first, the latest refusals and the losses, under the job's name and plan."""
+    """Render decisions of a job, oldest first, then refusals, losses and the end, under the job's name and plan."""
     parts: list[RenderableType] = [head(view), *(_decision(decision) for decision in chosen)]
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
@@ -75,6 +76,8 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
             )
         )
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
+    if view["status"] in ENDED_STATES and view["reason"]:
+        parts.append(Text(f"{view['status']}: {view['reason']}", style="red"))
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)

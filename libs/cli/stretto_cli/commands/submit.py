@@ -50,7 +50,11 @@ def submit(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Print the job's events until it ends; the command fails if the job does."),
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Print the job's events until it ends; the command fails if the job does or its result is not stored.",
+        ),
     ] = False,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
@@ -73,6 +77,8 @@ def submit(
         answer(output, view, lambda: render.job_summary(view))
     if view["status"] != "finished":
         raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
+    if view["final_checkpoint_failure"]:
+        raise CliError(f"{view['name']} finished, but {view['reason']}")
 
 
 def follow_to_the_end(gateway: Gateway, job: str, quiet: bool = False) -> dict[str, Any]:

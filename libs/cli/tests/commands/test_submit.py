@@ -10,7 +10,8 @@ import pytest
 import yaml
 from installed_gateway import Installed, write_spec
 from stretto_cli.main import app
-from stretto_messages.actuator import JobFailed
+from stretto_messages.actuator import JobFailed, JobFinished
+from stretto_messages.checkpoints import CheckpointFailed
 from stretto_wire import JobSpec
 from typer.testing import CliRunner
 
@@ -59,6 +60,29 @@ def test_a_job_from_submission_to_cancellation(installed: Installed, tmp_path: P
     assert followed.exit_code == 1
     assert json.loads(followed.stdout)["status"] == "cancelled"
     assert "enough" in followed.stderr
+
+
+def test_following_a_job_whose_result_was_not_stored_fails_with_reason_and_remedy(
+    installed: Installed, tmp_path: Path
+) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    finished = JobFinished(
+        job=name,
+        samples_expected=1,
+        samples_applied=1,
+        samples_lost=0,
+        samples_repeated=0,
+        repeats_recognised=0,
+        rows=1,
+    )
+    full = CheckpointFailed(job=name, id=f"{name}-000001-final", reason="not stored: No space left on device")
+    installed.publish(full, finished)
+    followed = installed.stretto("submit", file, "--follow")
+    assert followed.exit_code == 1
+    told = " ".join(followed.stderr.split())
+    assert f"{name} finished, but the trained parameters are lost" in told
+    assert "No space left on device; mend the store and submit the job under another name" in told
 
 
 def test_a_job_is_read_from_a_pipe(installed: Installed) -> None:

@@ -14,11 +14,12 @@ from rich.console import Console
 from stretto_cli import figures, options, render
 from stretto_cli.commands import explain, watch
 from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import as_of, summary
+from stretto_gateway.summaries import JobSummary, as_of, summary
 from stretto_gateway.views import JobView
-from stretto_messages.actuator import PodStarted
+from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
+from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
@@ -179,6 +180,26 @@ def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
         assert told[3].startswith("a: no sample since ")
         assert f"b: {reason}" in " ".join(" ".join(told[4:]).split())
         assert not any("…" in line for line in told)
+
+
+def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
+    full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
+    finished = JobFinished(
+        job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
+    )
+    projection = Projection()
+    for number, message in enumerate([*messages(2), full, finished], start=1):
+        projection.apply(message, number, float(number))
+    found = document(projection.jobs["a"])
+    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"]), mode="json")]
+    for made in (
+        watch.dashboard(found, 80, 40),
+        explain.decisions(found, found["decisions"]),
+        render.jobs(listed, 80),
+        render.job_summary(found),
+    ):
+        told = " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
+        assert "final checkpoint not stored: No space left on device; mend the store" in told
 
 
 def test_teams_are_listed_where_there_are_any() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from stretto_messages.actuator import GetServers, PlanApplied, PodExited, PodPending, PodResized, PodStarted
 from stretto_messages.arbiter import PlanDecided, ReplacementDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, RecomputationDecided, ShardAbandoned
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 
@@ -38,6 +38,7 @@ JobEvent = (
     JobOpened
     | PlanDecided
     | PlanConverged
+    | JobProgressed
     | JobCompleted
     | ShardAbandoned
     | CheckpointFlushed
@@ -105,6 +106,8 @@ class ActuatorMachine:
                 return self._plan_decided(event, now)
             case PlanConverged(version=version) if version == state.plan_version:
                 return self._plan_converged(now)
+            case JobProgressed() if not state.has_trained:
+                self._progressed(event)
             case JobCompleted() if state.phase == "active" and state.layout == "ready":
                 # while parameters are lost, the completion will be undone: the ledger goes back with them
                 return self._complete(event, now)
@@ -157,11 +160,19 @@ class ActuatorMachine:
         took_s = max(now - state.decided_at_s, 0.0)
         return [PlanApplied(job=state.job, version=state.plan_version, plan=state.plan, took_s=took_s)]
 
+    def _progressed(self, event: JobProgressed) -> None:
+        """Note the first trained sample; a ledger that comes from a checkpoint begins with samples of another job."""
+        if event.returned is not None:
+            self.state.samples_at_start = event.samples_done
+        elif event.samples_done > self.state.samples_at_start:
+            self.state.has_trained = True
+
     def _complete(self, event: JobCompleted, now: float) -> Facts:
         state = self.state
         if failed := fail_beyond_samples_given_up(state, event.samples_abandoned):
             return failed
         state.phase = "completing"
+        state.has_trained = True
         state.completed = event
         state.completed_at_s = now
         if state.migration is None:  # a migration that has not begun is not worth beginning

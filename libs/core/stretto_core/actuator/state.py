@@ -139,6 +139,11 @@ class ActuatorState:
 
     failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
     user_failures: int = 0
+    """Ends of workers with the user's error."""
+    samples_at_start: int = 0
+    """Samples that were done before the job trained any, where it continues the ledger of another job's checkpoint."""
+    has_trained: bool = False
+    """True once the job has trained a sample."""
     crashes_in_row: int = 0
     worker_memory_max_bytes: int = 0
     worker_memory_least_bytes: int = 0

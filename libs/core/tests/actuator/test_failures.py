@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from actuator_builders import plan, plan_decided, pod_exited, pod_given_up, pod_pending
+from actuator_builders import job_progressed, plan, plan_decided, pod_exited, pod_given_up, pod_pending
 from actuator_cluster import SimulatedCluster, started
 from stretto_core import actuator
 from stretto_core.actuator import failures, pods
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodPending
+from stretto_messages.dispatcher import LedgerReturn
 
 
 @pytest.mark.parametrize("reason", ["evicted", "preempted", "node-lost"])
@@ -82,3 +83,38 @@ def test_an_image_that_nobody_has_ends_the_job_unless_its_pods_have_run_with_it(
     cluster.run()
     assert cluster.told(JobFailed) == []
     assert cluster.running("worker") == ["worker-0", "worker-2"]
+
+
+def user_failures(cluster: SimulatedCluster, times: int) -> list[str]:
+    """End workers one after the other with the user's error; return the reasons for which the job failed."""
+    for _ in range(times):
+        cluster.kill(cluster.running("worker")[0], "failed", failures.USER_ERROR)
+        cluster.run()
+    return [fact.reason for fact in cluster.told(JobFailed)]
+
+
+def test_a_job_that_never_trained_fails_with_the_second_error_of_the_user() -> None:
+    """Code and data that have never worked would fail again; one failure may be an accident of one machine."""
+    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=10))
+    cluster.tell(job_progressed(samples_done=0))
+    assert user_failures(cluster, 1) == []
+    cluster.tell(pod_exited(cluster.running("worker")[0], "failed", 3, "noise\nx job exit 3: no module 'my_modell'"))
+    assert [fact.reason for fact in cluster.told(JobFailed)] == [
+        "worker-1 ended with exit code 3 (failed), an error of the user's code or data; workers ended so 2 times, "
+        "and the job has not trained any sample: no module 'my_modell'"
+    ]
+
+
+def test_a_job_that_has_trained_survives_as_many_errors_as_it_states() -> None:
+    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=3))
+    cluster.tell(job_progressed(samples_done=1))
+    assert user_failures(cluster, 3) == []
+    assert user_failures(cluster, 1) != []
+
+
+def test_samples_of_the_checkpoint_that_a_job_starts_from_were_not_trained_by_it() -> None:
+    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=3))
+    returned = LedgerReturn(checkpoint="other-1", samples_before=0, samples_gained=500, samples_undone=0)
+    cluster.tell(job_progressed(samples_done=500, returned=returned))
+    cluster.tell(job_progressed(samples_done=500))
+    assert user_failures(cluster, 2) != []

@@ -15,6 +15,7 @@ from actuator_builders import (
     hot_detected,
     job_cancelled,
     job_completed,
+    job_progressed,
     moves_finished,
     plan,
     plan_decided,
@@ -105,11 +106,12 @@ def test_stable_pod_resets_the_back_off() -> None:
 
 def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
     cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=2))
+    cluster.tell(job_progressed(samples_done=1))
     for _ in range(3):
         cluster.kill(cluster.running("worker")[0], "failed", 3)
         cluster.run()
     assert [fact.reason for fact in cluster.told(JobFailed)]
-    assert "worker_failures allows 2" in cluster.told(JobFailed)[0].reason
+    assert "workers ended so 3 times, and restarts.worker_failures allows 2" in cluster.told(JobFailed)[0].reason
     assert cluster.pods == {}
     assert cluster.state.phase == "failed"
 
