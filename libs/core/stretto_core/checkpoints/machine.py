@@ -66,7 +66,7 @@ Facts = list[Message]
 
 
 class CheckpointMachine:
-    """Checkpoints of one job."""
+    """Checkpoints of one job. Larger than 250 lines: every event changes the one state of a job's checkpoints."""
 
     version = 1
 
