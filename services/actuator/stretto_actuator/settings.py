@@ -93,7 +93,7 @@ class ActuatorSettings(StoreSettings):
     image_timeout_s: float = Field(600.0, gt=0, description="a job whose image is not there by then fails")
     evaluate_timeout_s: float = Field(600.0, gt=0, description="a job that is not evaluated by then finishes without")
     final_checkpoint_timeout_s: float = Field(
-        180.0, gt=0, description="longest time that pods wait for the last checkpoint"
+        600.0, gt=0, description="longest time that pods wait for the last checkpoint"
     )
     sweep_s: float = Field(30.0, gt=0.05, description="interval of checks for pods of unknown jobs")
     docker_url: str = Field("", description="URL of the engine; empty: DOCKER_HOST, or the socket of this machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.values import CheckpointRef
 
@@ -11,6 +12,8 @@ from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
 """Longest time between attempts until the first checkpoint is complete."""
+FINAL_TRIES = 8
+"""Attempts at the checkpoint after the last shard; the pauses between them are 2, 4, 8, …, 128 s, together 254 s."""
 EXPIRED_KEPT = 4 * LINKS_MAX
 """Manifests that are remembered for removal while the job lives."""
 
@@ -34,7 +37,7 @@ def begin_if_due(state: CheckpointState, now: float) -> None:
 def begin(state: CheckpointState, now: float) -> str:
     """Begin a checkpoint and return its name."""
     final = state.completed and state.final_due
-    name = f"{state.job}-{state.next_number:06d}{FINAL if final else ''}"
+    name = _next_name(state, final)
     state.next_number += 1
     state.last_began_at_s = now
     state.requested = False
@@ -44,6 +47,10 @@ def begin(state: CheckpointState, now: float) -> str:
         name, url_of(state, name), list(state.servers), now, final, base=base_for_next(state, final)
     )
     return name
+
+
+def _next_name(state: CheckpointState, final: bool) -> str:
+    return f"{state.job}-{state.next_number:06d}{FINAL if final else ''}"
 
 
 def url_of(state: CheckpointState, name: str) -> str:
@@ -74,6 +81,7 @@ def undo_completion(state: CheckpointState) -> Attempt | None:
     state.completed = False
     state.final_due = state.final
     state.final_failures = 0
+    state.final_failure = ""
     state.final_not_before_s = 0.0
     return drop(state)
 
@@ -81,6 +89,30 @@ def undo_completion(state: CheckpointState) -> Attempt | None:
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
     """Return the message that a checkpoint, or a return to one, failed."""
     return CheckpointFailed(job=state.job, id=name, reason=reason)
+
+
+def retry_final(state: CheckpointState, reason: str, now: float) -> bool:
+    """Make a final checkpoint that failed due again after a pause; return False if there were enough attempts."""
+    state.final_failures += 1
+    state.final_failure = reason
+    if state.final_failures >= FINAL_TRIES or state.ended:
+        return False
+    state.final_due = True
+    state.final_not_before_s = now + 2.0**state.final_failures
+    return True
+
+
+def final_given_up(state: CheckpointState) -> list[Message]:
+    """Return the failure of a final checkpoint that a finished job no longer waits for.
+
+    There is none if its images were taken: they can still go to the store after the pods have gone.
+    """
+    attempt = state.attempt
+    taking = attempt if attempt is not None and attempt.final and attempt.stage == "taking" else None
+    if not state.completed or not (state.final_due or taking):
+        return []
+    name = taking.id if taking else _next_name(state, final=True)
+    return [failed(state, name, state.final_failure or "the job ended before it was taken")]
 
 
 def adopt(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -> None:

@@ -43,8 +43,6 @@ from stretto_core.checkpoints.observations import (
 from stretto_core.checkpoints.state import Attempt, CheckpointState, JobOpened, Restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
-FINAL_TRIES = 3
-"""Attempts at the checkpoint after the last shard."""
 RESTORE_TRIES = 3
 """Attempts to read one checkpoint, unless it is damaged."""
 
@@ -93,7 +91,7 @@ class CheckpointMachine:
             case JobCompleted():
                 self._complete(now)
             case JobFinished() | JobFailed() | JobCancelled():
-                self._end(finished=isinstance(event, JobFinished))
+                facts = self._end(finished=isinstance(event, JobFinished))
             case ServersChanged() if self._is_new(event):
                 facts = self._servers_changed(event, now)
             case ParametersLost() if self._is_new(event):
@@ -159,9 +157,10 @@ class CheckpointMachine:
             self.state.completed = True
             attempts.begin_if_due(self.state, now)
 
-    def _end(self, finished: bool) -> None:
+    def _end(self, finished: bool) -> Facts:
         """Keep the result of a finished job only. Any other job may be taken up again from what it has."""
         state = self.state
+        facts = attempts.final_given_up(state) if finished and not state.ended else []
         state.ended = True
         state.restore = None
         state.columns = None
@@ -172,6 +171,7 @@ class CheckpointMachine:
             state.expired += [earlier.url for earlier in reversed(state.complete[:-1])]
             state.complete = state.complete[-1:]
             state.bases = {}
+        return facts
 
     # servers ---------------------------------------------------------------------------------------------------
 
@@ -275,12 +275,7 @@ class CheckpointMachine:
         state = self.state
         facts: Facts = []
         attempts.drop(self.state)
-        if attempt.final:
-            state.final_failures += 1
-        if attempt.final and state.final_failures < FINAL_TRIES and not state.ended:
-            state.final_due = True
-            state.final_not_before_s = now + 2.0**state.final_failures
-        else:
+        if not (attempt.final and attempts.retry_final(state, event.reason, now)):
             facts = [attempts.failed(state, attempt.id, event.reason)]
         attempts.begin_if_due(self.state, now)
         return facts

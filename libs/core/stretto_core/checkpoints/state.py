@@ -109,6 +109,8 @@ class CheckpointState:
     """A checkpoint is taken after the last shard."""
     final_due: bool = False
     final_failures: int = 0
+    final_failure: str = ""
+    """Reason of the last failure of the final checkpoint."""
     final_not_before_s: float = 0.0
 
     servers: list[int] = field(default_factory=list[int])

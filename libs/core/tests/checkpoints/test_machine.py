@@ -30,6 +30,7 @@ from stretto_core.checkpoints import (
     is_final,
     is_restore,
 )
+from stretto_core.checkpoints.attempts import FINAL_TRIES
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
 from stretto_messages.values import CheckpointRef
@@ -315,20 +316,52 @@ def test_last_checkpoint_is_tried_again_with_pauses_and_then_its_failure_is_told
     job.serve()
     job.tell(job_completed())
     urls: list[str] = []
-    for _ in range(3):
+    began_at_s = job.now
+    for _ in range(FINAL_TRIES):
         assert not job.told(CheckpointFailed), "the actuator would wait no more"
-        job.after(10)
-        assert job.state.attempt is not None
+        while job.state.attempt is None:
+            job.after(1)
         assert job.state.attempt.final
         urls.append(job.state.attempt.url)
         job.tell(step_failed(job.state.attempt.id, "store full"))
         assert job.state.attempt is None, "not at once"
-        assert job.machine.ticking == (len(urls) < 3)
+        assert job.machine.ticking == (len(urls) < FINAL_TRIES)
+    assert job.now - began_at_s > 240, "a full disk may be mended within minutes"
     job.after(100)
     assert job.state.attempt is None
     assert [fact.reason for fact in job.told(CheckpointFailed)] == ["store full"]
     assert job.state.expired == urls
     assert not job.machine.ticking
+
+
+@pytest.mark.parametrize("waiting", ["for the next try", "for images"])
+def test_a_final_checkpoint_that_the_job_waits_for_no_more_is_told_as_failed(waiting: str) -> None:
+    job = Job(JobOpened("job", "file:/store/job", final=True))
+    job.serve()
+    job.tell(job_completed())
+    assert job.state.attempt is not None
+    if waiting == "for the next try":
+        job.tell(step_failed(job.state.attempt.id, "store full"))
+    job.tell(job_finished())
+    (failed,) = job.told(CheckpointFailed)
+    assert is_final(failed.id)
+    assert failed.reason == ("store full" if waiting == "for the next try" else "the job ended before it was taken")
+    job.tell(job_finished())
+    assert len(job.told(CheckpointFailed)) == 1
+
+
+def test_a_final_checkpoint_that_is_stored_or_on_its_way_has_not_failed_when_the_job_ends() -> None:
+    for is_stored in (False, True):
+        job = Job(JobOpened("job", "file:/store/job", final=True))
+        job.serve()
+        job.tell(job_completed())
+        assert job.state.attempt is not None
+        if is_stored:
+            job.complete()
+        else:
+            job.tell(images_saved(job.state.attempt.id, "ledger", 1))
+        job.tell(job_finished())
+        assert job.told(CheckpointFailed) == []
 
 
 def test_what_a_dropped_attempt_has_written_expires() -> None:
