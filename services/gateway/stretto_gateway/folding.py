@@ -115,6 +115,7 @@ class JobFold(Fold):
         progress.updated_at_s = self.time_s
         if message.returned is not None:
             push(self.evidence.returns, Returned(self.seq, self.time_s, message.returned), RETURNS_LIMIT)
+            self._clear_leases()  # the ledger took every lease back, also those of pods that have died
 
     @fold.register
     def _(self, message: JobCompleted) -> None:
@@ -151,9 +152,12 @@ class JobFold(Fold):
         self.view.reason = reason
         self.view.ended_at_s = self.time_s
         self.view.progress.samples_per_s = 0.0
+        self._clear_leases()
+        self.view.phases[-1].ended_at_s = self.time_s
+
+    def _clear_leases(self) -> None:
         self.view.shards.leased.clear()
         self.evidence.leases.clear()
-        self.view.phases[-1].ended_at_s = self.time_s
 
     # decisions ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import stretto_wire as wire
@@ -28,7 +29,14 @@ from stretto_messages.actuator import (
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
-from stretto_messages.dispatcher import JobCompleted, JobProgressed, ShardCompleted, ShardLeased, ShardRequeued
+from stretto_messages.dispatcher import (
+    JobCompleted,
+    JobProgressed,
+    LedgerReturn,
+    ShardCompleted,
+    ShardLeased,
+    ShardRequeued,
+)
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
@@ -432,6 +440,24 @@ def test_leases_and_pods_that_nothing_ends_are_bounded() -> None:
         for number in range(PODS_KEPT + 50)
     ]
     assert len(fold(submitted(), *exits).jobs["a"].pods) == PODS_KEPT
+
+
+def test_a_return_to_a_checkpoint_takes_every_lease_back() -> None:
+    """Nothing requeues the shard of a worker that died with the servers: its number may never come again."""
+
+    def leased(number: int, pod: str) -> ShardLeased:
+        return ShardLeased(job="a", shard=Shard(id=number, attempt=1, epoch=0, start=0, length=1), pod=pod)
+
+    change = LedgerReturn(checkpoint="a-000001", samples_before=200, samples_gained=0, samples_undone=100)
+    view = fold(
+        submitted(),
+        leased(1, "worker-0"),
+        leased(2, "worker-1"),
+        replace(progressed(100), returned=change),
+        leased(3, "worker-2"),
+        leased(4, "worker-3"),
+    ).jobs["a"]
+    assert view.shards.leased == {"3": "worker-2", "4": "worker-3"}
 
 
 def test_a_job_has_stopped_when_it_stands_still_for_longer_than_the_objective_allows() -> None:

@@ -12,6 +12,8 @@ from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
 """Longest time between attempts until the first checkpoint is complete."""
+FINAL_TRIES = 8
+"""Attempts at the checkpoint after the last shard; the pauses between them are 2, 4, 8, …, 128 s, together 254 s."""
 EXPIRED_KEPT = 4 * LINKS_MAX
 """Manifests that are remembered for removal while the job lives."""
 
@@ -87,6 +89,17 @@ def undo_completion(state: CheckpointState) -> Attempt | None:
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
     """Return the message that a checkpoint, or a return to one, failed."""
     return CheckpointFailed(job=state.job, id=name, reason=reason)
+
+
+def retry_final(state: CheckpointState, reason: str, now: float) -> bool:
+    """Make a final checkpoint that failed due again after a pause; return False if there were enough attempts."""
+    state.final_failures += 1
+    state.final_failure = reason
+    if state.final_failures >= FINAL_TRIES or state.ended:
+        return False
+    state.final_due = True
+    state.final_not_before_s = now + 2.0**state.final_failures
+    return True
 
 
 def final_given_up(state: CheckpointState) -> list[Message]:

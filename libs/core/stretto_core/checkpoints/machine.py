@@ -43,8 +43,6 @@ from stretto_core.checkpoints.observations import (
 from stretto_core.checkpoints.state import Attempt, CheckpointState, JobOpened, Restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
-FINAL_TRIES = 8
-"""Attempts at the checkpoint after the last shard; the pauses between them are 2, 4, 8, …, 128 s, together 254 s."""
 RESTORE_TRIES = 3
 """Attempts to read one checkpoint, unless it is damaged."""
 
@@ -277,13 +275,7 @@ class CheckpointMachine:
         state = self.state
         facts: Facts = []
         attempts.drop(self.state)
-        if attempt.final:
-            state.final_failures += 1
-            state.final_failure = event.reason
-        if attempt.final and state.final_failures < FINAL_TRIES and not state.ended:
-            state.final_due = True
-            state.final_not_before_s = now + 2.0**state.final_failures
-        else:
+        if not (attempt.final and attempts.retry_final(state, event.reason, now)):
             facts = [attempts.failed(state, attempt.id, event.reason)]
         attempts.begin_if_due(self.state, now)
         return facts

@@ -30,7 +30,7 @@ from stretto_core.checkpoints import (
     is_final,
     is_restore,
 )
-from stretto_core.checkpoints.machine import FINAL_TRIES
+from stretto_core.checkpoints.attempts import FINAL_TRIES
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
 from stretto_messages.values import CheckpointRef
