@@ -61,7 +61,9 @@ class KerasProgram(ProgramBase):
         self._probability = _ends_in_sigmoid(model)
         own = _own_loss(task, model)
         self.has_own_loss = own is not None
-        self._loss = own or keras.losses.BinaryCrossentropy(from_logits=not self._probability)
+        self._loss: Callable[[Any, Any], Any] = own or keras.losses.BinaryCrossentropy(
+            from_logits=not self._probability
+        )
         shapes = [tuple(variable.shape) for variable in self._trainable]
         self._state_shapes = [tuple(variable.shape) for variable in self._states()]
         super().__init__(
