@@ -9,9 +9,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
+from stretto_messages.actuator import PodResized
 from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
 from stretto_messages.pods import (
     BucketMove,
@@ -58,6 +59,7 @@ class Agent:
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._job = pod.settings.job
+        self._cpu_cores, self._memory_bytes = pod.settings.cpu_cores, pod.settings.memory_bytes
         self._last_stats = (0, 0.0)
         self._report_next_s = 0.0
 
@@ -74,8 +76,9 @@ class Agent:
         self._emptying = threading.Lock()
         self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
-        self._imports = Imports(self._pod, self._server, self._exports)
+        self._imports = Imports(self._job, self._server, self._exports, lambda: self._memory_bytes)
         bus = self._pod.bus
+        bus.follow(PodResized, self._resized)
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
         bus.serve(GetMoveStatus, lambda request: self._move.status(request))
@@ -96,6 +99,11 @@ class Agent:
     def _control(self) -> Operations:
         """The operations of the server's current life."""
         return self._server.control
+
+    def _resized(self, event: PodResized) -> None:
+        """Know the limits that this pod has now: its environment names those of its start."""
+        if event.pod == self._pod.settings.pod:
+            self._cpu_cores, self._memory_bytes = event.cpu_cores, event.memory_bytes
 
     # --- ownership ----------------------------------------------------------------------------------------
 
@@ -239,9 +247,9 @@ class Agent:
                 table_bytes=self._control.memory_bytes(),
                 buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
-                cpu_limit_cores=self._pod.settings.cpu_cores,
+                cpu_limit_cores=self._cpu_cores,
                 memory_used_bytes=used.memory_bytes,
-                memory_limit_bytes=self._pod.settings.memory_bytes,
+                memory_limit_bytes=self._memory_bytes,
             )
         )
         # if CPU is short, most of it belongs to the workers
@@ -274,11 +282,16 @@ class Agent:
 
 
 class Imports:
-    """Imports of columns from checkpoints into this server, one at a time."""
+    """Imports of columns from checkpoints into this server, one at a time.
 
-    def __init__(self, pod: Pod, server: ParameterServer, exports: Exports) -> None:
-        self._pod = pod
-        self._job = pod.settings.job
+    memory_limit_bytes: returns the limit of the pod now.
+    """
+
+    def __init__(
+        self, job: str, server: ParameterServer, exports: Exports, memory_limit_bytes: Callable[[], int]
+    ) -> None:
+        self._job = job
+        self._memory_limit_bytes = memory_limit_bytes
         self._server = server
         self._control = server.control  # of the life that the fields below are about
         self._exports = exports
@@ -328,7 +341,7 @@ class Imports:
             detail = f"its columns come from return {lineage} to a checkpoint, not from {request.lineage}"
             return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
         self._control.set_lineage(request.lineage)
-        return self._load(request, missing, self._pod.settings.memory_bytes - resident_bytes())
+        return self._load(request, missing, self._memory_limit_bytes() - resident_bytes())
 
     def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url

@@ -213,7 +213,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("actuator", "pod-started", actuator.PodStarted, "profiler", cluster("arbiter")),
     _event("actuator", "pod-pending", actuator.PodPending, cluster("arbiter")),
     _event("actuator", "pod-exited", actuator.PodExited, "profiler", cluster("arbiter"), "dispatcher", "oom"),
-    _event("actuator", "pod-resized", actuator.PodResized, "profiler", "oom"),
+    _event("actuator", "pod-resized", actuator.PodResized, "profiler", "oom", "ps"),
     _event("actuator", "plan-applied", actuator.PlanApplied, "profiler", "planner", cluster("arbiter"), "oom"),
     _event("actuator", "servers-changed", actuator.ServersChanged, "checkpoints", "worker", "ps"),
     _event("actuator", "parameters-lost", actuator.ParametersLost, "dispatcher", "checkpoints"),
