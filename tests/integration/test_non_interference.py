@@ -407,7 +407,7 @@ async def test_lies_and_silence_of_hostile_pods_cost_another_job_neither_pods_no
         for number, liar in enumerate(liars):
             await liar.answer(random.Random(f"lies {number}"), VICTIM)
         await house.submit(HOSTILE, checkpoint={"every_s": 1})
-        await house.submit(VICTIM)
+        await house.submit(VICTIM, checkpoint={"every_s": 600})  # none that the move interrupts
         await house.until(PlanApplied, 1)
         await house.until(CheckpointFlushed, 1)
         async with asyncio.timeout(60):
