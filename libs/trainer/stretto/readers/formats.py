@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -67,7 +67,7 @@ class Format(Protocol):
     """One open file."""
 
     is_text: bool
-    """Whether numbers are text, so that a cell, not a column, may be of the wrong type."""
+    """Numbers are text if true: then a cell, not a column, may be of the wrong type."""
     names: Sequence[str] | None
     """Its columns; None if only its records know."""
 
@@ -194,16 +194,8 @@ class _Csv(_Named):
         self.names = names
 
     def pieces(self) -> Pieces:
-        rows: list[int] = []
-        offsets = [self._begin]
-        count = 0
-        for end, lines in _line_ends(self._source, self._begin, self._size, self._quote):
-            count += lines
-            if end - offsets[-1] >= _PIECE_BYTES or end == self._size:
-                rows.append(count)
-                offsets.append(end)
-                count = 0
-        return Pieces(np.array(rows, np.int64), np.array(offsets, np.int64))
+        ends = _line_ends(self._source, self._begin, self._size, self._quote)
+        return _cut(ends, self._begin, self._size)
 
     def load(self, first: int, last: int, pieces: Pieces, columns: Sequence[str]) -> Loaded:
         begin, end = int(pieces.offsets[first]), int(pieces.offsets[last])
@@ -250,6 +242,20 @@ class _Csv(_Named):
         return Loaded(table, malformed)
 
 
+def _cut(ends: Iterable[tuple[int, int]], begin: int, size: int) -> Pieces:
+    """Cut the bytes from begin to size into pieces. ends: where rows end, and how many end since the end before."""
+    rows: list[int] = []
+    offsets = [begin]
+    count = 0
+    for end, more in ends:
+        count += more
+        if end - offsets[-1] >= _PIECE_BYTES or end == size:
+            rows.append(count)
+            offsets.append(end)
+            count = 0
+    return Pieces(np.array(rows, np.int64), np.array(offsets, np.int64))
+
+
 class _TfRecord:
     is_text = False
 
@@ -267,16 +273,7 @@ class _TfRecord:
         return sorted(found)
 
     def pieces(self) -> Pieces:
-        rows: list[int] = []
-        offsets = [0]
-        count = 0
-        for end in self._record_ends():
-            count += 1
-            if end - offsets[-1] >= _PIECE_BYTES or end == self._size:
-                rows.append(count)
-                offsets.append(end)
-                count = 0
-        return Pieces(np.array(rows, np.int64), np.array(offsets, np.int64))
+        return _cut(((end, 1) for end in self._record_ends()), 0, self._size)
 
     def load(self, first: int, last: int, pieces: Pieces, columns: Sequence[str]) -> Loaded:
         begin, end = int(pieces.offsets[first]), int(pieces.offsets[last])
