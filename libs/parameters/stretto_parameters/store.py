@@ -1,7 +1,8 @@
 """The parameter store: the columns of one server. Arrays in, arrays out; no socket, no clock, no thread of its own.
 
-One caller at a time: the loop of a server, or whoever holds its lock. Results are copies. Arguments are checked before
-anything changes, and an update begins when nothing can fail any more: a push is applied whole or not at all.
+Callers that only read may come at once, one that changes anything comes alone: the lock is the server's. Results are
+copies. Arguments are checked before anything changes, and an update begins when nothing can fail any more: a push is
+applied whole or not at all.
 """
 
 from __future__ import annotations
@@ -116,12 +117,11 @@ class Applied:
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since the start: pushes applied and rejected, pulls, rows made, samples that some column had already."""
+    """Counters since the start: pushes applied and rejected, rows made, samples that some column had already."""
 
     updates: int = 0
     rejected: int = 0
     repeated_samples: int = 0
-    pulls: int = 0
     rows_made: int = 0
 
 
@@ -247,7 +247,6 @@ class Store:
         weights; nothing is made."""
         wanted = self._keys(keys)
         ids = self._slice_ids(slices)
-        self.stats.pulls += 1
         return Pulled(
             tuple(self._weights(table, chosen) for table, chosen in zip(self._tables, wanted, strict=True)),
             self._slices(ids),

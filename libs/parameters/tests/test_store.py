@@ -367,7 +367,7 @@ def test_the_multiplier_of_the_indices_changes_no_answer() -> None:
 @pytest.mark.parametrize("kind", ["c", "numpy"])
 @pytest.mark.parametrize("step", [2**16, 2**32, 2**40])
 def test_nobody_can_choose_keys_for_one_run_of_the_index(kind: str, step: int) -> None:
-    """Goal: whoever writes the data cannot make each pull walk over all rows, under the mutex. With a known
+    """Goal: whoever writes the data cannot make each pull walk over all rows, under the lock. With a known
     multiplier (here 1) these keys are one run."""
     library = Reference() if kind == "numpy" else kernels.load()
     if library.name != kind:
@@ -485,7 +485,7 @@ def test_ranges_of_a_bucket_and_their_difference_are_the_bucket(bytes_max: int, 
 
 
 def test_a_range_of_few_changes_looks_at_a_bounded_number_of_rows() -> None:
-    """The mutex is held while entries are looked at."""
+    """The lock is held while entries are looked at."""
     store = a_store()
     store.push(a_push(1))
     epoch = store.next_epoch()

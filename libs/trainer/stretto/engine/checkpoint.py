@@ -1,6 +1,6 @@
 """Images of a parameter server: raw blocks and a manifest. The caller says where the bytes go.
 
-Each bucket is copied under the mutex together with its progress. A checkpoint therefore freezes nothing and rejects
+Each bucket is copied under the lock together with its progress. A checkpoint therefore freezes nothing and rejects
 nothing: a push waits for one memcpy. The columns of one image are copied at slightly different instants, and so are the
 images of a job. The result is exact all the same: each column carries its own progress, and a restored job replays from
 the smallest offset while the other columns skip what they have.
@@ -173,7 +173,7 @@ def export_image(control: Operations, image: Image, base: Base | None = None) ->
     pause_s = 0.0
     if base is not None and base.layout != layout:
         base = None
-    with control.locked():
+    with control.turn.alone():
         epoch = control.store.next_epoch()
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
     if len(slices):
@@ -204,7 +204,7 @@ def export_image(control: Operations, image: Image, base: Base | None = None) ->
 
 
 def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
-    with control.locked():
+    with control.turn.shared():
         begun = time.perf_counter()
         raw, at = control.store.export_slices(ids), control.store.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
@@ -219,10 +219,10 @@ def _export_bucket(
 ) -> tuple[float, bool]:
     """Copy a bucket, or its rows that changed after the epoch `since`.
 
-    Return (seconds under the mutex, True if it is whole).
+    Return (seconds under the lock, True if it is whole).
     """
     blocks.settle()
-    with control.locked():
+    with control.turn.shared():
         begun = time.perf_counter()
         store = control.store
         is_whole = since is None or store.emptied_epoch(bucket) > since
@@ -320,7 +320,7 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
     """
     wanted = sorted(set(columns))
     holder = _holders(control, images)
-    with control.locked():
+    with control.turn.alone():
         control.store.clear(wanted)  # a column that was here once left its slice and its progress behind
     try:
         _load_columns(control, images, holder, wanted)
@@ -375,7 +375,7 @@ def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
 
 
 def _load_rows(control: Operations, bucket: int, table: int, keys: U64, rows: Bytes) -> tuple[int, None]:
-    with control.locked():
+    with control.turn.alone():
         return control.store.load_bucket(bucket, table, keys, rows), None
 
 

@@ -39,7 +39,7 @@ has hardly any CPU, and training creeps as long as it owns anything. It is froze
 of up to _GROUP_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
 is copied before."""
 _RANGE_BYTES = 16 << 20
-"""Rows and slices that are copied in one message, and under one hold of a server's mutex. A move of 400 MiB takes as
+"""Rows and slices that are copied in one message, and under one hold of a server's lock. A move of 400 MiB takes as
 long with 64 MiB (measured), but pulls and pushes of the destination wait longer for each of them."""
 _AHEAD_BYTES = 1 << 20
 """Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""

@@ -1,12 +1,12 @@
-"""Every operation on the columns of one server: the store under its mutex, for threads of many connections.
+"""Every operation on the columns of one server: the store under its lock, for threads of many connections.
 
 A worker's pulls and pushes, and the control operations by which columns are owned, moved, counted and copied. What a
-`Control` asks from elsewhere are the methods of this class.
+`Control` asks from elsewhere are the methods of this class. Pulls and copies share the lock, so they use as many cores as there are; whatever changes
+the store has it alone.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -25,32 +25,11 @@ from stretto_parameters import (
     Store,
 )
 
-from ..errors import ServerEmptied
 from .codec import ServerStats, WorkerSeen
 from .layout import F32, I64, U64, Layout
+from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
-
-
-class Turn:
-    """The mutex of a store, for the operations of one life of its server; after its end each raises ServerEmptied."""
-
-    def __init__(self, mutex: threading.Lock) -> None:
-        self.mutex = mutex
-        self._ended = False
-
-    def end(self) -> None:
-        """End the life. The caller holds the mutex."""
-        self._ended = True
-
-    def __enter__(self) -> None:
-        self.mutex.acquire()
-        if self._ended:
-            self.mutex.release()
-            raise ServerEmptied("the server was emptied and has begun a new life since; ask it anew")
-
-    def __exit__(self, *_: object) -> None:
-        self.mutex.release()
 
 
 class Operations:
@@ -67,14 +46,17 @@ class Operations:
         memory_bytes_max: int,
         clock: Clock = time.monotonic,
         *,
-        emptied: tuple[Store, threading.Lock] | None = None,
+        emptied: tuple[Store, SharedLock] | None = None,
     ) -> None:
-        """`emptied`: store and mutex of the life before."""
+        """`emptied`: store and lock of the life before.
+
+        turn: for whoever reads or changes much at one instant in this process.
+        """
         self.server = index
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
-        self._store, mutex = emptied or (Store(layout, memory_bytes_max), threading.Lock())
-        self._lock = Turn(mutex)
+        self._store, lock = emptied or (Store(layout, memory_bytes_max), SharedLock())
+        self.turn = Turn(lock)
         self._lineage = 0
         self._update_s = 0.0
 
@@ -83,10 +65,10 @@ class Operations:
 
         Once it returns, no operation of this life changes or copies anything any more: each raises ServerEmptied.
         """
-        with self._lock:
+        with self.turn.alone():
             self._store.reset()
-            self._lock.end()
-            kept = self._store, self._lock.mutex
+            self.turn.end()
+            kept = self._store, self.turn.lock
         return Operations(self.server, self.layout, self._memory_bytes_max, self._clock, emptied=kept)
 
     @property
@@ -101,7 +83,7 @@ class Operations:
 
     def adopt(self, layout: Layout) -> None:
         """Take the layout of the job, once; columns that are owned stay so. Raises InputRefused for another one."""
-        with self._lock:
+        with self.turn.alone():
             if self._store.layout == layout:
                 return
             if self.knows_layout:
@@ -121,13 +103,13 @@ class Operations:
 
     def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
         """Return the weights of keys, by table, and of slices."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.pull(keys, slices)
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
         """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own)."""
         begun = self._clock()
-        with self._lock:
+        with self.turn.alone():
             answer = self._store.push(push, int(begun * 1e6))
             spent_s = self._clock() - begun
             if answer.code is Code.APPLIED:
@@ -136,24 +118,24 @@ class Operations:
 
     def seed(self, slices: F32, state: F32) -> tuple[I64, I64]:
         """Offer initial values to slices that have none; return (seeded [slices], own [columns])."""
-        with self._lock:
+        with self.turn.alone():
             return self._store.seed(slices, state)
 
     def progress(self, shard: int, attempt: int) -> tuple[bool, I64, I64]:
         """Return (finished, own [columns], record [columns + 2]) of a shard, and refuse lower attempts from now on."""
-        with self._lock:
+        with self.turn.alone():
             return self._store.progress(shard, attempt)
 
     def finish(self, shards: Iterable[int] | I64) -> None:
         """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
-        with self._lock:
+        with self.turn.alone():
             self._store.finish(shards)
 
     # --- ownership ----------------------------------------------------------------------------------------
 
     def placement(self) -> tuple[I64, int]:
         """Return the state of each column: [columns] of Own, and the lineage of those that are owned."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.own(), self._lineage
 
     def lineage(self) -> int:
@@ -162,7 +144,7 @@ class Operations:
 
     def set_lineage(self, lineage: int) -> None:
         """Take this lineage, before columns of it are owned."""
-        with self._lock:
+        with self.turn.alone():
             self._lineage = lineage
 
     def own(self) -> I64:
@@ -174,17 +156,17 @@ class Operations:
         return self._store.columns()
 
     def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
-        """Compare and set under the mutex: once it returns, no push that read the old value is running.
+        """Compare and set under the lock: once it returns, no push that read the old value is running.
 
         Return how many columns changed: those whose state was `expect`, or all if it is None. whole: change all of
         them or none.
         """
-        with self._lock:
+        with self.turn.alone():
             return self._store.set_own(columns, Own(to), None if expect is None else Own(expect), whole=whole)
 
     def clear(self) -> None:
         """Drop all columns, rows and records, as before the first push."""
-        with self._lock:
+        with self.turn.alone():
             self._store.reset()
             self._update_s = 0.0
 
@@ -212,10 +194,10 @@ class Operations:
 
     def image_bytes(self, since_epoch: int = 0) -> int:
         """Return the bytes that an image taken now would have: all rows, or those that changed after an epoch."""
-        with self._lock:
+        with self.turn.shared():
             size_bytes = self._store.dense_bytes() + self._store.progress_bytes()
         for bucket in (c for c in self.columns() if c < self.layout.buckets):
-            with self._lock:  # bucket by bucket: a push waits for one of them at most
+            with self.turn.shared():  # bucket by bucket: a push waits for one of them at most
                 size_bytes += sum(
                     (len(self._store.changed_rows(bucket, table, since_epoch)) if since_epoch else rows) * (8 + of_row)
                     for table, (rows, of_row) in enumerate(self._store.table_sizes(bucket))
@@ -224,7 +206,7 @@ class Operations:
 
     def applied(self) -> Applied:
         """Return the counters of the columns owned here."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.applied()
 
     def stats(self) -> ServerStats:
@@ -235,13 +217,13 @@ class Operations:
     def workers(self) -> dict[int, WorkerSeen]:
         """Return what is known of each worker that pushed."""
         now_us = self._clock() * 1e6
-        with self._lock:
+        with self.turn.shared():
             seen = self._store.workers()
         return {worker: WorkerSeen(at.pushes, max(0.0, now_us - at.last_us) / 1e6) for worker, at in seen.items()}
 
     def checksum(self) -> int:
         """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.checksum()
 
     # --- copies -------------------------------------------------------------------------------------------
@@ -252,71 +234,67 @@ class Operations:
 
     def next_epoch(self) -> int:
         """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
-        with self._lock:
+        with self.turn.alone():
             return self._store.next_epoch()
 
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
         """Copy the rows of a bucket, by table: all, or those that changed after an epoch."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.export_bucket(bucket, since_epoch)
 
     def export_range(
         self, bucket: int, since_epoch: int, table: int, first: int, bytes_max: int
     ) -> tuple[tuple[RawBucket, ...], int, int]:
         """Copy some rows of a bucket, by table, from row `first` of `table` on; return them with the next place."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.export_range(bucket, since_epoch, table, first, bytes_max)
 
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         """Write rows into a bucket: instead of those there, or over them."""
-        with self._lock:
+        with self.turn.alone():
             self._store.import_bucket(bucket, raw, replace=replace)
 
     def drop_bucket(self, bucket: int) -> None:
         """Drop the rows of a bucket and give their memory back."""
-        with self._lock:
+        with self.turn.alone():
             self._store.drop_bucket(bucket)
 
     def export_slices(self, ids: I64) -> RawSlices:
         """Copy dense slices with their slots, and the state."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.export_slices(ids)
 
     def import_slices(self, raw: RawSlices) -> None:
         """Write dense slices; the state goes with slice 0."""
-        with self._lock:
+        with self.turn.alone():
             self._store.import_slices(raw)
 
     # --- records ------------------------------------------------------------------------------------------
 
     def records(self) -> tuple[I64, I64]:
         """Return (shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
-        with self._lock:
+        with self.turn.shared():
             at = self._store.records.progress(len(self._store.records.finished))
         return at.shards, at.records
 
     def all_progress(self, known_finished: int = 0) -> Progress:
         """Return the progress of all columns, with the marks that came after the first `known_finished`."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.records.progress(known_finished, only_new=True)
 
     def merge_columns(self, columns: Iterable[int], progress: Progress) -> None:
         """Take over the progress and the counters of `columns` from another server."""
-        with self._lock:
+        with self.turn.alone():
             self._store.merge_columns(columns, progress)
 
     def finished(self) -> I64:
         """Return the finished shards that are marked here."""
-        with self._lock:
+        with self.turn.shared():
             return self._store.records.finished.array()
 
     # --- in the server's own process ----------------------------------------------------------------------
 
-    def locked(self) -> Turn:
-        """Return the mutex, for whoever copies much at one instant in this process."""
-        return self._lock
-
     @property
     def store(self) -> Store:
-        """The store; whoever uses it holds the mutex."""
+        """The store; whoever uses it has its turn."""
         return self._store
