@@ -34,12 +34,32 @@ class Gradients:
     state_delta: F32
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows:
+    """An embedding layer of the user's own model, whose rows live on the parameter servers.
+
+    The row of id i, 0 <= i < ids, has the key `i | field << VALUE_BITS` in table `table` of the layout, and the first
+    `dimension` floats there. initial [ids, dimension]: what the row adds to, None where a row is the weights
+    themselves.
+    """
+
+    layer: str
+    """Path of the layer in the model."""
+    table: int
+    field: int
+    ids: int
+    dimension: int
+    initial: F32 | None = None
+
+
 class Program(Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
     layout: Layout
     model: Any
     """The user's model, as `build` gave it."""
+    embeddings: tuple[EmbeddingRows, ...]
+    """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
@@ -138,6 +158,7 @@ class ProgramBase(ABC):
     """The part of a program in which no framework has a say."""
 
     layout: Layout
+    embeddings: tuple[EmbeddingRows, ...] = ()
     has_own_loss: bool
     """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
