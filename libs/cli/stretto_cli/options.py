@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -57,6 +57,24 @@ DEFAULT_FOLDER = Path(".stretto")
 # a pipe has no width: 160 columns cut no table
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 complaints = Console(stderr=True, highlight=False)
+
+
+def quantity(kind: Literal["bytes", "cores", "seconds"], least: float, most: float) -> Callable[[str], Any]:
+    """Return the parser of an option that is a number or has a unit, within bounds."""
+
+    def parse(text: str) -> Any:
+        from stretto_wire.quantities import IN_BYTES, IN_CORES, IN_SECONDS
+
+        written = {"bytes": IN_BYTES, "cores": IN_CORES, "seconds": IN_SECONDS}[kind]
+        try:
+            value = written.parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{text}: {error}") from error
+        if not least <= value <= most:
+            raise typer.BadParameter(f"{text}: at least {least:g} and at most {most:g} {kind}")
+        return value
+
+    return parse
 
 
 def check_environment(environ: Mapping[str, str]) -> None:

@@ -91,11 +91,17 @@ class Plan(Record):
     """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p)."""
 
     workers: Annotated[int, Ge(0), Le(WORKERS_MAX)]
+    """Number of workers."""
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
+    """Number of parameter servers."""
     worker_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
+    """CPU cores of one worker."""
     ps_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
+    """CPU cores of one parameter server."""
     worker_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
+    """Memory of one worker, in bytes."""
     ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
+    """Memory of one parameter server, in bytes."""
 
     def __post_init__(self) -> None:
         """Raise InvalidValue outside the domain of every decision. Published plans keep the bounds of the fields."""

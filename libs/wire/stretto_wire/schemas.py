@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -17,13 +16,6 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 JOB_SCHEMA = "job.schema.json"
 REFUSED = "refused.v1.json"
-
-_SIZE: Schema = {
-    "type": "string",
-    "pattern": r"^[0-9]+(\.[0-9]+)?([KMGT]i?)?[bB]?$",
-    "description": "a size such as 512Mi, 2Gi or 1500M",
-}
-
 
 class _WithoutFieldTitles(GenerateJsonSchema):
     """Omits the titles of fields, which only repeat their names; messages and values keep theirs."""
@@ -43,14 +35,10 @@ def message_schema(message_type: type[Record], name: str) -> Schema:
 
 
 def job_schema() -> Schema:
-    """Return the closed schema of a job file. Sizes may be strings, as in Kubernetes."""
+    """Return the closed schema of a job file. Quantities may be texts with a unit, as in Kubernetes."""
     schema = _document(JobSpec.model_json_schema(schema_generator=_WithoutFieldTitles), JOB_SCHEMA)
     _close(schema)
     schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # named partitions replace it
-    bounds = schema["$defs"]["MemoryRange"]["properties"]
-    for name, bound in bounds.items():
-        default, description = bound.pop("default"), bound.pop("description")
-        bounds[name] = {"anyOf": [bound, deepcopy(_SIZE)], "default": default, "description": description}
     return schema
 
 

@@ -21,35 +21,7 @@ from .keylike import REMEDY as NO_KEYS
 from .keylike import keylike
 from .kubernetes import KubernetesSpec, ObjectName
 from .part import FromMapping, Spec
-
-_SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
-_SIZES = {
-    "": 1,
-    "KI": 2**10,
-    "MI": 2**20,
-    "GI": 2**30,
-    "TI": 2**40,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-}
-
-
-def parse_bytes(value: Any) -> Any:
-    """Return the bytes of a size as in Kubernetes (``512Mi``, ``2Gi``, ``1500M``); a number is returned unchanged."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    digits = text.rstrip("KMGTibB")
-    unit = text[len(digits) :].upper().removesuffix("B")
-    if unit not in _SIZES:
-        raise ValueError(_SIZE)
-    try:
-        return int(float(digits) * _SIZES[unit])
-    except (ValueError, OverflowError) as error:
-        raise ValueError(_SIZE) from error
-
+from .quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 
 class ModelSpec(Spec):
     """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
@@ -195,8 +167,8 @@ class Range(Spec):
 class CoreRange(Spec):
     """Inclusive bounds of CPU cores of one pod."""
 
-    min: Annotated[float, Field(ge=0.001, le=1024, description="fewest cores of one pod")] = 0.5
-    max: Annotated[float, Field(ge=0.001, le=1024, description="most cores of one pod")] = 32.0
+    min: Annotated[float, Field(ge=0.001, le=1024, description=f"{CORES}; fewest of one pod"), IN_CORES] = 0.5
+    max: Annotated[float, Field(ge=0.001, le=1024, description=f"{CORES}; most of one pod"), IN_CORES] = 32.0
 
     @model_validator(mode="after")
     def _ordered(self) -> CoreRange:
@@ -208,10 +180,8 @@ class CoreRange(Spec):
 class MemoryRange(Spec):
     """Inclusive bounds of the memory of one pod, in bytes or as sizes such as 2Gi."""
 
-    min: Annotated[int, Field(ge=2**20, le=2**46, description=f"{_SIZE}; least memory of one pod")] = 512 * 2**20
-    max: Annotated[int, Field(ge=2**20, le=2**46, description=f"{_SIZE}; most memory of one pod")] = 64 * 2**30
-
-    _sizes = field_validator("min", "max", mode="before")(parse_bytes)
+    min: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; least memory of one pod"), IN_BYTES] = 2**29
+    max: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; most memory of one pod"), IN_BYTES] = 2**36
 
     @model_validator(mode="after")
     def _ordered(self) -> MemoryRange:
@@ -236,7 +206,7 @@ class ResourceSpec(Spec):
         default=RoleLimits(count=Range(min=1, max=16), memory=MemoryRange(min=128 * 2**20)),
         description="limits of the parameter servers",
     )
-    initial: Annotated[Plan, FromMapping()] | None = Field(
+    initial: Annotated[Plan, FromMapping(), IN_PLAN] | None = Field(
         default=None, description="start with this plan instead of a warm start"
     )
     fixed: bool = Field(
@@ -290,8 +260,8 @@ class CheckpointSpec(Spec):
     taken before training begins, one more after the last shard; none is taken while parameters move.
     """
 
-    every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(
-        default=10.0, description="seconds between two checkpoints; null: only on demand"
+    every_s: Annotated[float, Field(ge=1, le=10**7), IN_SECONDS] | None = Field(
+        default=10.0, description=f"{SECONDS}; between two checkpoints; null: only on demand"
     )
     keep: Annotated[
         int,
@@ -350,10 +320,10 @@ class JobSpec(Spec):
     priority: Annotated[
         float, Field(gt=0, le=1000, description="weight of the job; 2 counts twice as much as a job with 1")
     ] = 1.0
-    deadline_s: Annotated[
-        Seconds | None,
-        Field(description="seconds after submission; a job that would be late weighs up to ten times as much"),
-    ] = None
+    deadline_s: Annotated[Seconds, IN_SECONDS] | None = Field(
+        default=None,
+        description=f"{SECONDS}; after submission; a job that would be late weighs up to ten times as much",
+    )
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="times, number and place of checkpoints")
     restarts: RestartSpec = Field(default=RestartSpec(), description="failures after which the job is given up")
     environment: Annotated[

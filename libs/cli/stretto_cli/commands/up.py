@@ -9,7 +9,17 @@ import typer
 
 from .. import figures
 from ..errors import BadInput
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example, print_json
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    Output,
+    OutputOption,
+    answer,
+    console,
+    example,
+    print_json,
+    quantity,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -27,11 +37,19 @@ def up(
     ] = False,
     cpu_cores: Annotated[
         float | None,
-        typer.Option(min=0.1, help="CPU cores that training jobs may use in total. Default: all of this machine's."),
+        typer.Option(
+            parser=quantity("cores", 0.1, 10**6),
+            metavar="CORES",
+            help="CPU cores that training jobs may use in total, e.g. 4 or 1500m. Default: all of this machine's.",
+        ),
     ] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(help="Memory that training jobs may use in total, e.g. 8Gi. Default: all of this machine's."),
+        int | None,
+        typer.Option(
+            parser=quantity("bytes", 2**20, 2**60),
+            metavar="SIZE",
+            help="Memory that training jobs may use in total, e.g. 8Gi. Default: all of this machine's.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0 takes any free port.")] = 0,
     settings: Annotated[
@@ -51,7 +69,7 @@ def up(
     from ..installation.state import describe
     from ..installation.supervisor import run
 
-    options = StartOptions(folder, cpu_cores, _bytes(memory), port, _settings(settings or []))
+    options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []))
     quiet = output is Output.JSON
     if detach:
         state = start_detached(options)
@@ -81,17 +99,6 @@ def _addresses(state: dict[str, Any]) -> str:
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
         + "".join(f"\n  warning  {warning}" for warning in state["warnings"])
     )
-
-
-def _bytes(text: str | None) -> int | None:
-    from stretto_wire.spec import parse_bytes
-
-    if text is None:
-        return None
-    try:
-        return int(parse_bytes(text))
-    except ValueError as error:
-        raise BadInput(f"--memory {text}: {error}") from error
 
 
 def _settings(given: list[str]) -> dict[str, str]:

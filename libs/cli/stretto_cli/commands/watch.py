@@ -27,6 +27,7 @@ from ..options import (
     console,
     example,
     print_json,
+    quantity,
 )
 from ..render import Json, books, stalled, status, table
 
@@ -44,7 +45,13 @@ def register(app: typer.Typer) -> None:
 def watch(
     job: JobArgument,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.2, max=60, help="Seconds between two updates.")
+        float,
+        typer.Option(
+            "--interval",
+            parser=quantity("seconds", 0.2, 60),
+            metavar="DURATION",
+            help="Time between two updates, in seconds or as in 500ms; 0.2 to 60 seconds.",
+        ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show the job once and exit.")] = False,
     output: OutputOption = Output.TABLE,
