@@ -214,14 +214,15 @@ class Gateway:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CliError(f"{self.url}: {type(error).__name__} {error}; see `stretto status`") from error
 
-    @staticmethod
-    def _problem(response: httpx.Response) -> CliError:
+    def _problem(self, response: httpx.Response) -> CliError:
         kind = BadInput if response.status_code in BAD_INPUT else CliError
         try:
             problem = response.json()
             if problem["type"].endswith((":bad-job", ":bad-request")):
                 return kind("refused by the gateway", problem["errors"], problem["count"])
-            return kind(problem["detail"] + (f"\n  remedy: {problem['remedy']}" if problem["remedy"] else ""))
+            remedy = f"\n  remedy: {problem['remedy']}" if problem["remedy"] else ""
+            page = f"\n  more: {self.url}{problem['help']}" if "help" in problem else ""
+            return kind(problem["detail"] + remedy + page)
         except (ValueError, KeyError, TypeError, AttributeError):  # the answer is not from our gateway
             return kind(f"HTTP {response.status_code}: {response.text[:300]}")
 

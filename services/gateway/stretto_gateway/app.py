@@ -18,7 +18,7 @@ from stretto_messages.base import JOB_PATTERN, PodId
 from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
-from . import documents, edge, job_audit, learning, problems, sse
+from . import documents, edge, job_audit, learning, pages, problems, sse
 from .audit_log import AuditLog
 from .callers import ANYBODY, Access, Caller, network_of, require, require_own
 from .fullness import warnings
@@ -127,6 +127,7 @@ def create_app(gateway: Gateway, access: Access, audit_log: AuditLog, lines: Aud
         redoc_url=None,
     )
     problems.install(app)
+    app.include_router(pages.routes())
     app.include_router(_health(gateway))
     app.include_router(_api(gateway, access, lines))
     settings = gateway.settings

@@ -15,7 +15,7 @@ from stretto_wire.findings import Finding, finding
 from stretto_wire.spec import JobSpec
 from stretto_wire.stores import canonical
 
-from .problems import Problem
+from .problems import Kind, Problem
 from .views import OVER, JobView, Status
 
 STATES: dict[Status, str] = {
@@ -168,7 +168,7 @@ def _checkpoints_of(view: JobView) -> list[str]:
     return [url for url in urls if url.split("/")[-3:-2] == [view.name]]  # it may have begun with another job's
 
 
-def conflict(view: JobView, code: str, text: str, remedy: str) -> Problem:
+def conflict(view: JobView, code: Kind, text: str, remedy: str) -> Problem:
     """Refuse a request that the state of a job rules out."""
     return Problem(409, code, text, field="job", value=view.name, remedy=remedy)
 

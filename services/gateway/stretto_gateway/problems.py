@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from fastapi import FastAPI, Request
@@ -19,7 +19,18 @@ from stretto_bus.faults import Fault
 from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
 
+from .pages import PROBLEMS_AT
+
 MEDIA_TYPE = "application/problem+json"
+Kind = Literal[
+    "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-limits", "bus", "busy",
+    "bytes-used", "catching-up", "closed", "contended", "forbidden", "held-out", "internal", "name-taken",
+    "names-damaged", "no-books", "no-keys", "no-log", "no-plan", "no-role", "no-such-job", "no-team",
+    "not-allowed", "not-found", "not-growing", "not-readable", "not-yours", "over", "quota-used", "refused",
+    "shrinks", "state-full", "too-large", "too-large-job", "too-many", "too-many-requests", "too-many-streams",
+    "too-slow", "twice", "unauthorized", "unknown",
+]  # fmt: skip
+"""What went wrong; PROBLEMS.md has a page for each."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -41,6 +52,7 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     instance: str
+    help: str = Field(description="address on this gateway of a page about this kind of problem")
     field: str = Field(description="the field, header or parameter in error")
     value: str = Field(description="the value found there, shortened")
     remedy: str = Field(description="an acceptable value, or the next step")
@@ -54,7 +66,7 @@ class Problem(Exception):
     def __init__(
         self,
         status: int,
-        kind: str,
+        kind: Kind,
         detail: str,
         *,
         field: str = "",
@@ -72,12 +84,12 @@ class Problem(Exception):
         self.count = count
 
     @classmethod
-    def of_wire(cls, error: WireError, kind: str = "bad-job") -> Problem:
+    def of_wire(cls, error: WireError, kind: Kind = "bad-job") -> Problem:
         """A refused document, with all that is wrong with it."""
         return cls.of_findings(422, kind, str(error), error.findings, error.count)
 
     @classmethod
-    def of_findings(cls, status: int, kind: str, detail: str, found: Sequence[Finding], count: int) -> Problem:
+    def of_findings(cls, status: int, kind: Kind, detail: str, found: Sequence[Finding], count: int) -> Problem:
         """Make a problem of one or more findings; ``count``: their full number."""
         first = found[0]
         return cls(
@@ -91,6 +103,7 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
             "instance": instance,
+            "help": f"{PROBLEMS_AT}/{self.kind}",
             "field": self.field,
             "value": self.value,
             "remedy": self.remedy,

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import uuid
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from stretto_gateway.pages import problem_texts
+from stretto_gateway.problems import Kind
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Plan
 
@@ -370,3 +372,26 @@ def test_a_port_that_is_taken_is_a_sentence(gateway: Running) -> None:
     assert done.returncode == 1
     assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_every_problem_has_a_page_that_anybody_may_read(gateway: Running) -> None:
+    assert list(problem_texts()) == sorted(get_args(Kind))
+    with httpx.Client(base_url=gateway.url, trust_env=False) as anybody:
+        refused = problem(anybody.get("/api/v1/jobs"))
+        assert refused["help"] == "/problems/unauthorized"
+        for kind in get_args(Kind):
+            page = anybody.get(f"/problems/{kind}")
+            assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), kind
+            assert f"<h1>Problem: {kind}</h1>" in page.text
+        assert all(f'href="/problems/{kind}"' in anybody.get("/problems").text for kind in get_args(Kind))
+        unknown = anybody.get("/problems/<script>")
+        assert problem(unknown)["type"] == "urn:stretto:problem:not-found"
+
+
+def test_a_browser_at_the_address_of_the_gateway_finds_its_way(gateway: Running) -> None:
+    with httpx.Client(base_url=gateway.url, trust_env=False) as anybody:
+        page = anybody.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
+        assert page.status_code == 200
+        for link in re.findall('href="([^"]*)"', page.text):
+            assert anybody.get(link).status_code == 200, link
+        assert anybody.get("/", headers={"Accept": "*/*"}).headers["location"] == "/openapi.json"

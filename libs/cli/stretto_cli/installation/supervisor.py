@@ -18,6 +18,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.login import Login
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import SettingsFault
+from stretto_runtime.access.keys import Keys
 from stretto_runtime.access.provision import make
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.server import keys_of
@@ -82,7 +83,7 @@ class Installation:
         for name in self._services:
             await self._start(programs.service(name))
         progress("nats-server, redis-server, eight services and the gateway started")
-        await self._provision(programs.nats_url, keys.login())
+        await self._provision(programs.nats_url, keys)
         async for name, ready_s in self._until_ready(self._services):
             progress(f"{name} ready after {ready_s:.1f} s")
         self.ready_s = time.monotonic() - began
@@ -128,10 +129,14 @@ class Installation:
 
     # readiness -------------------------------------------------------------------------------------------------
 
-    async def _provision(self, nats_url: str, login: Login) -> None:
+    async def _provision(self, nats_url: str, keys: Keys) -> None:
+        """Make the streams; those of tools outside too, so that a tool of this machine can replay events."""
+        login, streams = keys.login(), self._streams
+        if streams.external_credentials is None:
+            streams = streams.model_copy(update={"external_credentials": keys.keeper_folder})
         try:
             async with asyncio.timeout(READY_S):
-                await make(nats_url, login, self._streams)
+                await make(nats_url, login, streams)
         except TimeoutError:
             nats = self.children["nats"]
             raise CliError(

@@ -15,12 +15,15 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import nats
 import psutil
 import pytest
 from installed_gateway import Installed, eventually
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from stretto_cli import installation as package
 from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError, NotRunning
@@ -182,6 +185,32 @@ def test_everything_listens_on_loopback_only(installed: Installed) -> None:
         for connection in psutil.Process(child.pid).net_connections():
             if connection.status == psutil.CONN_LISTEN:
                 assert connection.laddr.ip in ("127.0.0.1", "::1"), (child.command.name, connection)
+
+
+def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> None:
+    """`up` makes the stream of the tool that it made credentials for, so the documented replay works as it is."""
+    submitted = f"job-{uuid.uuid4().hex[:12]}"
+    with Gateway(*locate(installed.folder, None, None)) as gateway:
+        gateway.submit(json.dumps({"name": submitted, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}))
+
+    async def replayed() -> list[str]:
+        connection = await nats.connect(
+            read_state(installed.folder)["nats_url"],
+            user_credentials=str(installed.folder / "nats/keys/external/bus.creds"),
+            inbox_prefix=b"_INBOX.external",
+        )
+        try:
+            everything = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.EXPLICIT)
+            reader = await connection.jetstream().pull_subscribe("evt.v1.>", stream="EVENTS", config=everything)
+            found: list[str] = []
+            async with asyncio.timeout(20):
+                while submitted not in found:
+                    found += [json.loads(each.data).get("job") for each in await reader.fetch(10, timeout=5)]
+            return found
+        finally:
+            await connection.close()
+
+    assert submitted in asyncio.run(replayed())
 
 
 def test_a_folder_has_one_installation(installed: Installed) -> None:
