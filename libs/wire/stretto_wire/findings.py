@@ -13,6 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from stretto_messages.base import Doc
 
+from .quantities import written_bytes
+
 MOST = 20
 """Largest number of findings that an error lists; further ones are only counted."""
 
@@ -210,7 +212,7 @@ def _bounds_of(metadata: Iterable[Any]) -> dict[str, Any]:
 
 def _bounded(bounds: Mapping[str, Any], sizes: bool = False) -> str:
     limits = [
-        f"{words} {_size(bounds[name]) if sizes else _number(bounds[name])}"
+        f"{words} {written_bytes(bounds[name]) if sizes else _number(bounds[name])}"
         for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
         if name in bounds
     ]
@@ -222,11 +224,6 @@ def _bounded(bounds: Mapping[str, Any], sizes: bool = False) -> str:
 
 def _number(bound: Any) -> str:
     return f"{bound:g}" if isinstance(bound, float) else str(bound)
-
-
-def _size(bound: int) -> str:
-    power = (bound.bit_length() - 1) // 10
-    return f"{bound >> 10 * power}{' KMGT'[power]}i" if 0 < power < 5 and bound % (1 << 10 * power) == 0 else str(bound)
 
 
 # fields ------------------------------------------------------------------------------------------------------------

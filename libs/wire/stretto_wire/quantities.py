@@ -79,6 +79,14 @@ def parse_seconds(value: Any) -> Any:
     return total_s
 
 
+def written_bytes(size_bytes: int) -> str:
+    """Return bytes with the largest unit that divides them, as in `512Mi`."""
+    power = (size_bytes.bit_length() - 1) // 10
+    if 0 < power < 5 and size_bytes % (1 << 10 * power) == 0:
+        return f"{size_bytes >> 10 * power}{' KMGT'[power]}i"
+    return str(size_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Annotation of a number that may also be written as a text with a unit."""
