@@ -12,12 +12,14 @@ from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
 from .evaluate import Quality, evaluate
-from .meter import Meter
+from .meter import Meter, Window
 from .model import Options, Program
 from .program import make_program
 from .training import Trainer, Work
 
 log = logging.getLogger("stretto.local")
+
+_BATCHES_A_SHARD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,69 @@ class Trained:
     def model(self) -> Any:
         """The Keras model or PyTorch module with the trained dense parameters."""
         return self.program.model
+
+
+class Here:
+    """A parameter server and a worker that trains on it, both in this process: `with Here(program, 512) as here`."""
+
+    def __init__(
+        self,
+        program: Program,
+        batch_size: int,
+        *,
+        transfer: Literal["float32", "bfloat16"] = "float32",
+        pipeline: bool = True,
+    ) -> None:
+        self._program = program
+        self._shard_size = _BATCHES_A_SHARD * batch_size
+        self._server = ParameterServer(0, program.layout)
+        self._server.own(range(program.layout.columns))
+        access = Access(self._server.key)
+        self._parameters = Parameters(
+            program.layout, {0: self._server.address}, worker=0, access=access, transfer=transfer
+        )
+        self._meter = Meter()
+        self._trainer = Trainer(program, self._parameters, batch_size, self._meter, pipeline=pipeline)
+        self._shards = 0
+
+    def __enter__(self) -> Here:
+        self._parameters.seed(self._program.initial_dense(), self._program.initial_state())
+        self._program.warm()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trainer.close()
+        self._parameters.close()
+        self._server.close()
+
+    def train(self, start: int, length: int, partition: str = "") -> list[float]:
+        """Train samples [start, start + length) once; return the loss of the last batch of each shard.
+
+        Raises ModelRefused and DataError.
+        """
+        losses: list[float] = []
+        for begin in range(start, start + length, self._shard_size):
+            size = min(self._shard_size, start + length - begin)
+            work = Work(self._shards, 1, begin, size, partition=partition)
+            self._shards += 1
+            while self._trainer.train(work) is not None:  # no other worker has the lease: resume
+                log.info("resuming shard %d", work.shard)
+            losses.append(self._trainer.last_loss)
+        return losses
+
+    def pull(self, keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
+        """Return rows, dense parameters and state."""
+        pulled = self._parameters.pull(keys)
+        return pulled.rows, pulled.dense, pulled.state
+
+    def window(self) -> Window:
+        """Return the times of the steps since the last window."""
+        return self._meter.window()
+
+    def load_into_model(self) -> None:
+        """Set the trained dense parameters and the state of the user's model."""
+        _, dense, state = self.pull(self._program.no_keys())
+        self._program.load_into_model(dense, state)
 
 
 def train_locally(
@@ -75,38 +140,13 @@ def train_locally(
         row_weights=row_weights,
     )
     program = make_program(made, options)
-    server = ParameterServer(0, program.layout)
-    server.own(range(program.layout.columns))
-    parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key), transfer=transfer)
-    meter = Meter()
-    trainer = Trainer(program, parameters, batch_size, meter, pipeline=pipeline)
-    try:
-        parameters.seed(program.initial_dense(), program.initial_state())
-        program.warm()
-        losses: list[float] = []
-        for work in _shards(samples, 16 * batch_size):
-            while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
-                log.info("resuming shard %d", work.shard)
-            losses.append(trainer.last_loss)
-        window = meter.window()
-
-        def pull(keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
-            pulled = parameters.pull(keys)
-            return pulled.rows, pulled.dense, pulled.state
-
+    with Here(program, batch_size, transfer=transfer, pipeline=pipeline) as here:
+        parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
+        losses = [loss for name, count in parts for loss in here.train(0, count, name)]
+        window = here.window()
         begin = samples if isinstance(samples, int) else 0
-        quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
-        last = parameters.pull(program.no_keys())
-        program.load_into_model(last.dense, last.state)
+        quality = (
+            evaluate(program, here.pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
+        )
+        here.load_into_model()
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
-    finally:
-        trainer.close()
-        parameters.close()
-        server.close()
-
-
-def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:
-    """Cut the samples into shards, partition after partition."""
-    parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
-    places = [(name, start, min(size, end - start)) for name, end in parts for start in range(0, end, size)]
-    return [Work(shard, 1, start, length, partition=name) for shard, (name, start, length) in enumerate(places)]

@@ -1,0 +1,141 @@
+"""``stretto check``: try a model and its data before a job does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import figures
+from ..errors import BadInput, CliError
+from ..options import Output, OutputOption, answer, complaints, console, example
+from ..render import table
+
+STAGE = "stage: "
+"""Begins a line by which the trial tells what it does (stretto.check)."""
+_LAST_WORDS = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        rich_help_panel="Your model",
+        epilog=example(
+            "stretto check my_model:Clicks --data clicks.parquet --write job.yaml",
+            "stretto check shop.models:Ranking --path src --set layers=3 --samples 2000000",
+        ),
+    )(check)
+
+
+def check(
+    entry: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The model, as in `model.entry` of a job file.")],
+    path: Annotated[Path, typer.Option(help="Folder that holds the module, as in `model.path`.")] = Path(),
+    data: Annotated[str | None, typer.Option(help="Value of the model's argument `data`.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Option("--set", help="An argument of the model, NAME=VALUE; may be repeated.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, help="Samples of one epoch. Default: what the model's reader says.")
+    ] = 0,
+    partition: Annotated[str, typer.Option(help="Partition to read, where the dataset has some.")] = "",
+    batch_size: Annotated[int, typer.Option(min=1, max=10**6, help="Samples of one step.")] = 512,
+    embedding_dim: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Floats of an embedding row, where the model does not say.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="File for a job file in which every field is explained.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Import a model, read its data, train some steps in this process's child, and say all that is in the way.
+
+    Nothing runs but this command: no bus, no services. Exit status 1 if something was found.
+    """
+    report = _tried(
+        {
+            "entry": entry,
+            "path": str(path),
+            "arguments": _arguments(arguments or [], data),
+            "name": entry.partition(":")[2].replace("_", "-").lower() or "my-job",
+            "samples": samples,
+            "partition": partition,
+            "batch_size": batch_size,
+            "embedding_dim": embedding_dim,
+        },
+        quiet=output is Output.JSON,
+    )
+    if write is not None and not report["findings"]:
+        write.write_text(report["job"])
+    answer(output, report, lambda: _shown(report, write))
+    if report["findings"]:
+        raise typer.Exit(1)
+
+
+def _arguments(given: list[str], data: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {} if data is None else {"data": data}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadInput(f"--set {each}: give NAME=VALUE with the name of an argument of the model")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    """Return a number or a truth value where a text is one, as a job file does."""
+    import yaml
+
+    found = yaml.safe_load(text)
+    return found if isinstance(found, bool | int | float) else text
+
+
+def _tried(request: dict[str, Any], quiet: bool) -> dict[str, Any]:
+    """Run the trial in a process of its own, which imports the framework, and show its stages."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stretto.check", str(report)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request))
+        process.stdin.close()
+        words: list[str] = []
+        for line in process.stdout:
+            if line.startswith(STAGE) and not quiet:
+                complaints.print(f"[dim]{line.removeprefix(STAGE).strip()} …[/dim]")
+            elif not line.startswith(STAGE):
+                words = [*words[1 - _LAST_WORDS :], line]
+        if process.wait() == 0 and report.is_file():
+            return json.loads(report.read_text())
+    if any("No module named stretto" in line or "No module named 'stretto'" in line for line in words):
+        raise CliError("the trainer is not installed here: install stretto-trainer, or run the command where it is")
+    raise CliError(f"the trial of {request['entry']} ended with exit status {process.returncode}:\n{''.join(words)}")
+
+
+def _shown(report: dict[str, Any], write: Path | None) -> Any:
+    if report["findings"]:
+        for each in report["findings"]:
+            console.print(f"[red]{each['where']}[/red]  {each['text']}", highlight=False)
+        return f"{len(report['findings'])} found"
+    found = report["figures"]
+    shown = table("what", "value")
+    for what, value in (
+        ("framework", found["framework"]),
+        ("read alone", f"{found['read_samples_per_s']:,.0f} samples/s"),
+        ("training, one worker and one server here", f"{found['steps_per_s']:.1f} steps/s"),
+        ("loss of the first and the last step", f"{found['loss_first']:.4f}, {found['loss_last']:.4f}"),
+        ("keys per sample", f"{found['keys_per_sample']:.1f}"),
+        ("parameter servers, per million keys", figures.size(found["bytes_per_million_keys"])),
+        ("dense parameters", f"{found['dense_parameters']:,}"),
+        ("memory of this worker", figures.size(found["worker_memory_bytes"])),
+    ):
+        shown.add_row(what, value)
+    console.print(shown)
+    return f"nothing is in the way; {'--write FILE gives its job file' if write is None else f'see {write}'}"

@@ -1,0 +1,62 @@
+"""`stretto check` on a user's files, in a real process of the trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from stretto_cli.main import app
+from stretto_wire.jobfile import read_job
+from typer.testing import CliRunner
+
+CODE = """\
+import keras, numpy as np
+
+print("what a user's module prints is no answer")
+
+
+class Clicks:
+    samples = 1000
+
+    def __init__(self, data, wrong=False):
+        self.data, self.wrong = data, wrong
+
+    def build(self):
+        rows = keras.Input((1, 16), name="rows")
+        return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+
+    def read(self, start, length):
+        number = np.arange(start, start + length)
+        label = np.full(length, np.nan) if self.wrong else number % 2
+        return {"label": label, "categorical": number[:, None] % 7}
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    (tmp_path / "shop_model.py").write_text(CODE)
+    return tmp_path
+
+
+def test_a_model_is_tried_and_its_job_file_written(module: Path, tmp_path: Path) -> None:
+    arguments = ["check", "shop_model:Clicks", "--path", str(module), "--data", "d.parquet"]
+    done = CliRunner().invoke(app, [*arguments, "--write", str(tmp_path / "job.yaml"), "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["figures"]["keys_per_sample"] == 1
+    job = read_job((tmp_path / "job.yaml").read_text())
+    assert (job.name, job.dataset.samples, job.model.arguments) == ("clicks", 1000, {"data": "d.parquet"})
+
+
+def test_what_is_found_is_told_and_fails_the_command(module: Path, tmp_path: Path) -> None:
+    arguments = ["check", "shop_model:Clicks", "--path", str(module), "--data", "d", "--set", "wrong=true"]
+    done = CliRunner().invoke(app, [*arguments, "--write", str(tmp_path / "job.yaml")])
+    assert done.exit_code == 1
+    assert "'label' is not finite" in " ".join(done.stdout.split())
+    assert not (tmp_path / "job.yaml").exists()
+
+
+def test_an_argument_without_a_value_is_refused(module: Path) -> None:
+    done = CliRunner().invoke(app, ["check", "m:M", "--path", str(module), "--set", "wrong"])
+    assert done.exit_code == 2
+    assert "--set wrong: give NAME=VALUE" in done.output
