@@ -1,8 +1,8 @@
 """Live migration: columns change their parameter server while workers go on pushing.
 
-The move runs in the destination's process. The rows of a large bucket are copied while it is trained. Then it is
-frozen, the rows that changed meanwhile are copied again, and it is taken over and released: one bucket at a time. The
-dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
+The move runs in the destination's process. A group of large buckets is copied while it is trained, then the rows that
+changed meanwhile, until these are few. Then it is frozen, the last changes are copied, and it is taken over and
+released. The dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
 dies, the columns that it had taken over die with it, and the job goes back to its last checkpoint. If the move breaks
 off because a source did not answer, the next move completes it. That move is planned anew from the vectors: columns
 that were taken over are released at their source, and a frozen column is thawed by its owner.
@@ -33,16 +33,21 @@ _OTHERS_FREEZE_S = 10.0
 """How long a column may stay frozen by another mover before this move is given up."""
 _SLOW_ASKED = 4
 _SLOW_ANSWER_S = 0.05
-_GROUP_BYTES = 16 << 20
+_SLOW_FREEZE_BYTES = 16 << 20
 """A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before,
 has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
-of up to _GROUP_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
+of up to _SLOW_FREEZE_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
 is copied before."""
-_RANGE_BYTES = 16 << 20
-"""Rows and slices that are copied in one message, and under one hold of a server's lock. A move of 400 MiB takes as
-long with 64 MiB (measured), but pulls and pushes of the destination wait longer for each of them."""
+_RANGE_BYTES = 2 << 20
+"""Rows and slices that are copied in one message, and under one hold of a server's lock: pushes wait for it."""
 _AHEAD_BYTES = 1 << 20
 """Columns of more bytes are copied before they are frozen, too. Less is copied within some ms (measured)."""
+FREEZE_BYTES = 128 << 20
+"""Columns share a freeze up to this size: each freeze costs every worker the repetition of a step, and only few of many
+steps may be late."""
+_AHEAD_COPIES = 4
+_PACE = 1.0
+"""Pause after a range that is copied while it is trained, in terms of the time that it took: workers need the cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,14 @@ def move(
     *,
     step_wait_s: float = 0.5,
     active_s: float = 2.0,
+    freeze_bytes: int = FREEZE_BYTES,
 ) -> Iterator[MoveStep]:
     """Take the columns `sources` (column -> server that has it now) over into `server`.
 
     Workers must already know the destination, or learn about it from their `refresh_servers`. Between two groups the
     mover waits until every worker that pushed in the last `active_s` has finished a step, at most `step_wait_s`:
-    freezes in a row would starve them. Columns that are here already are skipped, so a broken move may be started
+    freezes in a row would starve them. freeze_bytes: columns of one source share a freeze up to this size; 0: each has
+    its own. Columns that are here already are skipped, so a broken move may be started
     again. A column whose source is `server` itself was left frozen by a mover that died: it is thawed.
     Dropping the iterator between two steps leaves nothing frozen.
 
@@ -112,7 +119,7 @@ def move(
         while groups:
             source = there[groups[0][0]]
             slow = frozen_s.get(source.server, 0.0) > _SLOW_ANSWER_S or _is_slow(source)
-            columns = _take(groups, bytes_of[source.server], _GROUP_BYTES if slow else 0)
+            columns = _take(groups, bytes_of[source.server], _SLOW_FREEZE_BYTES if slow else freeze_bytes)
             if not here.knows_layout and (layout := source.layout) is not None:
                 server.adopt(layout)
             ahead = not slow and bytes_of[source.server][[c for c in columns if c < BUCKETS]].sum() > _AHEAD_BYTES
@@ -199,12 +206,15 @@ def _move_group(
     known_finished: marks of the source that are here already. ahead: copy buckets before they are frozen, too.
     """
     epoch = moved_bytes = 0
-    if ahead:
-        epoch = source.next_epoch()
+    for _ in range(_AHEAD_COPIES if ahead else 0):
+        before, epoch = epoch, source.next_epoch()
         try:
-            moved_bytes = _copy_buckets(here, source, columns)
+            copied_bytes = _copy_buckets(here, source, columns, before, pace=_PACE)
         except (InputRefused, StoreFull) as error:  # nothing is frozen yet
             raise _unfit(source, columns, error) from error
+        moved_bytes += copied_bytes
+        if copied_bytes <= _AHEAD_BYTES:
+            break
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
@@ -248,12 +258,14 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
         time.sleep(_POLL_S)
 
 
-def _copy_buckets(here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0) -> int:
+def _copy_buckets(
+    here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
+) -> int:
     """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
-    return sum(_copy_bucket(here, source, column, since_epoch) for column in columns if column < BUCKETS)
+    return sum(_copy_bucket(here, source, column, since_epoch, pace) for column in columns if column < BUCKETS)
 
 
-def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since_epoch: int) -> int:
+def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since_epoch: int, pace: float) -> int:
     """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
 
     While the bucket is trained, rows change and are appended between two ranges. All of these have a later epoch than
@@ -263,10 +275,13 @@ def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since
     moved_bytes = table = first = 0
     replace = not since_epoch
     while True:
+        begun = time.perf_counter()
         raw, table, first = source.export_range(bucket, since_epoch, table, first, _RANGE_BYTES)
         here.import_bucket(bucket, raw, replace=replace)
         moved_bytes += sum(each.nbytes for each in raw)
         replace = False
+        if pace:
+            time.sleep(pace * (time.perf_counter() - begun))
         if table >= len(raw):
             return moved_bytes
 

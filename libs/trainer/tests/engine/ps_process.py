@@ -22,10 +22,11 @@ def own(state, columns):
     state["ps"].own(columns)
 
 
-def move_here(state, sources, addresses, limit=None):
+def move_here(state, sources, addresses, limit=None, **more):
     steps = []
     begun = time.perf_counter()
-    for step in move(state["ps"], {int(c): s for c, s in sources.items()}, {int(s): a for s, a in addresses.items()}):
+    sources, addresses = ({int(c): s for c, s in given.items()} for given in (sources, addresses))
+    for step in move(state["ps"], sources, addresses, **more):
         steps.append([len(step.columns), step.moved_bytes, step.frozen_seconds])
         if limit is not None and len(steps) >= limit:
             break

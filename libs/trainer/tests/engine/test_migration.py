@@ -163,7 +163,7 @@ def test_a_broken_off_move_resumes(cluster, training):
     checksum = servers.checksum()
     servers.add()
     sources = planned_from(LAYOUT, servers.controls(), [0, 1, 2])[2]
-    first = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses, limit=3)
+    first = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses, limit=3, freeze_bytes=0)
     assert len(first["steps"]) == 3
     second = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses)
     assert "error" not in second
@@ -187,7 +187,7 @@ def test_no_mark_travels_while_a_column_is_frozen_but_those_of_shards_that_finis
 
     monkeypatch.setattr(type(taker.control), "merge_columns", merge_and_note)
     monkeypatch.setattr(migration, "_is_slow", lambda source: False)  # else several columns go at once
-    moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0)
+    moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0, freeze_bytes=0)
     next(moving)
     giver.control.finish([7000])
     next(moving)
