@@ -101,7 +101,7 @@ class Report:
 
 def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Report:
     """Try a model and its data, and go on after an obstacle as far as possible. told: called with each stage."""
-    from .model import Options
+    from .model import FIRST_SAMPLES, Options
     from .program import make_program
 
     findings: list[Finding] = []
@@ -132,6 +132,8 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
             batch_size=request.batch_size,
             embedding_dim=spec.embedding_dim,
             is_dimension_stated=request.embedding_dim is not None,
+            first_samples=min(FIRST_SAMPLES, samples or request.batch_size),
+            first_partition=request.partition,
         )
         with _Noted(findings, "model"):
             program = make_program(task, options)

@@ -14,10 +14,11 @@ from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
+from stretto_wire.spec import DatasetSpec
 
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
-from .model import Options, Program
+from .model import FIRST_SAMPLES, Options, Program
 from .pod import Pod
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -54,6 +55,7 @@ def build_program(pod: Pod) -> Program:
             is_dimension_stated="embedding_dim" in spec.model_fields_set,
             seed=data.seed,
             row_weights=spec.row_weights,
+            **_first(data),
         ),
     )
     _limit_threads(pod.settings.threads)
@@ -69,6 +71,16 @@ def build_program(pod: Pod) -> Program:
     return program
 
 
+def _first(data: DatasetSpec) -> dict[str, Any]:
+    """Return the samples that a model may be tried on: the first of the data, or of the first partition."""
+    if not data.partitioned:
+        return {"first_samples": min(FIRST_SAMPLES, data.samples)}
+    for part in data.partitions:
+        if part.samples:
+            return {"first_samples": min(FIRST_SAMPLES, part.samples), "first_partition": part.name}
+    return {"first_samples": 0}
+
+
 def make_program(task: Task, options: Options) -> Program:
     """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
     before = _imported()
@@ -76,15 +88,15 @@ def make_program(task: Task, options: Options) -> Program:
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
-    if keras is not None and isinstance(model, keras.Model):
-        from .model_keras import KerasProgram
+    if keras is not None and (isinstance(model, keras.Model) or type(model).__name__ == "Explicit"):
+        from .model_keras import keras_program
 
-        return KerasProgram(task, model, options)
+        return keras_program(task, model, options)
     if torch is not None and isinstance(model, torch.nn.Module):
         from .model_torch import TorchProgram
 
         return TorchProgram(task, model, options)
-    raise ModelRefused(f"build() gave {type(model).__name__}; expected a functional keras.Model or a torch.nn.Module")
+    raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
 
 
 def _imported() -> list[str]:
