@@ -25,7 +25,8 @@ from .options import check_environment, complaints
 
 COMMANDS = (
     *("up", "down", "status", "backup", "restore"),
-    *("init", "check", "submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit", "audit-log"),
+    *("init", "check", "schema"),
+    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data", "audit", "audit-log"),
     *("watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),
 )

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from pydantic import ValidationError
+from stretto_wire import JobSpec, WireError
 from stretto_wire.commented import commented
-from stretto_wire.findings import findings_of
-from stretto_wire.spec import ModelSpec
 
 from .entry import Task, check_reads_partitions, load, read_of
 from .errors import DataError, ModelRefused, StrettoError
@@ -105,13 +103,10 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
     from .program import make_program
 
     findings: list[Finding] = []
-    given = {"entry": request.entry, "path": request.path or None, "arguments": request.arguments}
-    given |= {} if request.embedding_dim is None else {"embedding_dim": request.embedding_dim}
     try:
-        spec = ModelSpec.model_validate(given)
-    except ValidationError as error:
-        found = findings_of(error.errors(), ModelSpec, where="model")
-        return Report([Finding("job", str(each)) for each in found], None, "")
+        spec = JobSpec.parse(_job(request, request.samples, None)).model
+    except WireError as error:
+        return Report([Finding("job", str(each)) for each in error.findings], None, "")
     task = program = None
     figures = None
     samples = request.samples
@@ -201,8 +196,8 @@ def _check_reading(task: Task, partition: str, length: int) -> None:
     half = length // 2
     if half and (name := _different(_cut(first, half, length), _read(task, half, length - half, partition), 1)):
         raise DataError(
-            f"read({half}, {length - half}) gave another {name!r} than the samples from {half} on of read(0, {length}): "
-            "sample number i has to be the same however it is read"
+            f"read({half}, {length - half}) gave another {name!r} than the samples from {half} on of "
+            f"read(0, {length}): sample number i has to be the same however it is read"
         )
 
 
@@ -312,7 +307,8 @@ def main() -> None:
     sys.path.insert(0, request.path or ".")
 
     def told(stage: str) -> None:
-        print(f"{STAGE}{stage}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{STAGE}{stage}\n")
+        sys.stderr.flush()
 
     Path(report).write_text(json.dumps(check(request, told).document()))
 

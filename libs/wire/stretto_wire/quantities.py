@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 
 BYTES = "bytes, or a size such as 512Mi, 2Gi or 1500M"
 CORES = "cores, or thousandths of one such as 500m"
@@ -95,11 +94,11 @@ class Quantity:
     pattern: str
     words: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Parse a text first; the number has to fit as ever."""
-        return core_schema.no_info_before_validator_function(self.parse, handler(source))
+        return BeforeValidator(self.parse).__get_pydantic_core_schema__(source, handler)
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Accept the number or such a text."""
         return {"anyOf": [handler(core), self.text()]}
 
@@ -134,11 +133,11 @@ class PlanQuantities:
                 raise ValueError(f"{name} = {found[name]}: {error}") from error
         return found
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Parse texts first; the plan has to fit as ever."""
-        return core_schema.no_info_before_validator_function(self.parse, handler(source))
+        return BeforeValidator(self.parse).__get_pydantic_core_schema__(source, handler)
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Accept numbers or such texts."""
         schema = dict(handler.resolve_ref_schema(handler(core)))
         fields = dict(schema["properties"])

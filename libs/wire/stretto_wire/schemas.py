@@ -17,6 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 JOB_SCHEMA = "job.schema.json"
 REFUSED = "refused.v1.json"
 
+
 class _WithoutFieldTitles(GenerateJsonSchema):
     """Omits the titles of fields, which only repeat their names; messages and values keep theirs."""
 

@@ -23,6 +23,7 @@ from .kubernetes import KubernetesSpec, ObjectName
 from .part import FromMapping, Spec
 from .quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 
+
 class ModelSpec(Spec):
     """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
 

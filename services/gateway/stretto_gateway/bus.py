@@ -21,7 +21,7 @@ from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, STATE, STATE_PREFIX
 
-from .problems import Problem
+from .problems import Problem, kind_of
 from .spent_names import Shard
 from .sse import StoredEvent, trace_id_of
 
@@ -102,7 +102,7 @@ class StreamBus:
         except CallRefused as refused:
             raise Problem(
                 409,
-                refused.code,
+                kind_of(refused.code),
                 refused.message,
                 field=refused.field,
                 value=refused.value,

@@ -23,7 +23,7 @@ _CODE = re.compile("`([^`]*)`")
 @cache
 def problem_texts() -> dict[str, str]:
     """Return the Markdown paragraphs about each kind of problem."""
-    _, *sections = files(__package__).joinpath(_TEXT).read_text().split(_HEADING)
+    _, *sections = files("stretto_gateway").joinpath(_TEXT).read_text().split(_HEADING)
     return {kind.strip(): text.strip() for kind, text in (section.split("\n", 1) for section in sections)}
 
 

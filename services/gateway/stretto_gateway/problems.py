@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import structlog
 from fastapi import FastAPI, Request
@@ -24,14 +24,19 @@ from .pages import PROBLEMS_AT
 MEDIA_TYPE = "application/problem+json"
 Kind = Literal[
     "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-limits", "bus", "busy",
-    "bytes-used", "catching-up", "closed", "contended", "forbidden", "held-out", "internal", "name-taken",
-    "names-damaged", "no-books", "no-keys", "no-log", "no-plan", "no-role", "no-such-job", "no-team",
-    "not-allowed", "not-found", "not-growing", "not-readable", "not-yours", "over", "quota-used", "refused",
-    "shrinks", "state-full", "too-large", "too-large-job", "too-many", "too-many-requests", "too-many-streams",
-    "too-slow", "twice", "unauthorized", "unknown",
+    "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
+    "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
+    "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing", "not-readable",
+    "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
+    "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
 ]  # fmt: skip
 """What went wrong; PROBLEMS.md has a page for each."""
 log = structlog.get_logger("stretto.gateway")
+
+
+def kind_of(code: str) -> Kind:
+    """Return the kind of a service's refusal; `failed` for a code without a page, as of a newer service."""
+    return next((kind for kind in get_args(Kind) if kind == code), "failed")
 
 
 class ProblemError(BaseModel):

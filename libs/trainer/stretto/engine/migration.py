@@ -2,10 +2,10 @@
 
 The move runs in the destination's process. A group of large buckets is copied while it is trained, then the rows that
 changed meanwhile, until these are few. Then it is frozen, the last changes are copied, and it is taken over and
-released. The dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
-dies, the columns that it had taken over die with it, and the job goes back to its last checkpoint. If the move breaks
-off because a source did not answer, the next move completes it. That move is planned anew from the vectors: columns
-that were taken over are released at their source, and a frozen column is thawed by its owner.
+released. The dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the
+destination dies, the columns that it had taken over die with it, and come back from the last checkpoint. If the move
+breaks off because a source did not answer, the next move completes it. That move is planned anew from the vectors:
+columns that were taken over are released at their source, and a frozen column is thawed by its owner.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SLOW_ANSWER_S = 0.05
 _SLOW_FREEZE_BYTES = 16 << 20
 """A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before,
 has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
-of up to _SLOW_FREEZE_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and nothing
-is copied before."""
+of up to _SLOW_FREEZE_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and
+nothing is copied before."""
 _RANGE_BYTES = 2 << 20
 """Rows and slices that are copied in one message, and under one hold of a server's lock: pushes wait for it."""
 _AHEAD_BYTES = 1 << 20

@@ -1,8 +1,8 @@
 """Every operation on the columns of one server: the store under its lock, for threads of many connections.
 
 A worker's pulls and pushes, and the control operations by which columns are owned, moved, counted and copied. What a
-`Control` asks from elsewhere are the methods of this class. Pulls and copies share the lock, so they use as many cores as there are; whatever changes
-the store has it alone.
+`Control` asks from elsewhere are the methods of this class. Pulls and copies share the lock, so they use as many cores
+as there are; whatever changes the store has it alone.
 """
 
 from __future__ import annotations

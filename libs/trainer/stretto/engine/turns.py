@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from ..errors import ServerEmptied
@@ -42,11 +42,6 @@ class SharedLock:
             if not self._readers:
                 self._free.release()
 
-    @property
-    def is_held(self) -> bool:
-        """True while a writer or a reader has it."""
-        return self._free.locked()
-
 
 class Turn:
     """The lock of a store, for the operations of one life of its server; after its end each raises ServerEmptied."""
@@ -60,7 +55,7 @@ class Turn:
         self._ended = True
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> Generator[None]:
         """Hold the lock, as whoever changes anything does."""
         self.lock.acquire()
         try:
@@ -70,7 +65,7 @@ class Turn:
             self.lock.release()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> Generator[None]:
         """Hold the lock beside others that only read."""
         self.lock.acquire_shared()
         try:

@@ -154,7 +154,7 @@ def test_no_push_waits_for_a_disk():
 
     class Disk(io.BytesIO):
         def write(self, data):
-            held.append(here.control.turn.lock.is_held)
+            held.append(here.control.turn.lock._free.locked())
             return super().write(data)
 
     writer = ImageWriter(Disk())

@@ -41,7 +41,7 @@ def test_readers_are_inside_together_and_a_writer_waits_for_the_last():
     for thread in (*readers, writer):
         thread.join(PATIENCE_S)
     assert seen == ["read", "read", "written"]
-    assert not turn.lock.is_held
+    assert not turn.lock._free.locked()
 
 
 def test_readers_that_keep_coming_do_not_shut_a_writer_out():
@@ -57,7 +57,7 @@ def test_readers_that_keep_coming_do_not_shut_a_writer_out():
         written.set()
     for thread in readers:
         thread.join(PATIENCE_S)
-    assert not turn.lock.is_held
+    assert not turn.lock._free.locked()
 
 
 def test_no_update_is_lost_or_seen_half_done():
@@ -99,7 +99,7 @@ def test_whoever_waited_while_the_life_ended_is_refused_and_leaves_the_lock_free
         turn.end()
     thread.join(PATIENCE_S)
     assert len(refused) == 1
-    assert not turn.lock.is_held
+    assert not turn.lock._free.locked()
 
 
 def test_a_pull_is_answered_while_a_copy_holds_the_store_and_a_push_is_not(cluster_here):
