@@ -76,7 +76,9 @@ def check(
 
 
 def _arguments(given: list[str], data: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {} if data is None else {"data": data}
+    found: dict[str, Any] = {}
+    if data is not None:  # pods run in folders of their own
+        found["data"] = str(Path(data).resolve()) if Path(data).exists() else data
     for each in given:
         name, equals, text = each.partition("=")
         if not equals or not name.isidentifier():
