@@ -5,7 +5,7 @@ and 145 thousand dense floats: the worst case of a step. Two servers and two wor
 unix sockets as pods of one machine. The engine of this tree and the baseline (processes.py) take turns in one run, and
 what counts is their CPU time, since the machine is shared.
 
-python -m tests.bench.servers [cost|transports|start|memory]
+python -m tests.bench.servers [shared|cost|transports|start|memory]
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from stretto.engine import one_table
 
 from tests.bench.processes import OURS, ROOT, BaselineMissing, Engine, Process, Servers, ask_all, baseline
 from tests.bench.rows import Row, row, row_at_most
 from tests.bench.trainer_joining import Pods
+
+if TYPE_CHECKING:
+    from stretto.engine.layout import U64
+    from stretto.engine.operations import Operations
 
 SERVERS, WORKERS = 2, 2
 SIZES = (1_000_000, 5_000_000)
@@ -258,7 +266,57 @@ def grown(engine: Engine, times: int) -> dict[str, float]:
     return min(found, key=lambda each: each["worst_ms"])
 
 
-PARTS = {"cost": measure_cost, "transports": measure_transports, "start": measure_start, "memory": measure_memory}
+# --- pulls side by side ---------------------------------------------------------------------------------------
+
+
+def measure_shared_pulls() -> list[Row]:
+    """Return the row of pulls of two connections at one server, beside those of one: a lock that they share."""
+    from stretto.engine.operations import Operations
+    from stretto_parameters import Own, RawBucket
+    from stretto_parameters.layout import RowFormat
+
+    layout = one_table(16, 1200)
+    control = Operations(0, layout, 2**33)
+    control.set_own(range(layout.columns), Own.MINE)
+    draw = np.random.default_rng(1)
+    words = RowFormat.of_table(layout.tables[0]).words
+    per_bucket = SIZES[0] // layout.buckets
+    for bucket in range(layout.buckets):
+        keys = np.unique(draw.integers(0, 2**layout.shift, per_bucket, np.uint64)) + np.uint64(bucket << layout.shift)
+        control.import_bucket(bucket, [RawBucket(keys, np.zeros((len(keys), words), np.float32))])
+    wanted = [np.sort(draw.integers(0, 2**64, 13_000, np.uint64)) for _ in range(2)]
+    rounds = [(pulls_per_s(control, wanted[:1]), pulls_per_s(control, wanted)) for _ in range(ROUNDS)]
+    one, two = (statistics.median(each) for each in zip(*rounds, strict=True))
+    note = f"13,000 keys each, in one process without sockets; rounds {[round(b / a, 2) for a, b in rounds]}"
+    return [row("server: pulls of two threads beside those of one", two, "1/s", ">= 1.3", two >= 1.3 * one, note, one)]
+
+
+def pulls_per_s(control: Operations, wanted: list[U64]) -> float:
+    """Return the pulls a second of as many threads as there are batches."""
+    ends = time.perf_counter() + ROUND_S
+    counts = [0] * len(wanted)
+    slices = np.zeros(0, np.int64)
+
+    def pull(number: int) -> None:
+        while time.perf_counter() < ends:
+            control.pull([wanted[number]], slices)
+            counts[number] += 1
+
+    threads = [threading.Thread(target=pull, args=(number,)) for number in range(len(wanted))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / ROUND_S
+
+
+PARTS = {
+    "shared": measure_shared_pulls,
+    "cost": measure_cost,
+    "transports": measure_transports,
+    "start": measure_start,
+    "memory": measure_memory,
+}
 
 
 def run() -> list[Row]:
