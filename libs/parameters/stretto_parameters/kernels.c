@@ -168,13 +168,40 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
     EACH w[d] = w[d] - rate * g[d] / root;
 }
 
+/* base^k by squaring: the same bits everywhere, which powf does not promise. */
+static float power(float base, int64_t k) {
+    float result = 1;
+    for (; k > 0; k >>= 1, base = base * base) if (k & 1) result = result * base;
+    return result;
+}
+
+/* A float counts steps exactly up to 2^24; there it stops. */
+static int64_t steps_of(float count) { return count < 16777216.0f ? (int64_t)count : 16777216; }
+
+/* clock: steps that all rows have made, of which this row has seen t and gets the others now; below 0: each row has a
+ * clock of its own. factors: [6][last + 1], as Adam.factors. */
 static void adam(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h,
-                 const float *factors, int64_t last) {
+                 const float *factors, int64_t last, float clock) {
     float *m = s, *v = s + n, *t = s + 2 * n;
     if (!(t[0] >= 0)) t[0] = 0; /* a damaged row: no index out of a NaN */
-    t[0] = t[0] + 1;
-    int64_t at = t[0] < (float)last ? (int64_t)t[0] : last;
-    float step = rate * factors[at], epsilon = factors[last + 1 + at], shrink = rate * h[4];
+    int64_t seen = steps_of(t[0]), now = clock > t[0] ? steps_of(clock) : seen, width = last + 1;
+    if (now > seen) {
+        int64_t gap = now - seen < last ? now - seen : last;
+        float fading = factors[3 * width + gap];
+        float drift = factors[2 * width + (seen < last ? seen : last)] -
+                      fading * factors[2 * width + (now < last ? now : last)];
+        float step = rate * drift, epsilon = factors[width + (now < last ? now : last)];
+        float kept = h[4] != 0 ? power(1 - rate * h[4], now - seen) : 1;
+        float keep_m = factors[4 * width + gap], keep_v = factors[5 * width + gap];
+        EACH {
+            w[d] = kept * (w[d] - step * m[d] / (sqrtf(v[d]) + epsilon)); /* momentum fades first */
+            m[d] = keep_m * m[d];
+            v[d] = keep_v * v[d];
+        }
+    }
+    t[0] = (float)(now + 1);
+    int64_t at = now + 1 < last ? now + 1 : last;
+    float step = rate * factors[at], epsilon = factors[width + at], shrink = rate * h[4];
     EACH {
         m[d] = h[0] * m[d] + h[1] * g[d];
         v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);
@@ -204,10 +231,10 @@ static void ftrl(float *restrict w, float *restrict s, const float *restrict g, 
     }
 }
 
-/* One step of an optimizer on each row, whose part gives the rate. `wide` holds the weights of one row. */
+/* One step of an optimizer on each row, whose part gives rate and clock. `wide` holds the weights of one row. */
 void update(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *places,
-            const float *g, const float *rates, const float *h, const float *factors, int64_t last, uint32_t epoch,
-            float *wide) {
+            const float *g, const float *rates, const float *clocks, const float *h, const float *factors,
+            int64_t last, uint32_t epoch, float *wide) {
     int64_t n = f->width;
     for (int64_t i = 0; i < count; i++, g += n) {
         if (i + AHEAD < count) {
@@ -222,7 +249,7 @@ void update(const struct part *parts, const struct format *f, int64_t kind, int6
         if (kind == 0) sgd(w, s, g, n, rate, h);
         else if (kind == 1) adagrad(w, s, g, n, rate, h);
         else if (kind == 2) rowwise_adagrad(w, s, g, n, rate, h);
-        else if (kind == 3) adam(w, s, g, n, rate, h, factors, last);
+        else if (kind == 3) adam(w, s, g, n, rate, h, factors, last, clocks[places[i] >> 32]);
         else if (kind == 4) rmsprop(w, s, g, n, rate, h);
         else ftrl(w, s, g, n, rate, h);
         if (f->half) EACH ((uint16_t *)words)[d] = narrowed(wide[d]);

@@ -1,7 +1,9 @@
 """The updates of rows and dense slices: plug-ins, each with its slots, its kernel and the NumPy reference of that.
 
-Formulas are those of Keras, slot by slot, with one difference: a row is updated only by a batch that has its key, and
-Adam counts the steps of each row and dense slice by themselves ("lazy").
+Formulas are those of Keras, slot by slot. Keras changes every row in every step; here a row is written only by a batch
+that has its key. With Adagrad, FTRL, and SGD or RMSprop without momentum this is the same, but for RMSprop's decay. Adam
+gives a row the steps that it missed when its key comes again (`Adam.step_samples`); momentum of SGD and RMSprop rests
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from .errors import InputRefused
 from .schedules import Constant, Cosine, Exponential, Schedule, Warmup
 
 F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
 
 HYPERPARAMETERS = 6
 _FACTORS_MAX = 2**22
 """Longest table of Adam's corrections, 16 MiB: beta up to about 0.999995."""
+_STEPS_MAX = 2**24
 _NO_FACTORS = np.ones((2, 1), np.float32)
 
 
@@ -72,8 +76,15 @@ class Optimizer(ABC):
         return np.array((*self._values(), *[0.0] * HYPERPARAMETERS)[:HYPERPARAMETERS], np.float32)
 
     def factors(self) -> F32:
-        """Return [2, n]: factors of the rate and epsilons by a row's number of steps; the last hold from then on."""
+        """Return [2 or 6, n]: factors of the rate and epsilons by a row's number of steps; the last hold from then on."""
         return _NO_FACTORS
+
+    def clocks(self, samples: I64) -> F32:
+        """Return the steps of all rows after these samples, -1 where each row has a clock of its own: [columns]."""
+        return np.full(len(samples), -1, np.float32)
+
+    def catch_up(self, w: F32, s: F32, rates: F32, clocks: F32, h: F32) -> None:
+        """Give rows the steps that they missed, in place, bit by bit as the kernel does. clocks [n, 1]."""
 
     @abstractmethod
     def first_slots(self, width: int) -> F32:
@@ -162,21 +173,33 @@ class RowWiseAdagrad(Adagrad):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma & Ba 2015); slots m, v and the row's number of steps.
+    """Adam (Kingma & Ba 2015); slots m, v and the steps that the row has seen.
 
     epsilon: beside the root of v as it is ("epsilon hat", Keras) or, with `is_epsilon_corrected`, of v without its bias
     (the paper's Algorithm 1, PyTorch).
+    step_samples: samples of a step, for Adam as Keras and PyTorch have it: all rows make every step, those without a
+    gradient by their momentum alone. A row makes them all at once when its key comes again, with the rate, the epsilon
+    and the v of that moment: m, v and the sum of the moves are closed forms. 0: a row rests without a gradient, and
+    counts its own steps ("lazy").
     """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
     is_epsilon_corrected: bool = False
+    step_samples: int = 0
 
     KERNEL = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.step_samples < 0:
+            raise InputRefused(f"step_samples = {self.step_samples} of {type(self).__name__} must not be negative")
+        if self.step_samples and not 0 < self.beta_1**2 < self.beta_2:
+            raise InputRefused(
+                f"beta_1 = {self.beta_1} of {type(self).__name__}: its square must be below beta_2 = {self.beta_2} and "
+                "above 0, or give step_samples=0"
+            )
         self.factors()
 
     def shares(self) -> dict[str, float]:
@@ -186,16 +209,45 @@ class Adam(Optimizer):
         return np.zeros(2 * width + 1, np.float32)
 
     def factors(self) -> F32:
-        """Return sqrt(1 - beta_2^t) / (1 - beta_1^t) and the epsilon by t, until both are constant in float32."""
-        return _corrections(self.beta_1, self.beta_2, self.epsilon, self.is_epsilon_corrected)
+        """Return by t, until all are constant in float32: the correction sqrt(1 - beta_2^t) / (1 - beta_1^t); epsilon;
+        the moves of a row from step t on by its momentum, in terms of rate m / (sqrt(v) + epsilon): sum over j > 0 of
+        correction(t + j) r^j, r = beta_1 / sqrt(beta_2); then r^t, beta_1^t, beta_2^t: [6, n].
+        """
+        return _corrections(self.beta_1, self.beta_2, self.epsilon, self.is_epsilon_corrected, bool(self.step_samples))
+
+    def clocks(self, samples: I64) -> F32:
+        """Return the steps of all rows after these samples: [columns]."""
+        if not self.step_samples:
+            return super().clocks(samples)
+        return np.floor(samples / self.step_samples + 0.5).astype(np.float32)
+
+    def catch_up(self, w: F32, s: F32, rates: F32, clocks: F32, h: F32) -> None:
+        n, factors = w.shape[1], self.factors()
+        last = factors.shape[1] - 1
+        m, v, t = s[:, :n], s[:, n : 2 * n], s[:, 2 * n :]
+        t[~(t >= 0)] = 0
+        seen = _steps_of(t)
+        now = np.where(clocks > t, _steps_of(clocks), seen)
+        behind = np.flatnonzero(now[:, 0] > seen[:, 0])
+        if len(behind):
+            seen, now, rates = seen[behind], now[behind], rates[behind]
+            gap, at = np.minimum(now - seen, last), np.minimum(now, last)
+            drift = factors[2, np.minimum(seen, last)] - factors[3, gap] * factors[2, at]
+            kept = _power(np.float32(1) - rates * h[4], now - seen) if h[4] else np.float32(1)
+            moved = rates * drift * m[behind] / (np.sqrt(v[behind]) + factors[1, at])
+            w[behind] = kept * (w[behind] - moved)  # momentum fades first
+            m[behind] = factors[4, gap] * m[behind]
+            v[behind] = factors[5, gap] * v[behind]
+            t[behind] = now.astype(np.float32)
 
     def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
         n = w.shape[1]
         m, v, t = s[:, :n], s[:, n : 2 * n], s[:, 2 * n]
         factors = self.factors()
         t[~(t >= 0)] = 0
-        t += np.float32(1)
-        at = np.minimum(t, np.float32(factors.shape[1] - 1)).astype(np.int64)
+        now = _steps_of(t) + 1
+        t[:] = now.astype(np.float32)
+        at = np.minimum(now, factors.shape[1] - 1)
         steps, epsilons = rates * factors[0, at][:, None], factors[1, at][:, None]
         m[:] = h[0] * m + h[1] * g
         v[:] = h[2] * v + h[3] * (g * g)
@@ -285,17 +337,40 @@ class Ftrl(Optimizer):
 
 
 @cache
-def _corrections(beta_1: float, beta_2: float, epsilon: float, is_epsilon_corrected: bool) -> F32:
-    """Return Adam's corrections of bias, and its epsilons, by the number of the step: [2, n]."""
+def _corrections(beta_1: float, beta_2: float, epsilon: float, is_epsilon_corrected: bool, is_shared: bool) -> F32:
+    """Return Adam's corrections of bias, its epsilons and, where steps are shared, what a gap costs: [2 or 6, n]."""
     slowest = max(beta_1, beta_2)
     steps = 2 if slowest < 1e-6 else math.ceil(math.log(2.0**-26) / math.log(slowest)) + 2
     if steps > _FACTORS_MAX:
         raise InputRefused(f"beta = {slowest} of Adam is too near to 1: give at most 0.999995")
     t = np.arange(steps, dtype=np.float64)
-    t[0] = 1.0  # never read: a row has made a step when it is looked up
+    t[0] = 1.0  # no step has the number 0
     root = np.sqrt(1 - beta_2**t)
+    corrections = root / (1 - beta_1**t)
     epsilons = epsilon * (root if is_epsilon_corrected else np.ones(steps))
-    return np.stack([root / (1 - beta_1**t), epsilons]).astype(np.float32)
+    if not is_shared:
+        return np.stack([corrections, epsilons]).astype(np.float32)
+    fading, t[0] = beta_1 / math.sqrt(beta_2), 0.0
+    moves = np.empty(steps)
+    moves[-1] = corrections[-1] * fading / (1 - fading)
+    for step in range(steps - 2, -1, -1):
+        moves[step] = fading * (corrections[step + 1] + moves[step + 1])
+    return np.stack([corrections, epsilons, moves, fading**t, beta_1**t, beta_2**t]).astype(np.float32)
+
+
+def _steps_of(count: F32) -> I64:
+    """Return whole steps. A float counts them exactly up to 2^24; there it stops."""
+    return np.where(count < _STEPS_MAX, count, _STEPS_MAX).astype(np.int64)
+
+
+def _power(base: F32, exponents: I64) -> F32:
+    """Return powers by squaring, with the kernel's bits."""
+    result, left = np.ones_like(base), exponents.copy()
+    while left.any():
+        result = np.where(left & 1, result * base, result)
+        left >>= 1
+        base = base * base
+    return result
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

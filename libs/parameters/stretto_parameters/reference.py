@@ -77,15 +77,19 @@ class Reference:
             chosen = present[of_present]
             out[chosen] = read_weights(form, parts.rows(part)[_rows(places[chosen])])
 
-    def update(self, parts: Parts, places: U64, gradients: F32, rates: F32, optimizer: Optimizer, epoch: int) -> None:
-        """Make one step of the optimizer on each row. `rates` [parts]: the learning rate of each part."""
+    def update(
+        self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+    ) -> None:
+        """Make one step of the optimizer on each row. rates, clocks [parts]: learning rate and steps of each part."""
         form, h = parts.form, optimizer.hyperparameters()
         for part, chosen in _by_part(places >> _HIGH):
             at = _rows(places[chosen])
             rows = parts.rows(part)[at]
             weights = read_weights(form, rows)
             slots = rows[:, form.weight_words :]
-            optimizer.step(weights, slots, gradients[chosen], np.full((len(at), 1), rates[part], np.float32), h)
+            rate, clock = (np.full((len(at), 1), each[part], np.float32) for each in (rates, clocks))
+            optimizer.catch_up(weights, slots, rate, clock, h)
+            optimizer.step(weights, slots, gradients[chosen], rate, h)
             write_weights(form, rows, weights)
             parts.rows(part)[at] = rows
             parts.entries(part)["epoch"][at] = epoch

@@ -287,13 +287,16 @@ class Store:
         optimizers = [table.optimizer for table in self.layout.tables]
         buckets = self.layout.buckets
         rates = [schedules.rates(each.schedule, records.samples[:buckets]) for each in optimizers]
-        dense_rates = schedules.rates(self.layout.optimizer.dense.schedule, records.samples[buckets:])
-        for table, optimizer, part, rate in zip(self._tables, optimizers, located, rates, strict=True):
+        clocks = [each.clocks(records.samples[:buckets]) for each in optimizers]
+        of_slices = self.layout.optimizer.dense
+        dense_rates = schedules.rates(of_slices.schedule, records.samples[buckets:])
+        dense_clocks = of_slices.clocks(records.samples[buckets:])
+        for table, optimizer, part, rate, clock in zip(self._tables, optimizers, located, rates, clocks, strict=True):
             # from here on nothing can fail
             if len(part.keys):
                 self.kernels.insert(table, part.keys, part.places, self.epoch)
-                self.kernels.update(table, part.places, part.gradients, rate, optimizer, self.epoch)
-        self._update_slices(checked, applied, dense_rates)
+                self.kernels.update(table, part.places, part.gradients, rate, clock, optimizer, self.epoch)
+        self._update_slices(checked, applied, dense_rates, dense_clocks)
         records.account(push.shard, push.attempt, push.start, push.stop, applied)
         self.stats.updates += 1
         self.stats.repeated_samples += (push.stop - push.start) * bool((checked.claim & ~applied).any())
@@ -322,14 +325,14 @@ class Store:
             if table.grow(part, int(wanted[part])):
                 self.kernels.rebuild(table, part)
 
-    def _update_slices(self, push: Push, applied: Bools, rates: F32) -> None:
+    def _update_slices(self, push: Push, applied: Bools, rates: F32, clocks: F32) -> None:
         layout = self.layout
         claimed = np.flatnonzero(push.claim[layout.buckets :])
         kept = applied[layout.buckets :][claimed]
         if kept.any():
             gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
             places = claimed[kept].astype(np.uint64) << np.uint64(32)
-            self.kernels.update(self._dense, places, gradients, rates, layout.optimizer.dense, self.epoch)
+            self.kernels.update(self._dense, places, gradients, rates, clocks, layout.optimizer.dense, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,41 @@ def test_an_optimizer_equals_that_of_keras(name: str) -> None:
     _, row = trained(ours, start, gradients)
     zeros = np.zeros(SIZE, np.float32)
     assert row == pytest.approx(keras_trained(theirs, options, zeros, gradients), abs=2e-5, rel=2e-5)
+
+
+def rarely(random: np.random.Generator) -> np.ndarray:
+    """Return gradients of which most steps have none, the last one has: [steps, size]."""
+    gradients = random.normal(0, 1, (STEPS, SIZE)).astype(np.float32)
+    gradients[random.random(STEPS) < 0.95] = 0
+    gradients[-1] = 1
+    return gradients
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("scale", [1e-4, 1.0])
+def test_a_row_makes_the_steps_that_it_missed(name: str, scale: float) -> None:
+    """Keras changes each row of a table in each step, by its momentum alone where the batch does not have it."""
+    ours, theirs, options = PAIRS[name]
+    gradients = rarely(np.random.default_rng(8)) * np.float32(scale)
+    expected = keras_trained(theirs, options, np.zeros(SIZE, np.float32), gradients)
+    shared, lazy = (pushed_rarely(replace(ours, step_samples=each), gradients) for each in (BATCH, 0))
+    assert shared == pytest.approx(expected, rel=0.02, abs=0.02 * float(np.abs(expected).max()))
+    assert np.abs(lazy - expected).max() > 0.2 * np.abs(expected).max()
+
+
+def pushed_rarely(optimizer: Optimizer, gradients: np.ndarray) -> np.ndarray:
+    """Push the gradients that are not 0 for one row, and batches without it for the others; return the row."""
+    layout = Layout((Table(SIZE, optimizer, initial_scale=0.0),), SIZE, buckets=2, slices=3, optimizer=optimizer)
+    store = Store(layout, 2**30)
+    store.set_own(range(layout.columns), Own.MINE)
+    store.seed(np.zeros((3, layout.slice_length), np.float32), np.zeros(0, np.float32))
+    claim, slices = np.ones(layout.columns, np.bool_), np.zeros((3, layout.slice_length), np.float32)
+    key, none = np.array([9], np.uint64), np.zeros(0, np.uint64)
+    for step, gradient in enumerate(gradients):
+        keys, rows = (key, gradient[None]) if gradient.any() else (none, np.zeros((0, SIZE), np.float32))
+        batch = (1, 0, BATCH * step, BATCH * (step + 1), 0)
+        assert store.push(Push(*batch, claim, [keys], [rows], slices, np.zeros(0, np.float32))).applied
+    return store.pull([key], np.arange(3)).rows[0][0]
 
 
 def test_a_formula_that_is_slightly_another_one_would_be_seen() -> None:

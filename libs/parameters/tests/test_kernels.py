@@ -41,10 +41,15 @@ OPTIONS: dict[str, Optimizer] = {
     "rowwise-adagrad-torch": RowWiseAdagrad(0.1, 0.0, 0.0, epsilon_outside=1e-2),
     "adam-torch": Adam(0.1, epsilon=1e-2, is_epsilon_corrected=True),
     "adamw-fast": AdamW(0.1, beta_1=0.5, beta_2=0.6),
+    "adam-shared": Adam(0.1, step_samples=1),
+    "adamw-shared": AdamW(0.1, step_samples=1),
+    "adam-torch-shared": Adam(0.1, beta_2=0.95, epsilon=1e-2, is_epsilon_corrected=True, step_samples=1),
     "rmsprop-momentum": RMSprop(momentum=0.8),
     "rmsprop-torch": RMSprop(epsilon=0.0, epsilon_outside=1e-2),
     "ftrl-all": Ftrl(0.1, l1=0.01, l2=0.02, l2_shrinkage=0.03, beta=0.04),
 }
+GAPS = np.array([0, 1, 2, 7, 300, 20_000, 2**24 - 3, 2**40])
+"""Steps since the batch before, in some bucket."""
 ODD_VALUES = np.array([0.0, -0.0, -5.0, 1e-38, 3e38, np.inf, -np.inf, np.nan], np.float32)
 
 
@@ -63,7 +68,7 @@ class Run:
         self.parts = Parts(RowFormat.of_table(table), BUCKETS, 2**26, multiplier=MULTIPLIER, shift=62)
 
     def pushed(
-        self, keys: np.ndarray, gradients: np.ndarray, rates: np.ndarray, table: Table, epoch: int
+        self, keys: np.ndarray, gradients: np.ndarray, rates: np.ndarray, clocks: np.ndarray, table: Table, epoch: int
     ) -> np.ndarray:
         """Make rows for keys and update them; return their places."""
         places = np.empty(len(keys), np.uint64)
@@ -74,7 +79,7 @@ class Run:
             if self.parts.grow(part, int(wanted[part])):
                 self.kernels.rebuild(self.parts, part)
         self.kernels.insert(self.parts, keys, places, epoch)
-        self.kernels.update(self.parts, places, gradients, rates, table.optimizer, epoch)
+        self.kernels.update(self.parts, places, gradients, rates, clocks, table.optimizer, epoch)
         return places
 
     def weights(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
@@ -100,8 +105,9 @@ def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> 
             some = random.random(gradients.shape) < 0.2
             gradients[some] = random.choice(ODD_VALUES, int(some.sum()))
         rates = random.uniform(0.001, 0.5, BUCKETS).astype(np.float32)
+        clocks = table.optimizer.clocks(random.choice(GAPS, BUCKETS) * epoch)
         with np.errstate(all="ignore"):
-            found = [run.pushed(keys, gradients, rates, table, epoch) for run in (ours, reference)]
+            found = [run.pushed(keys, gradients, rates, clocks, table, epoch) for run in (ours, reference)]
         assert np.array_equal(*found)
         for part in range(BUCKETS):
             assert ours.parts.entries(part).tobytes() == reference.parts.entries(part).tobytes()

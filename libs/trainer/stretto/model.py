@@ -241,6 +241,7 @@ class ProgramBase(ABC):
             clipping=getattr(task, "clipping", None),
             kind=options.optimizer,
             learning_rate=options.learning_rate,
+            batch_size=options.batch_size,
         )
         rule = self.update.optimizer
         self.layout = Layout(

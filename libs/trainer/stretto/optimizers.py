@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stretto_parameters import Clipping, InputRefused
@@ -45,17 +45,25 @@ class Update:
 
 
 def resolve(
-    given: object, foreign: Callable[[Any], Update], *, clipping: object, kind: str, learning_rate: float
+    given: object,
+    foreign: Callable[[Any], Update],
+    *,
+    clipping: object,
+    kind: str,
+    learning_rate: float,
+    batch_size: int,
 ) -> Update:
     """Return the update of a model.
 
     given: a name, an optimizer of the store, one that `foreign` understands, or None for `kind` (the specification's).
     clipping: the task's own, or None. Raises ModelRefused for what the parameter servers would not apply exactly.
     """
-    if given is None or isinstance(given, str):
-        update = Update(_named((given or kind).lower(), learning_rate))
+    if isinstance(given, Optimizer):
+        update = Update(given)
     else:
-        update = Update(given) if isinstance(given, Optimizer) else foreign(given)
+        is_named = given is None or isinstance(given, str)
+        update = Update(_named((given or kind).lower(), learning_rate)) if is_named else foreign(given)
+        update = Update(_shared(update.optimizer, batch_size), update.clipping)
     if clipping is None:
         return update
     if not isinstance(clipping, Clipping):
@@ -63,6 +71,13 @@ def resolve(
     if update.clipping:
         raise ModelRefused(f"clipping = {clipping} beside {update.clipping} of the optimizer: give one of them")
     return Update(update.optimizer, clipping)
+
+
+def _shared(optimizer: Optimizer, batch_size: int) -> Optimizer:
+    """Return an optimizer whose rows make every step, as those of Keras and PyTorch do, where it has such a form."""
+    if isinstance(optimizer, Adam) and 0 < optimizer.beta_1**2 < optimizer.beta_2:
+        return replace(optimizer, step_samples=batch_size)
+    return optimizer
 
 
 def _named(kind: str, learning_rate: float) -> Optimizer:
