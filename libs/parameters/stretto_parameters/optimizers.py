@@ -1,9 +1,8 @@
 """The updates of rows and dense slices: plug-ins, each with its slots, its kernel and the NumPy reference of that.
 
 Formulas are those of Keras, slot by slot. Keras changes every row in every step; here a row is written only by a batch
-that has its key. With Adagrad, FTRL, and SGD or RMSprop without momentum this is the same, but for RMSprop's decay. Adam
-gives a row the steps that it missed when its key comes again (`Adam.step_samples`); momentum of SGD and RMSprop rests
-meanwhile.
+that has its key. With Adagrad, FTRL and SGD this is the same; RMSprop's squares and all momentum rest meanwhile. Adam
+gives a row the steps that it missed when its key comes again (`Adam.step_samples`).
 """
 
 from __future__ import annotations
@@ -76,15 +75,15 @@ class Optimizer(ABC):
         return np.array((*self._values(), *[0.0] * HYPERPARAMETERS)[:HYPERPARAMETERS], np.float32)
 
     def factors(self) -> F32:
-        """Return [2 or 6, n]: factors of the rate and epsilons by a row's number of steps; the last hold from then on."""
+        """Return [2 or 6, n]: factors of the rate, epsilons and more by a row's steps; the last hold from then on."""
         return _NO_FACTORS
 
     def clocks(self, samples: I64) -> F32:
         """Return the steps of all rows after these samples, -1 where each row has a clock of its own: [columns]."""
         return np.full(len(samples), -1, np.float32)
 
-    def catch_up(self, w: F32, s: F32, rates: F32, clocks: F32, h: F32) -> None:
-        """Give rows the steps that they missed, in place, bit by bit as the kernel does. clocks [n, 1]."""
+    def catch_up(self, w: F32, s: F32, rates: F32, clocks: F32, h: F32) -> None:  # noqa: B027
+        """Give rows the steps that they missed, in place, bit by bit as the kernel does: none here. clocks [n, 1]."""
 
     @abstractmethod
     def first_slots(self, width: int) -> F32:

@@ -61,8 +61,8 @@ def resolve(
     if isinstance(given, Optimizer):
         update = Update(given)
     else:
-        is_named = given is None or isinstance(given, str)
-        update = Update(_named((given or kind).lower(), learning_rate)) if is_named else foreign(given)
+        name = kind if given is None else given
+        update = Update(_named(name.lower(), learning_rate)) if isinstance(name, str) else foreign(name)
         update = Update(_shared(update.optimizer, batch_size), update.clipping)
     if clipping is None:
         return update
@@ -187,7 +187,9 @@ _TORCH: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
     "SGD": lambda rate, c: SGD(rate, float(c["momentum"]), c["nesterov"]),
     "Adagrad": lambda rate, c: Adagrad(rate, float(c["initial_accumulator_value"]), 0.0, c["eps"]),
     "Adam": lambda rate, c: Adam(rate, c["betas"][0], c["betas"][1], c["eps"], True),
-    "AdamW": lambda rate, c: AdamW(rate, c["betas"][0], c["betas"][1], c["eps"], True, float(c["weight_decay"])),
+    "AdamW": lambda rate, c: AdamW(
+        rate, c["betas"][0], c["betas"][1], c["eps"], True, weight_decay=float(c["weight_decay"])
+    ),
     "RMSprop": lambda rate, c: RMSprop(rate, c["alpha"], float(c["momentum"]), 0.0, c["eps"]),
 }
 
