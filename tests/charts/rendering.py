@@ -54,6 +54,9 @@ EVERYTHING: dict[str, Any] = {
         "serviceAccounts": ["reader"],
         "queues": ["ads-*"],
         "secrets": ["ads-s3=oidc:ada"],
+        "volumes": ["claim:clicks", "claim:out-*:write=oidc:ada", "folder:/srv/clicks/*", "folder:/srv/out:write"],
+        "code": ["https://github.com/ads/*"],
+        "requirements": ["lightgbm"],
     },
     "services": {
         "forwarder": {"enabled": True},

@@ -119,6 +119,7 @@ class TestWhatIsMissing:
             (merged(NO_KEYS, {"provision": {"external": True}}), "provision.external"),
             (merged(NO_KEYS, {"nats": {"insecure": True}, "provision": {"external": True}}), "provision.external"),
             ({"allowed": {"secrets": ["ads-*=ada"]}, "trainer": {"namespace": "training"}}, "allowed.secrets"),
+            ({"allowed": {"volumes": ["claim:clicks", "folder:/srv/clicks"]}}, "trainer.namespace"),
             ({"services": FORWARDER, "forwarder": {"endpoints": {"secret": ""}}}, "forwarder.endpoints.secret"),
             ({"services": merged(FORWARDER, {"forwarder": AUTOSCALED})}, "services.forwarder.autoscaling"),
         ],

@@ -151,6 +151,11 @@ securityContext:
 {{- if and $watched .Values.networkPolicy.enabled (not .Values.networkPolicy.metrics) -}}
 {{- fail "networkPolicy.metrics: name Prometheus' pods, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]: otherwise it does not reach the metrics, and no alert fires" -}}
 {{- end -}}
+{{- range .Values.allowed.volumes -}}
+{{- if and (hasPrefix "folder:" .) (not $.Values.trainer.namespace) -}}
+{{- fail (printf "allowed.volumes: restricted Pod Security of the namespace that the chart makes forbids folders of nodes such as %s; name in trainer.namespace one that allows them, or use a claim" .) -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.allowed.secrets -}}
 {{- if and (hasSuffix "*" (first (splitList "=" .))) (eq (include "stretto.trainer.namespace" $) $.Release.Namespace) -}}
 {{- fail (printf "allowed.secrets: name Secrets one by one instead of %s, or give training pods a namespace of their own (trainer.namespace): the release's holds its own Secrets, too" .) -}}

@@ -71,7 +71,10 @@ STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
       "IMAGE_PULL_SECRETS" (concat $allowed.pullSecrets .Values.image.pullSecrets)
       "SERVICE_ACCOUNTS" (append $allowed.serviceAccounts $account)
       "QUEUES" (append $allowed.queues $trainer.queue)
-      "SECRETS" $allowed.secrets -}}
+      "SECRETS" $allowed.secrets
+      "VOLUMES" $allowed.volumes
+      "CODE" $allowed.code
+      "REQUIREMENTS" $allowed.requirements -}}
 {{- range $name, $entries := $lists }}
 STRETTO_ALLOWED_{{ $name }}: {{ compact $entries | join "," | quote }}
 {{- end }}

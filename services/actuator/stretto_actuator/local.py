@@ -23,6 +23,7 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire import EVENTS_KEPT_S
 
+from . import job_volumes
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
 from .boxes import Boxes, boxes_of, launch_of
 from .following import Following
@@ -204,6 +205,7 @@ class LocalBackend:
             self._records.lay(spec.job, spec.pod, spec.files)
             scratch = self._records.scratch(spec.job, spec.pod)
             command, environment = launch_of(self._boxes, spec, folder, scratch)
+            job_volumes.link(spec.volumes, scratch)
             with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", SHELL, str(scratch), *group.entries, "--", *command],

@@ -12,7 +12,7 @@ from typing import Any
 from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
 
-from . import job_secrets
+from . import job_secrets, job_volumes
 from .backend import BackendError, Places, PodSpec
 from .credentials import CA_FILE, CREDENTIALS_FILE, PLANE_KEY_FILE
 from .settings import ActuatorSettings
@@ -71,6 +71,7 @@ def pod_spec(
     job = JobSpec.model_validate_json(state.spec)
     if refused := settings.allowed_here.findings(job):
         raise BackendError("; ".join(str(finding) for finding in refused))
+    job_volumes.check(job, settings.backend)
     spec = json.loads(state.spec)
     egress = job.network.egress
     if egress and not settings.egress:
@@ -119,4 +120,6 @@ def pod_spec(
         near=servers[0].name if pod.role == "worker" and servers else "",
         egress=egress,
         secrets=secrets,
+        volumes=job.volumes,
+        texts={path: text.encode() for path, text in job.files.items() if path.startswith("/")},
     )
