@@ -32,7 +32,9 @@ def folders_in(path: str, urls: Iterable[str]) -> Iterator[str]:
     """Yield the folders just below ``path``, of the pods' file system, in which these URLs lie."""
     for url in urls:
         if within(url, path):
-            yield canonical(url).removeprefix(f"{canonical(path)}/").partition("/")[0]
+            name = canonical(url).removeprefix(f"{canonical(path)}/").partition("/")[0]
+            if not name.startswith("."):  # no job's: logs of all pods are in such a folder
+                yield name
 
 
 def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:

@@ -35,6 +35,7 @@ from .settings import ActuatorSettings
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
 LINE_BYTES_MAX = 2000
+LOG_READ_BYTES_MAX = 1 << 20
 DYING_TRIES = 50
 DYING_WAIT_S = 0.02
 CLEAR_EVERY_S = 3600.0
@@ -168,7 +169,7 @@ class LocalBackend:
         return cpu_cores, memory_bytes
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
-        text = _tail(self._records.of(job, pod) / "log", lines * LINE_BYTES_MAX)
+        text = _tail(self._records.of(job, pod) / "log", min(lines * LINE_BYTES_MAX, LOG_READ_BYTES_MAX))
         return "\n".join(text.splitlines()[-lines:])
 
     async def forget(self, job: str, pod: str) -> None:

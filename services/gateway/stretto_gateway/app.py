@@ -29,6 +29,8 @@ from .views import Decision, JobView, Status
 
 JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
 PodName = Annotated[PodId, Query(description="name of the pod, such as worker-3")]
+Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
+LINES = 1000
 JobNameFilter = Annotated[
     str | None, Query(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="only events of this job")
 ]
@@ -328,9 +330,9 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         return _json(_DECISIONS, gateway.view(job).decisions)
 
     @router.get("/jobs/{job}/log", tags=["jobs"])
-    async def log(job: JobName, pod: PodName) -> dict[str, Any]:
-        """Return the last lines of a pod that has failed, as long as the actuator has them."""
-        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod)}
+    async def log(job: JobName, pod: PodName, lines: Lines = LINES) -> dict[str, Any]:
+        """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte."""
+        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod, lines)}
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:
