@@ -36,8 +36,8 @@ STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memor
 STRETTO_CHECKPOINTS_REDIS_URL:
   secretKeyRef: {name: {{ $values.redis.secret }}, key: {{ $values.redis.key }}}
 {{- end }}
-{{- if and (eq .name "checkpoints") $values.store.url }}
-STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
+{{- if has .name (list "checkpoints" "actuator") }}
+STRETTO_{{ upper .name }}_STORE_URL: {{ $values.store.url | default "file:///var/lib/stretto/checkpoints" | quote }}
 {{- end }}
 {{- if has .name (list "gateway" "checkpoints" "actuator") }}
 {{ include "stretto.settings.allowed" .root }}

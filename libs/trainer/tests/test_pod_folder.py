@@ -22,6 +22,8 @@ from object_store import environment_of, s3_server
 from stretto import pod_folder
 from stretto.errors import ModelRefused, PodError
 from stretto.pod_folder import bring
+from stretto_wire.allowed import Allowed
+from stretto_wire.jobfile import read_job
 from stretto_wire.spec import JobSpec
 from trainer_harness import Cluster, spec_of
 
@@ -320,6 +322,21 @@ def test_files_are_laid_in_every_pod_and_code_where_it_is_imported(tmp_path: Pat
         "note",
     }
     assert (folder / "conf/model.yaml").read_text() == "units: 64"
+
+
+def test_the_job_of_the_readme_is_one_and_needs_what_its_table_says() -> None:
+    """The page's job is read as `stretto submit` reads it, and refused by the fields whose lists the page names."""
+    page = (Path(__file__).parents[1] / "README.md").read_text()
+    section = page.split("## Your code, data and files in the pods")[1].split("\n## ")[0]
+    spec = read_job(section.split("```yaml\n")[1].split("```")[0])
+    named = {found.field: found.remedy.rpartition(" ")[2] for found in Allowed().findings(spec)}
+    assert named == {
+        "environment_from.0": "STRETTO_ALLOWED_SECRETS",
+        "volumes.0.claim": "STRETTO_ALLOWED_VOLUMES",
+        "model.code.url": "STRETTO_ALLOWED_CODE",
+        "model.requirements.0": "STRETTO_ALLOWED_REQUIREMENTS",
+    }
+    assert all(variable in section for variable in named.values())
 
 
 class serving:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
+from stretto_wire.keylike import is_keylike
 
 from . import job_secrets, job_volumes
 from .backend import BackendError, Places, PodSpec
@@ -33,14 +34,17 @@ HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> dict[str, str]:
     """Return the part of the actuator's own environment that pods inherit.
 
-    ``more``: further names, ``*`` stands for anything. ``here``: pods run on the actuator's own files, not on those of
-    an image.
+    ``more``: further names, ``*`` stands for anything that does not look like a key: the actuator itself has the key of
+    the store. ``here``: pods run on the actuator's own files, not on those of an image.
     """
-    names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *(name.strip() for name in more.split(",") if name.strip()))
+    stated = tuple(name.strip() for name in more.split(",") if name.strip())
+    names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *stated)
     return {
         name: value
         for name, value in environment.items()
-        if not name.startswith("STRETTO_") and any(fnmatchcase(name, pattern) for pattern in names)
+        if not name.startswith("STRETTO_")
+        and any(fnmatchcase(name, pattern) for pattern in names)
+        and (name in stated or not is_keylike(name))
     }
 
 

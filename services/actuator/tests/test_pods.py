@@ -36,7 +36,9 @@ OWN = {
 def test_pods_inherit_what_is_harmless_and_what_is_named() -> None:
     harmless = {"PATH", "LC_ALL", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH"}
     assert inherited(OWN, "").keys() == harmless
-    assert inherited(OWN, " AWS_* , STRETTO_*").keys() == harmless | {"AWS_SECRET_ACCESS_KEY"}
+    more = OWN | {"AWS_REGION": "eu"}
+    assert inherited(more, " AWS_* , STRETTO_*").keys() == harmless | {"AWS_REGION"}, "a pattern names no key"
+    assert inherited(OWN, "AWS_SECRET_ACCESS_KEY").keys() == harmless | {"AWS_SECRET_ACCESS_KEY"}
 
 
 def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
