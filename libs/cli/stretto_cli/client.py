@@ -102,6 +102,10 @@ class Gateway:
         """Return the last lines of a pod."""
         return str(self._ask("GET", f"/jobs/{name}/log", params={"pod": pod, "lines": lines})["text"])
 
+    def trace(self, name: str) -> Json:
+        """Return the trace of a job, with the spans that the gateway's machine keeps."""
+        return self._ask("GET", f"/jobs/{name}/trace")
+
     def audit_log(self) -> bytes:
         """Return the audit log, an entry a line."""
         return self._answer("GET", "/audit-log").content

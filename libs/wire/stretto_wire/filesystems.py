@@ -18,6 +18,7 @@ OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
 """Schemes that pyarrow opens; the container of the last two is the first part of the path."""
 COPIED_AT_ONCE_BYTES = 5 << 30
 """A store copies no larger object within itself by one request."""
+_CHUNK_BYTES = 16 << 20
 EXTRA = "stretto-wire[stores]"
 
 
@@ -77,17 +78,18 @@ def _object_store(scheme: str, authority: str, container: str = "") -> Any:
 
         def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
             """Rename an object: copied within the store, a large one through this process."""
-            if self.size(path1) <= COPIED_AT_ONCE_BYTES:
+            if cast("int", self.size(path1)) <= COPIED_AT_ONCE_BYTES:
                 super().mv(path1, path2, **kwargs)
                 return
-            with self.open(path1, "rb", seekable=False) as source, self.open(path2, "wb") as target:
-                shutil.copyfileobj(source, target, 16 << 20)
+            files: Any = self  # fsspec's types know neither the files of pyarrow nor their options
+            with files.open(path1, "rb", seekable=False) as source, files.open(path2, "wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
             self.rm_file(path1)
 
         def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
             """Read an object, or a part of it."""
             seekable = start is not None or end is not None
-            return super().cat_file(path, start, end, **{"seekable": seekable, **kwargs})
+            return cast("bytes", super().cat_file(path, start, end, **{"seekable": seekable, **kwargs}))
 
         def makedirs(self, path: str, exist_ok: bool = False) -> None:
             """Do nothing: object stores have no folders."""

@@ -151,6 +151,7 @@ async def main() -> None:
     await connection.subscribe(f"pod.v1.*.{POD}.{JOB}", cb=answer)
     await stop.wait()
     await connection.close()
+    sys.stdout.write(f"{POD} has left\n")
 
 
 if __name__ == "__main__":
