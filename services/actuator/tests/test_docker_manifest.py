@@ -111,6 +111,11 @@ def test_no_volume_is_the_store_or_made_by_the_engine(volume: VolumeSpec, said: 
     folders(f"store:{CHECKPOINTS},/srv/store:/more").check([CLICKS, MODELS])
 
 
+def test_no_pod_is_given_the_logs_of_all() -> None:
+    """A job that is let start from anywhere in the store gets folders of jobs, and no job's name begins with a dot."""
+    assert mounted("ads", "file:///checkpoints/.logs/other/manifest.json").keys() == {"/checkpoints/ads"}
+
+
 def test_the_engine_is_told_no_secret() -> None:
     """The engine shows a container's configuration to whoever may ask it; files are laid beside it."""
     files = {"secrets.json": b'{"KEY": "canary"}', "bus.creds": b"canary"}
