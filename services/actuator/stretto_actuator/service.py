@@ -158,6 +158,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         """Look for pods of unknown jobs: the state was lost, or belongs to another installation."""
         while True:
             await asyncio.sleep(self.settings.sweep_s)
+            await self._pod_logs.clear(self.server_now())
             try:
                 for job in sorted({pod.job for pod in await self._backend.list()} - self._reconcilers.keys()):
                     with contextlib.suppress(CallTimeout, CallRefused):
