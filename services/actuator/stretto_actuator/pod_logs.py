@@ -62,9 +62,15 @@ class PodLogs:
             log.warning("a log is not kept: too many wait for the store", job=job, pod=pod)
             return
         if text := await self._of_backend(job, pod):
-            task = asyncio.create_task(self._write(job, pod, text), name=f"log of {job}/{pod}")
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._add(asyncio.create_task(self._write(job, pod, text), name=f"log of {job}/{pod}"))
+
+    def keep_meanwhile(self, job: str, pod: str) -> None:
+        """Do the same without waiting for where it ran."""
+        self._add(asyncio.create_task(self.keep(job, pod), name=f"log of {job}/{pod}"))
+
+    def _add(self, task: asyncio.Task[None]) -> None:
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     async def part(self, job: str, pod: str, skip: int) -> tuple[str, bool] | None:
         """Return the part of a log that ends ``skip`` characters before its end, and whether it has an earlier part.
@@ -96,8 +102,9 @@ class PodLogs:
 
     async def close(self) -> None:
         """Wait a little for the logs that are being written."""
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=CLOSING_S)
+        deadline_s = time.monotonic() + CLOSING_S
+        while self._writing and (left_s := deadline_s - time.monotonic()) > 0:
+            await asyncio.wait(self._writing, timeout=left_s)
 
     async def _of_backend(self, job: str, pod: str) -> str:
         try:
