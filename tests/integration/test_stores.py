@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from stretto_messages.actuator import LOG_PART_MAX
 from stretto_messages.values import CheckpointRef
 from stretto_runtime import SettingsFault, store_check
 from stretto_runtime.store_check import StoreCheck
-from stretto_wire import filesystems
+from stretto_wire import EVENTS_KEPT_S, filesystems
 from stretto_wire.filesystems import OBJECT_STORES, check_library, check_store, open_store
 from stretto_wire.training_code import REMOTE
 
@@ -133,6 +134,22 @@ async def test_a_log_is_read_part_by_part_from_the_store_after_its_pod(kind: str
     assert whole.endswith(read)
     assert await logs.part("ads", "worker-1", 0) is None
     assert await PodLogs(backend, "").part("ads", "worker-0", 0) is None, "without a store nothing is kept"
+
+
+@pytest.mark.parametrize("kind", ["bucket", "folder"])
+async def test_logs_go_when_they_are_as_old_as_events_that_go(kind: str, bucket: str, tmp_path: Path) -> None:
+    """Method: the clock of the service, now and a month on."""
+    backend: Any = Backend("last words")
+    store = bucket if kind == "bucket" else f"file://{tmp_path}/store"
+    logs = PodLogs(backend, store)
+    await logs.keep("ads", "worker-0")
+    await logs.close()
+    backend.text = ""
+    await logs.clear(time.time())
+    assert await logs.part("ads", "worker-0", 0) == ("last words", False), "younger ones stay"
+    a_month_later = PodLogs(backend, store)
+    await a_month_later.clear(time.time() + EVENTS_KEPT_S + 60)
+    assert await a_month_later.part("ads", "worker-0", 0) is None
 
 
 async def test_a_store_that_is_away_costs_the_log_alone(tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ def _object_store(scheme: str, authority: str, container: str = "") -> Any:
             seekable = start is not None or end is not None
             return cast("bytes", super().cat_file(path, start, end, **{"seekable": seekable, **kwargs}))
 
+        def rmdir(self, path: str) -> None:
+            """Do nothing, either: pyarrow would remove what is below."""
+
         def makedirs(self, path: str, exist_ok: bool = False) -> None:
             """Do nothing: object stores have no folders."""
 

@@ -226,6 +226,7 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
         "name": CONTAINER,
         "image": image,
         "command": [*spec.command],
+        "workingDir": PLACES.scratch,
         "env": [
             # others reach a pod by its address: this is the only variable that the place itself has to fill in
             {"name": "STRETTO_POD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 from stretto_messages.actuator import LOG_PART_MAX
+from stretto_wire import EVENTS_KEPT_S
 from stretto_wire.filesystems import open_store
 
 from .backend import Backend, BackendError
@@ -24,6 +27,7 @@ WRITERS = 4
 WAITING_MAX = 100
 """Logs that wait to be written, a megabyte each."""
 CLOSING_S = 5.0
+CLEAR_EVERY_S = 24 * 3600.0
 READ_KEPT_S = 20.0
 READS_KEPT = 8
 """Logs that somebody reads part by part stay as they were at the first part."""
@@ -48,6 +52,7 @@ class PodLogs:
         self._room = asyncio.Semaphore(WRITERS)
         self._writing: set[asyncio.Task[None]] = set()
         self._reads: dict[tuple[str, str], Read] = {}
+        self._cleared_at_s = -math.inf
 
     async def keep(self, job: str, pod: str) -> None:
         """Read a pod's log from where it ran, before that is gone, and write it to the store in the background."""
@@ -57,9 +62,15 @@ class PodLogs:
             log.warning("a log is not kept: too many wait for the store", job=job, pod=pod)
             return
         if text := await self._of_backend(job, pod):
-            task = asyncio.create_task(self._write(job, pod, text), name=f"log of {job}/{pod}")
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._add(asyncio.create_task(self._write(job, pod, text), name=f"log of {job}/{pod}"))
+
+    def keep_meanwhile(self, job: str, pod: str) -> None:
+        """Do the same without waiting for where it ran."""
+        self._add(asyncio.create_task(self.keep(job, pod), name=f"log of {job}/{pod}"))
+
+    def _add(self, task: asyncio.Task[None]) -> None:
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     async def part(self, job: str, pod: str, skip: int) -> tuple[str, bool] | None:
         """Return the part of a log that ends ``skip`` characters before its end, and whether it has an earlier part.
@@ -79,10 +90,21 @@ class PodLogs:
         begin = max(end - LOG_PART_MAX, 0)
         return found.text[begin:end], begin > 0
 
+    async def clear(self, now_s: float) -> None:
+        """Remove logs that are as old as events that go, once a day; a failure is logged and tried a day later."""
+        if not self._store or now_s - self._cleared_at_s < CLEAR_EVERY_S:
+            return
+        self._cleared_at_s = now_s
+        try:
+            await asyncio.to_thread(_clear, f"{self._store}/{FOLDER}", now_s - EVENTS_KEPT_S)
+        except Exception as error:  # whatever a file system raises
+            log.warning("old logs are not removed", error=f"{type(error).__name__}: {error}")
+
     async def close(self) -> None:
         """Wait a little for the logs that are being written."""
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=CLOSING_S)
+        deadline_s = time.monotonic() + CLOSING_S
+        while self._writing and (left_s := deadline_s - time.monotonic()) > 0:
+            await asyncio.wait(self._writing, timeout=left_s)
 
     async def _of_backend(self, job: str, pod: str) -> str:
         try:
@@ -119,6 +141,20 @@ def _write(url: str, content: bytes) -> None:
     filesystem, path = open_store(url)
     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, content)
+
+
+def _clear(url: str, before_s: float) -> None:
+    filesystem, path = open_store(url)
+    folders: set[str] = set()
+    for name, facts in filesystem.find(path, detail=True).items():
+        changed = facts.get("mtime") or 0.0  # a store that states none keeps them
+        changed_s = changed.timestamp() if isinstance(changed, datetime) else float(changed)
+        if 0 < changed_s < before_s:
+            filesystem.rm_file(name)
+            folders.add(name.rpartition("/")[0])
+    for folder in folders:
+        with contextlib.suppress(OSError):  # one with younger logs stays
+            filesystem.rmdir(folder)
 
 
 def _read(url: str) -> str:

@@ -172,9 +172,9 @@ class Reconciler:
         lost = self.state.restores  # with the parameters gone there is nothing to finish
         grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
-            if pod.name not in self._logs_kept:  # where a pod goes with its end, its last lines are lost
+            if pod.name not in self._logs_kept:
                 self._logs_kept.add(pod.name)
-                await self._edge.keep_whole_log(self.job, pod.name)
+                self._edge.keep_log_of_stopped(self.job, pod.name)
             if pod.started_at_s is None:  # it holds nothing, and may not hear us while it imports its code
                 await self._backend.kill(self.job, pod.name)
             else:

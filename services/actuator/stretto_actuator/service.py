@@ -135,6 +135,11 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         """Keep the end of a pod's log in the store, before the pod is gone."""
         await self._pod_logs.keep(job, pod)
 
+    def keep_log_of_stopped(self, job: str, pod: str) -> None:
+        """Keep the log of a pod that is asked to end, while it does, where its log goes with it."""
+        if self.settings.backend == "kubernetes":
+            self._pod_logs.keep_meanwhile(job, pod)
+
     def keep_log(self, job: str, pod: str, log: str) -> None:
         """Keep the last lines of a failed pod for its owner, in memory alone: every stream has other readers."""
         if log:
@@ -158,6 +163,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         """Look for pods of unknown jobs: the state was lost, or belongs to another installation."""
         while True:
             await asyncio.sleep(self.settings.sweep_s)
+            await self._pod_logs.clear(self.server_now())
             try:
                 for job in sorted({pod.job for pod in await self._backend.list()} - self._reconcilers.keys()):
                     with contextlib.suppress(CallTimeout, CallRefused):

@@ -139,8 +139,9 @@ class TestWishes:
 
     def test_files_are_found_where_they_are_laid(self) -> None:
         one = manifest(pod(), Installation("prod", "trainer:1"))
-        mounts = {each["mountPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
-        assert {PLACES.files, PLACES.scratch} <= mounts
+        (container,) = one["spec"]["containers"]
+        assert {PLACES.files, PLACES.scratch} <= {each["mountPath"] for each in container["volumeMounts"]}
+        assert container["workingDir"] == PLACES.scratch, "relative places of a job are below it, as in other places"
 
 
 class TestWhatIsTheJobsOwn:
