@@ -14,6 +14,7 @@ from helm_python import Chart
 CHART = Path(__file__).parents[2] / "charts" / "stretto"
 RELEASE, NAMESPACE = "demo", "training"
 NEEDED: dict[str, Any] = {
+    "image": {"registry": "registry.example.com"},
     "nats": {"credentials": {"secretPrefix": "bus"}},
     "store": {"url": "s3://bucket/stretto"},
     "cluster": {"cpuCores": 64, "memoryGiB": 256},
@@ -54,6 +55,9 @@ EVERYTHING: dict[str, Any] = {
         "serviceAccounts": ["reader"],
         "queues": ["ads-*"],
         "secrets": ["ads-s3=oidc:ada"],
+        "volumes": ["claim:clicks", "claim:out-*:write=oidc:ada", "folder:/srv/clicks/*", "folder:/srv/out:write"],
+        "code": ["https://github.com/ads/*"],
+        "requirements": ["lightgbm"],
     },
     "services": {
         "forwarder": {"enabled": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import celpy
@@ -13,6 +14,7 @@ import pytest
 from stretto_actuator.backend import PodSpec
 from stretto_actuator.kubernetes_manifest import Installation, manifest, policy, secret
 from stretto_wire.kubernetes import KubernetesSpec
+from stretto_wire.pod_files import VolumeSpec
 
 from tests.charts.rendering import EVERYTHING, Object, of_kind, rendered
 
@@ -30,6 +32,14 @@ Change = Callable[[Object], Any]
 def spec(secrets: tuple[str, ...] = (), **kubernetes: Any) -> PodSpec:
     files = {"job.json": json.dumps({"kubernetes": kubernetes or None}).encode(), "bus.creds": b"k"}
     return PodSpec("ads", "ps-0", ("python",), {"A": "b"}, 1.0, 2**28, files=files, near="ps-1", secrets=secrets)
+
+
+def with_volumes(*volumes: dict[str, Any]) -> Object:
+    """Return the actuator's own manifest of a pod with these volumes, and with a file of its job's."""
+    wanted = tuple(
+        VolumeSpec.model_validate({"name": f"v{n}", "path": f"/v{n}", **each}) for n, each in enumerate(volumes)
+    )
+    return manifest(replace(spec(), volumes=wanted, texts={"/etc/ads/model.yaml": b"x"}), INSTALLATION)
 
 
 def evaluated(expression: str, **variables: Any) -> bool:
@@ -81,6 +91,44 @@ def mounts(**volume: Any) -> Change:
     return lambda pod: pod["spec"]["volumes"].append({"name": "more", **volume})
 
 
+def mounted(volume: str, **fields: Any) -> Change:
+    """Add a mount of a volume that the pod has."""
+    place = {"name": volume, "mountPath": "/more", **fields}
+    return lambda pod: pod["spec"]["containers"][0]["volumeMounts"].append(place)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"claim": "clicks"},
+        {"claim": "out-1", "writable": True},
+        {"claim": "out-1"},
+        {"folder": "/srv/clicks/day"},
+        {"folder": "/srv/out", "writable": True},
+    ],
+)
+def test_volumes_that_jobs_may_name_are_admitted(volume: dict[str, Any]) -> None:
+    """Evaluate the chart's expressions on the actuator's own manifests of a job with volumes and files."""
+    assert refusals("pods", with_volumes(volume)) == []
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        ({"claim": "clicks", "writable": True}, "writes only to volumes that jobs may write"),
+        ({"claim": "clicks-of-others"}, "mounts only the Secret of its own name"),
+        ({"claim": "outx", "writable": True}, "mounts only the Secret of its own name"),
+        ({"folder": "/srv/clicks"}, "mounts only the Secret of its own name"),
+        ({"folder": "/srv/clicks/day", "writable": True}, "writes only to volumes that jobs may write"),
+        ({"folder": "/srv/outer", "writable": True}, "mounts only the Secret of its own name"),
+        ({"folder": "/etc"}, "mounts only the Secret of its own name"),
+    ],
+)
+def test_no_other_volume_of_a_job_is_admitted(volume: dict[str, Any], said: str) -> None:
+    """An actuator that was talked into more than the lists allow is refused by the API server."""
+    assert any(said in each for each in refusals("pods", with_volumes(volume)))
+
+
 @pytest.mark.parametrize("kubernetes", [{}, {"service_account": "reader", "node_selector": {"a": "b"}, "queue": "all"}])
 def test_every_pod_of_the_actuator_is_admitted(kubernetes: dict[str, Any]) -> None:
     """Evaluate the chart's expressions on manifests that the actuator makes with the chart's settings."""
@@ -100,6 +148,16 @@ def test_every_pod_of_the_actuator_is_admitted(kubernetes: dict[str, Any]) -> No
         (mounts(hostPath={"path": "/"}), "mounts only the Secret of its own name"),
         (mounts(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]}), "mounts only the Secret"),
         (mounts(persistentVolumeClaim={"claimName": "another"}), "mounts only the Secret of its own name"),
+        (
+            mounts(hostPath={"path": "/srv/clicks/../../etc", "type": "Directory"}),
+            "mounts only the Secret of its own name",
+        ),
+        (
+            mounts(hostPath={"path": "/srv/clicks/day", "type": "DirectoryOrCreate"}),
+            "mounts only the Secret of its own",
+        ),
+        (mounted("checkpoints"), "of the store only its job's folder"),
+        (mounted("checkpoints", subPath="."), "of the store only its job's folder"),
         (lambda pod: pod["metadata"].update(name="bus-operator"), "mounts only the Secret of its own name"),
         (
             of_container(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "store", "key": "k"}}}]),

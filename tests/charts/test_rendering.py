@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
-from helm_python import lint
+import yaml
+from helm_python import Chart, lint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stretto_runtime.access.provision import server_config
+from stretto_runtime.server import binary, free_port
 
 from tests.charts.rendering import (
     CHART,
@@ -17,6 +30,7 @@ from tests.charts.rendering import (
     NEEDED,
     PROMETHEUS,
     Object,
+    chart,
     component,
     containers,
     defaults,
@@ -39,6 +53,7 @@ NEWER = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 """It reads two files of a megabyte for every object."""
 
+QUICKSTART: dict[str, Any] = yaml.safe_load((CHART / "values-quickstart.yaml").read_text())
 MATRIX: dict[str, dict[str, Any]] = {
     "only what is needed": {},
     "everything": EVERYTHING,
@@ -60,6 +75,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "disruptionBudgets": {"enabled": False},
         "provision": {"enabled": False},
     },
+    "for a first try": merged(QUICKSTART, {"store": {"url": ""}}),
     "by digest": {"defaults": {"image": {"digest": f"sha256:{'0' * 64}"}}},
     "placed": {
         "defaults": {
@@ -247,3 +263,137 @@ class TestReplicas:
     def test_are_never_fewer_during_a_rollout(self) -> None:
         for each in of_kind(rendered({}), "Deployment"):
             assert each["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+class TestAFirstTry:
+    """The values for one NATS and one Redis, as the page installs them: the release and the namespace `stretto`."""
+
+    @staticmethod
+    def objects() -> list[Object]:
+        texts = chart().render(QUICKSTART, name="stretto", namespace="stretto")
+        manifests = [text for path, text in texts.items() if not path.endswith("NOTES.txt")]
+        return [each for text in manifests for each in yaml.safe_load_all(text) if each]
+
+    def test_needs_no_further_value_and_every_name_leads_somewhere(self) -> None:
+        """Hosts of the bus and the cache are Services that are made, the claim is made where pods mount it."""
+        objects = self.objects()
+        services = {each["metadata"]["name"] for each in of_kind(objects, "Service")}
+        variables = {
+            variable["name"]: variable.get("value", "")
+            for _, container in containers(objects)
+            for variable in container.get("env", [])
+        }
+        for name in ("STRETTO_NATS_URL", "STRETTO_CHECKPOINTS_REDIS_URL"):
+            assert urlsplit(variables[name]).hostname in services
+        (claim,) = of_kind(objects, "PersistentVolumeClaim")
+        assert claim["metadata"]["name"] == variables["STRETTO_ACTUATOR_KUBERNETES_CHECKPOINTS_CLAIM"]
+        assert claim["metadata"]["namespace"] == variables["STRETTO_ACTUATOR_KUBERNETES_NAMESPACE"] == "stretto"
+        assert all(each["metadata"].get("namespace", "stretto") == "stretto" for each in objects)
+
+    def test_runs_a_bus_that_services_can_use(self, tmp_path: Path) -> None:
+        """The configuration of the ConfigMap, on a real server: requests are mapped to partitions, streams are made."""
+        (made,) = [each for each in of_kind(self.objects(), "ConfigMap") if component(each) == "nats"]
+        port = free_port()
+        text = made["data"]["nats.conf"].replace('"/data"', json.dumps(str(tmp_path / "data")))
+        text = text.replace("port: 4222", f"host: 127.0.0.1\nport: {port}").replace("http: 8222\n", "")
+        own = server_config("/data", 4222)
+        assert set(made["data"]["nats.conf"].replace("http: 8222\n", "").split()) == {
+            *own.replace('host: "127.0.0.1"\n', "").split()
+        }
+        (tmp_path / "nats.conf").write_text(text)
+        with running(tmp_path / "nats.conf", port):
+            environment = {
+                **os.environ,
+                "STRETTO_NATS_URL": f"nats://127.0.0.1:{port}",
+                "STRETTO_STATE_FOLDER": str(tmp_path),
+            }
+            done = subprocess.run(
+                [sys.executable, "-m", "stretto_runtime", "provision"],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestTheValuesForTheOfficialChartOfNats:
+    """`charts/nats-values.yaml`: the settings, on a real server; and, where there is that chart, rendered by it."""
+
+    VALUES: dict[str, Any] = yaml.safe_load((CHART.parent / "nats-values.yaml").read_text())
+
+    def test_make_a_bus_that_services_enter_with_their_keys_by_tls(self, tmp_path: Path) -> None:
+        """Method: the chart writes `config.merge`, `jetstream.merge` and `tls` as they stand; `$include` includes."""
+        keys = tmp_path / "keys"
+        subprocess.run(
+            [sys.executable, "-m", "stretto_runtime", "keys", str(keys), "--tls", "localhost"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        config, port = self.VALUES["config"], free_port()
+        tls = config["nats"]["tls"]
+        whole = {
+            "host": "127.0.0.1",
+            "port": port,
+            "server_name": "nats-0",
+            "jetstream": {"store_dir": str(tmp_path / "data"), **config["jetstream"]["merge"]},
+            "tls": {f"{name}_file": str(keys / "server" / tls[name]) for name in ("cert", "key")},
+            "max_payload": config["merge"]["max_payload"],
+        }
+        included = Path(config["merge"]["zz$include"])
+        assert included.parent.name == "nats", "the folder in which the chart mounts tls.secretName"
+        text = json.dumps(whole)[:-1] + f"\ninclude {os.path.relpath(keys / 'server' / included.name, tmp_path)};\n}}"
+        (tmp_path / "nats.conf").write_text(text)
+        with running(tmp_path / "nats.conf", port):
+            environment = {
+                **os.environ,
+                "STRETTO_NATS_URL": f"tls://localhost:{port}",
+                "STRETTO_NATS_CREDENTIALS": str(keys / "operator" / "bus.creds"),
+                "STRETTO_NATS_CA": str(keys / "server" / "ca.crt"),
+                "STRETTO_STATE_FOLDER": str(tmp_path),
+                "STRETTO_STREAMS_SYNC_INTERVAL": defaults()["provision"]["syncInterval"],
+            }
+            command = [sys.executable, "-m", "stretto_runtime", "provision"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            nobody = {name: value for name, value in environment.items() if "CREDENTIALS" not in name}
+            refused = subprocess.run(command, env=nobody, capture_output=True, text=True, check=False, timeout=60)
+            assert refused.returncode != 0, "without keys nobody enters"
+
+    def test_agree_with_those_of_this_chart(self) -> None:
+        config = self.VALUES["config"]
+        assert config["cluster"]["replicas"] == defaults()["provision"]["replicas"]
+        assert config["jetstream"]["merge"]["sync_interval"] == defaults()["provision"]["syncInterval"]
+        assert self.VALUES["container"]["image"]["tag"] == "2.15.1-alpine"
+
+    @pytest.mark.skipif("NATS_CHART" not in os.environ, reason="needs the folder of the chart nats/nats")
+    def test_are_rendered_by_that_chart(self) -> None:
+        texts = Chart.load(os.environ["NATS_CHART"]).render(self.VALUES, name="nats", namespace="stretto")
+        objects = [each for text in texts.values() for each in yaml.safe_load_all(text) if each]
+        for each in objects:
+            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+        (configuration,) = [each for each in objects if name_of(each) == "ConfigMap/nats-config"]
+        text = configuration["data"]["nats.conf"]
+        assert "include ../nats-certs/nats/trust.conf;" in text
+        assert '"strict": true' in text
+        assert '"sync_interval": "always"' in text
+        (servers,) = of_kind(objects, "StatefulSet")
+        mounts = {mount["mountPath"] for mount in servers["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
+        assert "/etc/nats-certs/nats" in mounts
+
+
+@contextmanager
+def running(configuration: Path, port: int) -> Iterator[None]:
+    """Run a real nats-server with a configuration file."""
+    with (configuration.parent / "log").open("wb") as log:
+        server = subprocess.Popen([binary(), "-c", str(configuration)], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, (configuration.parent / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield
+    finally:
+        server.terminate()
+        server.wait()

@@ -132,6 +132,9 @@ class TestWhatJobsMayName:
             service_accounts=("reader", "demo-stretto-trainer"),
             queues=("ads-*", "training"),
             secrets=("ads-s3=oidc:ada",),
+            volumes=("claim:clicks", "claim:out-*:write=oidc:ada", "folder:/srv/clicks/*", "folder:/srv/out:write"),
+            code=("https://github.com/ads/*",),
+            requirements=("lightgbm",),
         )
 
     @pytest.mark.parametrize("name", ["gateway", "checkpoints", "actuator"])
@@ -156,15 +159,19 @@ class TestQuotasOfTeams:
 
 
 class TestTheStoresKey:
-    def test_is_the_checkpoints_services_alone(self) -> None:
-        """The actuator could hand it to pods, and has no use for it."""
+    def test_is_for_the_two_services_that_write_there(self) -> None:
+        """The checkpoints service keeps manifests there, the actuator logs of pods."""
         values = {"store": {"url": "s3://bucket/stretto", "secret": "store"}}
         holders = [
             component(each)
             for each in of_kind(rendered(values), "Deployment")
             if pod_of(each)["spec"]["containers"][0].get("envFrom")
         ]
-        assert holders == ["checkpoints"]
+        assert sorted(holders) == ["actuator", "checkpoints"]
+        (actuator,) = [each for each in of_kind(rendered(values), "Deployment") if component(each) == "actuator"]
+        assert told(values, "actuator").store == told(values, "checkpoints").store == "s3://bucket/stretto"
+        assert told(EVERYTHING, "actuator").store == told(EVERYTHING, "checkpoints").store
+        assert pod_of(actuator)["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "store"}}]
 
     def test_is_not_inherited_by_pods(self) -> None:
         """Whatever the actuator's own environment holds, pods get the variables of tracing and harmless ones."""
@@ -173,6 +180,8 @@ class TestTheStoresKey:
             "OTEL_SERVICE_NAME": "trainer",
             "LANG": "C",
         }
+        wide = told({"trainer": {"environment": "AWS_*"}}, "actuator").pod_environment
+        assert inherited(environment, wide, here=False) == {"LANG": "C"}, "a pattern names no key"
 
 
 class TestTheGateway:

@@ -105,6 +105,7 @@ class TestWhatIsMissing:
     @pytest.mark.parametrize(
         ("without", "named"),
         [
+            ({"image": {"registry": ""}}, "image.registry: say where stretto/"),
             ({"store": {"url": ""}}, "store.url"),
             ({"cluster": {"cpuCores": None}}, "cluster.cpuCores"),
             ({"cluster": {"memoryGiB": None}}, "cluster.memoryGiB"),
@@ -119,6 +120,7 @@ class TestWhatIsMissing:
             (merged(NO_KEYS, {"provision": {"external": True}}), "provision.external"),
             (merged(NO_KEYS, {"nats": {"insecure": True}, "provision": {"external": True}}), "provision.external"),
             ({"allowed": {"secrets": ["ads-*=ada"]}, "trainer": {"namespace": "training"}}, "allowed.secrets"),
+            ({"allowed": {"volumes": ["claim:clicks", "folder:/srv/clicks"]}}, "trainer.namespace"),
             ({"services": FORWARDER, "forwarder": {"endpoints": {"secret": ""}}}, "forwarder.endpoints.secret"),
             ({"services": merged(FORWARDER, {"forwarder": AUTOSCALED})}, "services.forwarder.autoscaling"),
         ],
@@ -132,7 +134,20 @@ class TestWhatIsMissing:
 
     def test_is_not_asked_for_where_nobody_needs_it(self) -> None:
         off = {name: {"enabled": False} for name in ("checkpoints", "actuator", "planner", "arbiter", "gateway")}
-        assert as_given({"services": off, "nats": {"insecure": True}})
+        assert as_given({"services": off, "nats": {"insecure": True}, "image": NEEDED["image"]})
+
+    @pytest.mark.parametrize(
+        ("image", "made"),
+        [
+            ({"registry": "registry.example.com:5000"}, "registry.example.com:5000/stretto/trainer:0.1.0"),
+            ({"registry": "localhost"}, "localhost/stretto/trainer:0.1.0"),
+            ({"registry": "", "repository": "registry.example.com/ads"}, "registry.example.com/ads/trainer:0.1.0"),
+        ],
+    )
+    def test_a_registry_may_be_stated_in_either_place(self, image: dict[str, str], made: str) -> None:
+        """No image is ever taken from a name that somebody else may claim."""
+        assert made in json.dumps(as_given(merged(NEEDED, {"image": image})))
+        assert "image.registry" in refusal(merged(NEEDED, {"image": {"registry": "", "repository": "ads"}}))
 
 
 def test_every_value_is_explained() -> None:

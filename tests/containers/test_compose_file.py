@@ -128,3 +128,23 @@ def test_a_compiler_is_installed_only_for_sources_in_c(
     assert capsys.readouterr().out == ""
     requirements.main("compiler", "parameters")
     assert capsys.readouterr().out.startswith("ziglang==")
+
+
+def test_the_image_of_ones_own_begins_with_an_image_that_the_build_makes() -> None:
+    """Read the page's Dockerfiles: base, user and environment are those of the trainer's image."""
+    page = (FOLDER / "README.md").read_text()
+    files = [each.split("```")[0].splitlines() for each in page.split("```dockerfile\n")[1:]]
+    own = (FOLDER / "Dockerfile").read_text()
+    assert len(files) == 2
+    assert len(files[0]) == 3, "the page promises three lines"
+    for lines in files:
+        assert lines[0] == f"FROM {EVERY['trainer']['image'].replace('${STRETTO_VERSION:-0.1.0}', '0.1.0')}"
+        assert {line.split()[0] for line in lines} <= {"FROM", "COPY", "ENV", "USER", "RUN"}
+    make = (FOLDER.parent / "Makefile").read_text()
+    assert "--build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION)" in make
+    user, python = "USER 10001:10001", "/opt/stretto"
+    assert files[1][1] == "USER root"
+    assert files[1][-1] == user, "pods on Kubernetes are refused as root"
+    assert user in own
+    assert f"pip --python {python}" in files[1][2]
+    assert f"python -m venv --without-pip {python}" in own

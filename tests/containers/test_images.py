@@ -16,6 +16,8 @@ from tests.containers.images import HARDENED, SERVICES, VERSION, added_bytes, de
 from tests.containers.prepared import engine
 
 ADDED_MAX_BYTES = 250e6
+LARGER_MAX_BYTES = {"actuator": 360e6}
+"""The actuator has the clients of Kubernetes (126 MB), of Docker and of every store (124 MB)."""
 WAIT_S = 60.0
 STOPPED_S = 10.0
 TESTED = [name for name in SERVICES if name != "forwarder"]  # has nothing to do until it is told where to
@@ -93,7 +95,7 @@ class TestImage:
         assert config["Entrypoint"] == ["stretto-service"]
 
     def test_is_small(self, place: Engine, service: str) -> None:
-        assert added_bytes(place, service) <= ADDED_MAX_BYTES
+        assert added_bytes(place, service) <= LARGER_MAX_BYTES.get(service, ADDED_MAX_BYTES)
 
     def test_has_nothing_of_the_other_services(self, place: Engine, service: str) -> None:
         listing = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"

@@ -22,7 +22,7 @@ NATS_CONFIGURATION = Path(__file__).parents[2] / "compose" / "nats.conf"
 def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
     """For the chart, on everything that ``prepare`` makes; ``small``: resources of a service."""
     return {
-        "image": {"tag": version},
+        "image": {"registry": "docker.io", "tag": version},  # the name of images that are on the node
         "nats": {
             "url": "tls://nats:4222",
             "credentials": {"secretPrefix": "bus"},

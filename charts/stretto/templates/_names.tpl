@@ -45,8 +45,12 @@ stretto.dev/installation: {{ .Release.Name }}
 {{- $global := .root.Values.image -}}
 {{- $repository := default (printf "%s/%s" $global.repository .name) .image.repository -}}
 {{- $tag := .image.tag | default $global.tag | default .root.Chart.AppVersion -}}
+{{- $whole := printf "%s%s" (empty $global.registry | ternary "" (printf "%s/" $global.registry)) $repository -}}
+{{- if not (regexMatch "^([^/]*[.:][^/]*|localhost)/" $whole) -}}
+{{- fail (printf "image.registry: say where %s is: build Stretto's images with `make images`, push them to a registry of yours and name it, such as registry.example.com; without a name a node would take them from a namespace of Docker Hub that is not ours" $whole) -}}
+{{- end -}}
 {{- if eq $tag "latest" }}{{ fail "image.tag: latest says nothing about what runs; name a version" }}{{ end -}}
-{{- with $global.registry }}{{ . }}/{{ end }}{{ $repository }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
+{{ $whole }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 
 {{- define "stretto.gateway.scheme" -}}
@@ -150,6 +154,11 @@ securityContext:
 {{- $watched := or $monitoring.serviceMonitor.enabled $monitoring.alerts.enabled $monitoring.prometheus.url -}}
 {{- if and $watched .Values.networkPolicy.enabled (not .Values.networkPolicy.metrics) -}}
 {{- fail "networkPolicy.metrics: name Prometheus' pods, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]: otherwise it does not reach the metrics, and no alert fires" -}}
+{{- end -}}
+{{- range .Values.allowed.volumes -}}
+{{- if and (hasPrefix "folder:" .) (not $.Values.trainer.namespace) -}}
+{{- fail (printf "allowed.volumes: restricted Pod Security of the namespace that the chart makes forbids folders of nodes such as %s; name in trainer.namespace one that allows them, or use a claim" .) -}}
+{{- end -}}
 {{- end -}}
 {{- range .Values.allowed.secrets -}}
 {{- if and (hasSuffix "*" (first (splitList "=" .))) (eq (include "stretto.trainer.namespace" $) $.Release.Namespace) -}}

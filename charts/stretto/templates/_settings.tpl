@@ -32,12 +32,15 @@ OTEL_EXPORTER_OTLP_ENDPOINT: {{ . | quote }}
 STRETTO_{{ upper .name }}_CPU_CORES: {{ include "stretto.text" $values.cluster.cpuCores | quote }}
 STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memoryGiB) 1073741824 | int64 | quote }}
 {{- end }}
+{{- if and $values.quickstart.enabled (not $values.redis.secret) (eq .name "checkpoints") }}
+STRETTO_CHECKPOINTS_REDIS_URL: redis://{{ include "stretto.fullname" .root }}-redis:6379/0
+{{- end }}
 {{- if and $values.redis.secret (eq .name "checkpoints") }}
 STRETTO_CHECKPOINTS_REDIS_URL:
   secretKeyRef: {name: {{ $values.redis.secret }}, key: {{ $values.redis.key }}}
 {{- end }}
-{{- if and (eq .name "checkpoints") $values.store.url }}
-STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
+{{- if has .name (list "checkpoints" "actuator") }}
+STRETTO_{{ upper .name }}_STORE_URL: {{ $values.store.url | default "file:///var/lib/stretto/checkpoints" | quote }}
 {{- end }}
 {{- if has .name (list "gateway" "checkpoints" "actuator") }}
 {{ include "stretto.settings.allowed" .root }}
@@ -71,7 +74,10 @@ STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
       "IMAGE_PULL_SECRETS" (concat $allowed.pullSecrets .Values.image.pullSecrets)
       "SERVICE_ACCOUNTS" (append $allowed.serviceAccounts $account)
       "QUEUES" (append $allowed.queues $trainer.queue)
-      "SECRETS" $allowed.secrets -}}
+      "SECRETS" $allowed.secrets
+      "VOLUMES" $allowed.volumes
+      "CODE" $allowed.code
+      "REQUIREMENTS" $allowed.requirements -}}
 {{- range $name, $entries := $lists }}
 STRETTO_ALLOWED_{{ $name }}: {{ compact $entries | join "," | quote }}
 {{- end }}

@@ -98,9 +98,13 @@ class Gateway:
     def audit(self, name: str) -> Json:
         return self._ask("GET", f"/jobs/{name}/audit")
 
-    def last_lines(self, name: str, pod: str) -> str:
-        """Return the last lines of a pod that has failed."""
-        return str(self._ask("GET", f"/jobs/{name}/log", params={"pod": pod})["text"])
+    def last_lines(self, name: str, pod: str, lines: int) -> str:
+        """Return the last lines of a pod."""
+        return str(self._ask("GET", f"/jobs/{name}/log", params={"pod": pod, "lines": lines})["text"])
+
+    def trace(self, name: str) -> Json:
+        """Return the trace of a job, with the spans that the gateway's machine keeps."""
+        return self._ask("GET", f"/jobs/{name}/trace")
 
     def audit_log(self) -> bytes:
         """Return the audit log, an entry a line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -44,6 +45,12 @@ class Installed:
 
     def stretto(self, *arguments: str, input: str | None = None) -> Any:
         return CliRunner().invoke(app, [*arguments, "--folder", str(self.folder)], input=input)
+
+    def elsewhere(self) -> list[str]:
+        """Return the options by which a command on another machine reaches the gateway."""
+        found = json.loads((self.folder / "run" / "gateway.json").read_text())
+        token = (self.folder / "gateway.token").read_text().strip()
+        return ["--url", f"http://{found['host']}:{found['port']}", "--token", token]
 
     def publish(self, *messages: Any) -> None:
         async def publish() -> None:

@@ -12,6 +12,9 @@ from stretto_messages.books import AppliedBooks
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
 from stretto_messages.values import Evaluation, ParameterServer, Plan, Role
 
+LOG_PART_MAX = 32 << 10
+"""Characters of one part of a pod's log; each may take six bytes in a message."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodStarted(Message):
@@ -304,9 +307,13 @@ example(RenewCredentialsReply(job=JOB, answer="ok", token="eyJ0eXAiOiJKV1QifQ.ey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetPodLog(Message):
-    """The gateway asks for the last lines of a pod that has failed, for a reader of its job."""
+    """The gateway asks for the last lines of a pod that has failed, or for its log, for a reader of its job."""
 
     pod: PodId
+    whole: bool = False
+    """Ask for a part of the log, whether the pod runs, has ended, or has failed."""
+    skip: Count = 0
+    """Characters at the end of the log to leave out: those of the parts that were asked for before."""
 
 
 example(GetPodLog(job=JOB, pod="worker-1"))
@@ -318,6 +325,10 @@ class GetPodLogReply(Message):
 
     answer: Literal["ok", "unknown"]
     text: Text = ""
+    part: Annotated[str, MaxLen(LOG_PART_MAX)] = ""
+    """The part of the log that was asked for; it may begin within a line."""
+    more: bool = False
+    """The log has an earlier part."""
 
 
 example(GetPodLogReply(job=JOB, answer="ok", text="ValueError: column 7 is not a number"))

@@ -132,14 +132,16 @@ class Runner:
             _damage_warning(lost),
             _way_back_warning(self._no_way_back()),
             self.service.warning,
+            self.service.lacks,
         ]
+        owns_all = self._ownership is not None and set(mine) <= set(live)
         return {
             "service": self.service.name,
             "version": self.service.version,
             "pid": os.getpid(),
             "connected": connected,
             "server": self._bus.server if self._bus is not None else "",
-            "ready": connected and self._ownership is not None and set(mine) <= set(live) and not blind,
+            "ready": connected and owns_all and not blind and not self.service.lacks,
             "partitions": live,
             "should_own": mine,
             "faults": faults,

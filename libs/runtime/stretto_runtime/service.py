@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
@@ -76,6 +77,11 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     warning: str = ""
     """An operator reads this at /readyz: how the service runs."""
 
+    @property
+    def lacks(self) -> str:
+        """The reason why the service is not ready although it runs, for /readyz; empty: nothing."""
+        return ""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" not in cls.__dict__:  # an unnamed base has no inputs of its own that its subclasses could inherit
@@ -119,6 +125,10 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def answer(self, query: Message, machine: MachineT | None) -> Message:
         """Answer a query about the machine of its job (None: the job is unknown). A WireError is a refusal."""
         raise NotImplementedError
+
+    def answer_slowly(self, query: Message) -> Coroutine[Any, Any, Message] | None:
+        """Return what will answer a query that needs I/O, and no machine; None: ``answer`` does."""
+        return None
 
     async def reconcile(self, key: str, machine: MachineT) -> None:
         """Make what runs follow the state of ``key``, which has changed or was just taken over (level-triggered)."""

@@ -23,6 +23,7 @@ from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_messages.base import JOB_PATTERN
 from stretto_wire.allowed import Allowed, checked_folders, checked_images, entries_of
+from stretto_wire.allowed_volumes import checked_volumes
 from stretto_wire.findings import findings_of
 from stretto_wire.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S, USERS
 from stretto_wire.stores import canonical
@@ -200,6 +201,17 @@ class AllowedSettings(Settings):
     allowed_queues: str = Field("", description="queues of Kueue that a job may name")
     allowed_secrets: str = Field(
         "", description="secrets that a job may name in environment_from; name=submitter: only this submitter's jobs"
+    )
+    allowed_volumes: Annotated[str, AfterValidator(checked_volumes)] = Field(
+        "",
+        description="sources of volumes that a job may name: claim:NAME, docker_volume:NAME, folder:/PATH, and with /* "
+        "the folders below; :write after it: pods may write; =submitter: only this submitter's jobs",
+    )
+    allowed_code: Annotated[str, AfterValidator(checked_folders)] = Field(
+        "", description="URLs of training code that a job may name; /* at the end: also what is below"
+    )
+    allowed_requirements: str = Field(
+        "", description="names of packages that a job may have installed at the start of its workers; *: any"
     )
 
     @property

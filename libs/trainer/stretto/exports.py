@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from stretto_wire.filesystems import StoreLibraryMissing, open_store
+
 from .engine import Base, Exported, Operations, export_image, image_bytes, load_image, loaded_bytes
 from .errors import CheckpointError, NoRoom
 from .images import ImageWriter, Part, ReadRange, open_chain, verified
@@ -276,7 +278,7 @@ def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
 def _cache_at(url: str) -> Generator[Any]:
     """Yield a client of Redis. Raises OSError for every failure there.
 
-    Redis and fsspec are imported at their first use: a server would start a seventh later with them.
+    Redis is imported at its first use, as stores' clients are: a server would start a seventh later with them.
     """
     import redis
 
@@ -308,13 +310,10 @@ def _to_store(part: Part, source: BinaryIO) -> None:
 
 
 def _resolve(url: str) -> tuple[Any, str]:
-    import fsspec
-
     try:
-        filesystem, path = cast("tuple[Any, str]", fsspec.core.url_to_fs(url))
-    except (ValueError, ImportError) as error:
+        return open_store(url)
+    except (ValueError, StoreLibraryMissing) as error:
         raise CheckpointError(f"{url} cannot be opened: {error}") from error
-    return filesystem, path
 
 
 def _parts(manifest_url: str) -> list[Part]:

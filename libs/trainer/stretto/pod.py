@@ -29,6 +29,7 @@ from .bus import Bus
 from .engine.link import Access
 from .errors import CallRefused, DataError, ModelRefused, PodError
 from .identity import identity_of
+from .pod_folder import bring
 from .tracing import Tracing
 
 EXIT_OK = 0
@@ -288,6 +289,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod = Pod(settings)
         leave_on_signals(pod.leaving)
         pod.join()
+        bring(settings.spec, settings.pod_folder or Path.cwd(), role == "worker", pod.detail)
         code = work(pod)
     except (ModelRefused, DataError) as error:
         code = EXIT_USER

@@ -22,7 +22,15 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request ra
 INTERNAL_ERROR = b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
 
 Fault = Callable[[int, str], str | None]
-"""(number of the request, its first line) -> None, "503", "500", "break" before the answer, "cut" within it, "hang"."""
+"""(number of the request, its first line) -> None, "503", "500", "break" before the answer, "cut" within it, "hang".
+
+"folder" answers as S3 does for a key that ends with a slash, which pyarrow makes, and which nanio refuses.
+"""
+
+
+def folders(_: int, line: str) -> str | None:
+    """Take keys that end with a slash for folders: a fault of a proxy."""
+    return "folder" if re.match(r"(PUT|DELETE|HEAD) \S+/ ", line) else None
 
 
 class Proxy:
@@ -104,6 +112,12 @@ def _fail(client: socket.socket, fault: str, line: str, unread: int) -> bool:
     """Answer with an error, or not at all; return whether the connection stays."""
     if fault == "hang":  # until the client gives up
         client.recv(1)
+    if fault == "folder":
+        while unread > 0:
+            unread -= len(client.recv(min(unread, 2**16)))
+        answers = {"PUT": b'200 OK\r\nETag: "0"', "DELETE": b"204 No Content", "HEAD": b"404 Not Found"}
+        client.sendall(b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % answers[line.partition(" ")[0]])
+        return True
     if fault not in ("503", "500"):
         return False
     while unread > 0:

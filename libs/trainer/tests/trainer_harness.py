@@ -347,5 +347,5 @@ def spec_of(samples: int, **changes: Any) -> JobSpec:
         "resources": {},
     }
     for name, value in changes.items():
-        document[name] = {**document[name], **value} if isinstance(value, dict) else value
+        document[name] = {**document.get(name, {}), **value} if isinstance(value, dict) else value
     return JobSpec.parse(document)

@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from .allowed_volumes import shown, volumes_allow
 from .findings import Finding, finding
 from .kubernetes import KubernetesSpec, Toleration
 from .spec import JobSpec
 from .stores import canonical, within
+from .training_code import is_remote, normal_name, normal_spelling
 
 VARIABLES = "STRETTO_ALLOWED_"
 """Prefix of the variables that hold the lists, one for each field of :class:`Allowed`."""
@@ -48,6 +50,12 @@ class Allowed:
     queues: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     """``name``, or ``name=submitter`` for the jobs of one submitter."""
+    volumes: tuple[str, ...] = ()
+    """Sources of volumes, as :mod:`stretto_wire.allowed_volumes` reads them."""
+    code: tuple[str, ...] = ()
+    """URLs of training code: exactly, or with ``/*`` also what is below."""
+    requirements: tuple[str, ...] = ()
+    """Names of packages that pods install."""
 
     def findings(self, spec: JobSpec, submitter: str | None = None) -> list[Finding]:
         """Return a finding for everything in ``spec`` that is not allowed.
@@ -80,6 +88,8 @@ class Allowed:
                     "secrets", ("environment_from", index), name, lambda name, entry: _owned(name, entry, submitter)
                 )
             ),
+            *self._volumes(spec, submitter),
+            *self._code(spec),
         ]
 
     def stores_at(self, url: str) -> bool:
@@ -108,6 +118,19 @@ class Allowed:
             yield self._refused(
                 "stores", ("checkpoint", "url"), url, "leave it out: the installation has its own store"
             )
+
+    def _volumes(self, spec: JobSpec, submitter: str | None) -> Iterator[Finding]:
+        for index, volume in enumerate(spec.volumes):
+            if not volumes_allow(self.volumes, volume, submitter):
+                yield self._refused("volumes", ("volumes", index, volume.kind), shown(volume))
+
+    def _code(self, spec: JobSpec) -> Iterator[Finding]:
+        code = spec.model.code
+        if code is not None and is_remote(code.url):
+            yield from self._unlisted("code", ("model", "code", "url"), code.url, _url_fits)
+        for index, requirement in enumerate(spec.model.requirements):
+            path = ("model", "requirements", index)
+            yield from self._unlisted("requirements", path, requirement, _requirement_fits)
 
     def _toleration(self, index: int, toleration: Toleration) -> Iterator[Finding]:
         if not any(_tolerates(entry, toleration) for entry in self.tolerations):
@@ -167,6 +190,10 @@ def _url_fits(url: str, entry: str) -> bool:
         return False
     folder = entry.removesuffix("/*")
     return place == folder or (folder != entry and place.startswith(f"{folder.rstrip('/')}/"))
+
+
+def _requirement_fits(requirement: str, entry: str) -> bool:
+    return _fits(normal_name(requirement), normal_spelling(entry))
 
 
 def _image(reference: str) -> tuple[str, str] | None:

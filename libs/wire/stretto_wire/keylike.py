@@ -13,6 +13,10 @@ REMEDY = (
     "not here: a specification is published and shown to every reader. Put the variable into a secret and name that "
     "in environment_from"
 )
+TEXT_REMEDY = (
+    "no key here: a specification is published and shown to every reader. Put the value into a secret, name that in "
+    "environment_from, and let the program read the variable"
+)
 _SECRET_WORDS = r"PASSWD|SECRET|SECRETS|APIKEY|APITOKEN|AUTHTOKEN|HTPASSWD|PAT"
 _LOGINS_OF = r"DB|DATABASE|SQL|MYSQL|POSTGRES|PG|MONGO|REDIS|SMTP|MAIL|FTP|LDAP|ADMIN|ROOT|USER|LOGIN"
 _KEYS_OF = (
@@ -39,6 +43,11 @@ _VALUES = re.compile(
 )
 """Logins in URLs, private keys, and tokens whose makers mark the beginning; ``eyJ`` is that of a JSON web token."""
 
+_SETTING = re.compile(r"""^[\s,{-]*["']?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)["']?\s*[:=]\s*["']?(?P<value>[^"'\s,}]*)""")
+"""A line of YAML, JSON, TOML or INI that sets something."""
+_EMPTY = re.compile(r"(null|none|~|\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|<[^>]*>|\{\{.*)?", re.IGNORECASE)
+"""Values that are no secret: nothing, the name of a variable, a blank to be filled in."""
+
 
 def is_keylike(name: str, value: str = "") -> bool:
     """Return True if a variable's name says that it holds a secret, or its value shows one."""
@@ -50,3 +59,14 @@ def is_keylike(name: str, value: str = "") -> bool:
 def keylike(environment: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that look like keys."""
     return [name for name, value in environment.items() if is_keylike(name, value)]
+
+
+def keylike_line(text: str) -> int:
+    """Return the number of the first line of a file, from 1, that seems to hold a key; 0 if none does."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        setting = _SETTING.match(line)
+        named = setting is not None and not _EMPTY.fullmatch(setting["value"])
+        name = re.sub(r"[.-]", "_", setting["name"]) if setting is not None and named else ""
+        if is_keylike(name, line):
+            return number
+    return 0

@@ -18,10 +18,12 @@ from stretto_messages.values import PS_MAX, DataPartition, Metadata, PartitionNa
 from .errors import WireError
 from .findings import Marks, finding, place_of
 from .keylike import REMEDY as NO_KEYS
-from .keylike import keylike
+from .keylike import TEXT_REMEDY, keylike, keylike_line
 from .kubernetes import KubernetesSpec, ObjectName
 from .part import FromMapping, Spec
+from .pod_files import PodPath, VolumeSpec, check_files, check_places
 from .quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
+from .training_code import CodeSpec, Requirement
 
 
 class ModelSpec(Spec):
@@ -34,6 +36,15 @@ class ModelSpec(Spec):
     ]
     path: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
         default=None, description="a folder put in front of the import path of the pods"
+    )
+    code: CodeSpec | None = Field(
+        default=None,
+        description="code that workers fetch at their start: a folder, a wheel, an archive, or the URL of one",
+    )
+    requirements: Annotated[tuple[Requirement, ...], Field(strict=False, max_length=50)] = Field(
+        default=(),
+        description="packages that pip installs into each worker's own folder at its start, as in lightgbm==4.6.0; the "
+        "installation says which. An image that has them starts faster",
     )
     arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
         default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
@@ -342,6 +353,14 @@ class JobSpec(Spec):
         description="secrets whose keys become environment variables of the job's pods; the installation holds their "
         "values and says which of them jobs may name",
     )
+    volumes: Annotated[tuple[VolumeSpec, ...], Field(strict=False, max_length=20)] = Field(
+        default=(), description="data that the job's pods see as folders, read-only unless stated"
+    )
+    files: Annotated[dict[PodPath, str], Field(max_length=20)] = Field(
+        default_factory=dict[str, str],
+        description="small text files of the job's pods, by their places: absolute ones in containers, others in the "
+        "pod's own folder; every reader sees them, so keys go to environment_from",
+    )
     network: NetworkSpec = Field(default=NetworkSpec(), description="reach of the job's pods")
     kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
@@ -353,6 +372,18 @@ class JobSpec(Spec):
     evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
         default=None, description="trained samples between two evaluations during training; null: only at the end"
     )
+
+    @field_validator("volumes")
+    @classmethod
+    def _apart(cls, volumes: tuple[VolumeSpec, ...]) -> tuple[VolumeSpec, ...]:
+        check_places(volumes, {})
+        return volumes
+
+    @field_validator("files")
+    @classmethod
+    def _small(cls, files: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        check_places(info.data.get("volumes", ()), files)
+        return check_files(files)
 
     @field_validator("deadline_s")
     @classmethod
@@ -394,7 +425,10 @@ class JobSpec(Spec):
             spec = cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
         except ValidationError as error:
             raise WireError.of(error, model=cls, marks=marks) from error
-        if names := keylike(spec.environment):
-            paths = [("environment", name) for name in names]
-            raise WireError.collected([finding(path, "(not shown)", NO_KEYS, place_of(path, marks)) for path in paths])
+        found = [(("environment", name), "(not shown)", NO_KEYS) for name in keylike(spec.environment)]
+        for path, text in spec.files.items():
+            if number := keylike_line(text):
+                found.append((("files", path), f"line {number} (not shown)", TEXT_REMEDY))
+        if found:
+            raise WireError.collected([finding(*each, place_of(each[0], marks)) for each in found])
         return spec

@@ -15,6 +15,12 @@ EVERYTHING: dict[str, Any] = {
     "image": "registry.example.com/team/trainer:1",
     "environment_from": ["ads-s3"],
     "checkpoint": {"url": "s3://bucket/ads"},
+    "model": {
+        "entry": "m:M",
+        "code": {"url": "https://git.example.com/ads/1.tar.gz", "sha256": "0" * 64},
+        "requirements": ["Light_GBM>=4,<5"],
+    },
+    "volumes": [{"name": "clicks", "path": "/data", "claim": "clicks"}],
     "kubernetes": {
         "priority_class": "system-node-critical",
         "service_account": "reader",
@@ -27,6 +33,9 @@ FIELDS = {
     "image": "images",
     "environment_from.0": "secrets",
     "checkpoint.url": "stores",
+    "model.code.url": "code",
+    "model.requirements.0": "requirements",
+    "volumes.0.claim": "volumes",
     "kubernetes.priority_class": "priority_classes",
     "kubernetes.service_account": "service_accounts",
     "kubernetes.queue": "queues",
@@ -42,6 +51,9 @@ LISTED = Allowed(
     service_accounts=("reader",),
     queues=("team-*",),
     secrets=("ads-*",),
+    volumes=("claim:clicks",),
+    code=("https://git.example.com/ads/*",),
+    requirements=("light-gbm",),
 )
 
 
@@ -76,6 +88,9 @@ def test_the_installations_own_may_be_repeated() -> None:
     assert fields(Allowed().with_own(own, EVERYTHING["image"]), job(**EVERYTHING)) == [
         "checkpoint.url",
         "environment_from.0",
+        "volumes.0.claim",
+        "model.code.url",
+        "model.requirements.0",
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from stretto_wire.pod_files import VolumeSpec
 from stretto_wire.stores import canonical, within
 
 ExitReason = Literal[
@@ -31,7 +32,9 @@ def folders_in(path: str, urls: Iterable[str]) -> Iterator[str]:
     """Yield the folders just below ``path``, of the pods' file system, in which these URLs lie."""
     for url in urls:
         if within(url, path):
-            yield canonical(url).removeprefix(f"{canonical(path)}/").partition("/")[0]
+            name = canonical(url).removeprefix(f"{canonical(path)}/").partition("/")[0]
+            if not name.startswith("."):  # no job's: logs of all pods are in such a folder
+                yield name
 
 
 def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
@@ -98,7 +101,8 @@ class PodSpec:
     empty: its default. ``near``: a hint, a pod of the same job that it would best run beside. ``reads``: URLs outside
     its own job that it reads, such as another job's checkpoint. ``stores``: URLs of the job's own folders of
     checkpoints. ``egress``: the job has asked for a way out of its own network. ``secrets``: names of secrets of the
-    place itself, whose keys become variables; a place without secrets finds them in ``files``.
+    place itself, whose keys become variables; a place without secrets finds them in ``files``. ``volumes``: data beside
+    its own. ``texts``: absolute path -> content, laid into a container; the pod's program writes the others.
     """
 
     job: str
@@ -114,6 +118,8 @@ class PodSpec:
     stores: tuple[str, ...] = ()
     egress: bool = False
     secrets: tuple[str, ...] = ()
+    volumes: tuple[VolumeSpec, ...] = ()
+    texts: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder
 from stretto_wire.stores import canonical
 
-from . import landlock
+from . import job_volumes, landlock
 from .backend import BackendError, PodSpec, folders_in
 from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, READ, WRITE
 from .settings import ActuatorSettings
@@ -72,6 +72,8 @@ class Boxes:
         """Return the box of a pod with these folders; what it writes is made. Raises BackendError."""
         stored = [self._plain(path) for url in spec.stores if (path := _local(url)) is not None]
         own = [scratch, self.state / "spans" / spec.job, *stored]
+        barred = [self.state, *self.stores, *(place.parent for place in stored), *self.closed]
+        barred += [self.memory] if self.memory is not None else []
         if self.memory is not None:
             own.append(images_folder(self.memory, self.state, spec.job))
         shared = [*self.writable, *([SHARED_MEMORY] if self.memory is None else [])]
@@ -80,12 +82,12 @@ class Boxes:
                 place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             for place in stored:
                 self._plain(place)
-            writes = _resolved((*own, *shared))
+            volumes = [*job_volumes.folders_of(spec.volumes, [place.resolve() for place in barred])]
+            writes = _resolved((*own, *shared, *(place for place, is_writable in volumes if is_writable)))
         except OSError as error:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
-        barred = [self.state, *self.stores, *(place.parent for place in stored), *self.closed]
-        barred += [self.memory] if self.memory is not None else []
-        reads = [folder, *(place for place in self._started_from(spec) if place.is_dir())]
+        started_from = (place for place in self._started_from(spec) if place.is_dir())
+        reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
         return Box(_resolved(barred), _resolved(reads), writes)
 
     def _plain(self, folder: Path) -> Path:

@@ -24,7 +24,7 @@ from stretto_runtime import SettingsFault
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut
-from .docker_manifest import MACHINE, PLACES, SCRATCH_VOLUME, USER, config, host
+from .docker_manifest import MACHINE, PLACES, SCRATCH_VOLUME, USER, config, host, texts_by_folder
 from .docker_networks import JobNetworks, NetworkRules
 from .docker_volumes import JobFolders, volumes_of
 from .following import Following
@@ -244,6 +244,7 @@ class DockerBackend:
     def _make_on(self, network: str, spec: PodSpec) -> Container | None:
         name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
         configuration = config(spec, name, self._engine.labels(spec.job, spec.pod))
+        self._folders.check(spec.volumes)
         place = host(spec, network, self._folders.mounts(spec.job, spec.reads, spec.image))
         try:
             made = self._engine.create(name, spec.image, configuration, place)
@@ -256,6 +257,8 @@ class DockerBackend:
             return found if found.state != "created" else None
         try:
             self._engine.lay(made, PLACES.files, spec.files, USER)
+            for folder, texts in texts_by_folder(spec).items():
+                self._engine.lay(made, folder, texts, USER)
             self._engine.make_folder(made, SCRATCH_VOLUME, PLACES.scratch.rpartition("/")[2], USER)
             self._engine.start(made)
         except BackendError:

@@ -313,6 +313,12 @@ class Engine:
             )
         return str(answer["Mountpoint"])
 
+    def has_volume(self, name: str) -> bool:
+        """Return True if the engine has a volume of this name."""
+        with refusals(f"the volume {name} cannot be used"), _absent_is_none():
+            return bool(self._client.inspect_volume(name))
+        return False
+
     def labels(self, job: str, pod: str) -> dict[str, str]:
         return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
 

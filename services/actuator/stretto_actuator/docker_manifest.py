@@ -9,6 +9,7 @@ from docker.types import LogConfig, Mount
 
 from .backend import Places, PodSpec
 from .docker_engine import limits
+from .job_volumes import path_in
 
 PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
 SCRATCH_VOLUME = "/var/lib/stretto"
@@ -32,13 +33,43 @@ def config(spec: PodSpec, name: str, labels: Mapping[str, str]) -> dict[str, Any
     }
 
 
+def volumes(spec: PodSpec) -> list[Mount]:
+    """Return the mounts of the volumes that a job names."""
+    return [
+        Mount(
+            path_in(volume, PLACES.scratch),
+            volume.source,
+            type="bind" if volume.kind == "folder" else "volume",
+            read_only=not volume.writable,
+            no_copy=volume.kind == "docker_volume",
+        )
+        for volume in spec.volumes
+    ]
+
+
+def texts_by_folder(spec: PodSpec) -> dict[str, dict[str, bytes]]:
+    """Return the absolute files of a job: folder -> name -> content.
+
+    The root is read-only, so each folder is a volume.
+    """
+    found: dict[str, dict[str, bytes]] = {}
+    for path, content in spec.texts.items():
+        folder, _, name = path.rpartition("/")
+        found.setdefault(folder, {})[name] = content
+    return found
+
+
 def host(spec: PodSpec, network: str, folders: Sequence[Mount]) -> dict[str, Any]:
     """Return a container's share of the machine: limits, a network, ``folders`` beside its own volumes; no rights."""
     return {
         **limits(spec.cpu_cores, spec.memory_bytes),
         "network_mode": network,
         "extra_hosts": {MACHINE: "host-gateway"},
-        "mounts": [Mount(PLACES.files, None), Mount(SCRATCH_VOLUME, None), *folders],
+        "mounts": [
+            *(Mount(folder, None) for folder in (PLACES.files, SCRATCH_VOLUME, *texts_by_folder(spec))),
+            *folders,
+            *volumes(spec),
+        ],
         "tmpfs": {"/tmp": "rw,nosuid,nodev"},
         "read_only": True,
         "cap_drop": ["ALL"],

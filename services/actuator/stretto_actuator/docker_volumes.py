@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from docker.types import Mount
 from stretto_runtime import SettingsFault
+from stretto_wire.pod_files import VolumeSpec
 
-from .backend import folders_in
+from .backend import BackendError, folders_in
 from .docker_engine import Engine, NameTaken
 
 
@@ -66,6 +67,25 @@ class JobFolders:
             for other in sorted({*folders_in(volume.path, reads)} - {job}):
                 result.append(Mount(f"{volume.path}/{other}", f"{place}/{other}", type="bind", read_only=True))
         return result
+
+    def check(self, volumes: Iterable[VolumeSpec]) -> None:
+        """Refuse volumes that are not there, which the engine would make, or that hold checkpoints of all jobs.
+
+        Raises BackendError.
+        """
+        for volume in volumes:
+            name = volume.source
+            stores = (store.source for store in self._volumes)
+            if any(f"{name}/".startswith(f"{store}/") or f"{store}/".startswith(f"{name}/") for store in stores):
+                raise BackendError(
+                    f"volumes.{volume.name} = {volume.kind}:{name}: the installation keeps checkpoints of all jobs "
+                    "there; name another one"
+                )
+            if volume.kind == "docker_volume" and not self._engine.has_volume(name):
+                raise BackendError(
+                    f"volumes.{volume.name} = {volume.kind}:{name}: the engine has no such volume; make it with "
+                    f"`docker volume create {name}`"
+                )
 
     def _make(self, volume: Volume, job: str, image: str) -> None:
         """By a container that is never started: only the engine can write there."""

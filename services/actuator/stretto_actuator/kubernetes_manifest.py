@@ -12,6 +12,7 @@ from stretto_kube import Object
 from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
 
 from .backend import BackendError, Places, PodSpec, folders_in
+from .job_volumes import path_in
 from .pods import SPEC_FILE
 from .settings import Network, networks_of
 
@@ -96,7 +97,10 @@ def secret(spec: PodSpec, installation: Installation) -> Object:
     return {
         "metadata": _metadata(spec, installation),
         "type": "Opaque",
-        "data": {name: base64.b64encode(content).decode() for name, content in spec.files.items()},
+        "data": {
+            name: base64.b64encode(content).decode()
+            for name, content in (*spec.files.items(), *((key, spec.texts[path]) for key, path in _texts(spec)))
+        },
     }
 
 
@@ -141,7 +145,7 @@ def manifest(spec: PodSpec, installation: Installation) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(spec, installation)],
-        "volumes": _volumes(metadata["name"], installation),
+        "volumes": [*_volumes(metadata["name"], installation), *_job_volumes(spec, installation)],
         "tolerations": _tolerations(job.tolerations, installation.node_lost_s),
     }
     if job.node_selector:
@@ -214,10 +218,15 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
     ]
     if installation.checkpoints_claim:
         mounts += _checkpoints(spec)
+    mounts += [{"name": "files", "mountPath": path, "subPath": key, "readOnly": True} for key, path in _texts(spec)]
+    for volume in spec.volumes:
+        place = {"name": f"job-{volume.name}", "mountPath": path_in(volume, PLACES.scratch)}
+        mounts.append(place if volume.writable else {**place, "readOnly": True})
     return {
         "name": CONTAINER,
         "image": image,
         "command": [*spec.command],
+        "workingDir": PLACES.scratch,
         "env": [
             # others reach a pod by its address: this is the only variable that the place itself has to fill in
             {"name": "STRETTO_POD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -245,6 +254,28 @@ def _volumes(files: str, installation: Installation) -> list[Object]:
         claim = {"claimName": installation.checkpoints_claim}
         volumes.append({"name": "checkpoints", "persistentVolumeClaim": claim})
     return volumes
+
+
+def _job_volumes(spec: PodSpec, installation: Installation) -> list[Object]:
+    """Name the sources of the job's volumes. Raises BackendError: one holds the checkpoints of all jobs."""
+    made: list[Object] = []
+    for volume in spec.volumes:
+        if volume.kind == "claim" and volume.source == installation.checkpoints_claim:
+            raise BackendError(
+                f"volumes.{volume.name} = claim:{volume.source}: the installation keeps checkpoints of all jobs there; "
+                "name another claim"
+            )
+        if volume.kind == "claim":
+            source: Object = {"persistentVolumeClaim": {"claimName": volume.source, "readOnly": not volume.writable}}
+        else:
+            source = {"hostPath": {"path": volume.source, "type": "Directory"}}
+        made.append({"name": f"job-{volume.name}", **source})
+    return made
+
+
+def _texts(spec: PodSpec) -> list[tuple[str, str]]:
+    """Return key in the pod's Secret, and path, of the job's absolute files."""
+    return [(f"text-{index}", path) for index, path in enumerate(spec.texts)]
 
 
 def _checkpoints(spec: PodSpec) -> list[Object]:

@@ -23,6 +23,7 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire import EVENTS_KEPT_S
 
+from . import job_volumes
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
 from .boxes import Boxes, boxes_of, launch_of
 from .following import Following
@@ -34,6 +35,7 @@ from .settings import ActuatorSettings
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
 LINE_BYTES_MAX = 2000
+LOG_READ_BYTES_MAX = 1 << 20
 DYING_TRIES = 50
 DYING_WAIT_S = 0.02
 CLEAR_EVERY_S = 3600.0
@@ -167,7 +169,7 @@ class LocalBackend:
         return cpu_cores, memory_bytes
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
-        text = _tail(self._records.of(job, pod) / "log", lines * LINE_BYTES_MAX)
+        text = _tail(self._records.of(job, pod) / "log", min(lines * LINE_BYTES_MAX, LOG_READ_BYTES_MAX))
         return "\n".join(text.splitlines()[-lines:])
 
     async def forget(self, job: str, pod: str) -> None:
@@ -204,6 +206,7 @@ class LocalBackend:
             self._records.lay(spec.job, spec.pod, spec.files)
             scratch = self._records.scratch(spec.job, spec.pod)
             command, environment = launch_of(self._boxes, spec, folder, scratch)
+            job_volumes.link(spec.volumes, scratch)
             with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", SHELL, str(scratch), *group.entries, "--", *command],

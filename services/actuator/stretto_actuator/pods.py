@@ -11,8 +11,9 @@ from typing import Any
 
 from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
+from stretto_wire.keylike import is_keylike
 
-from . import job_secrets
+from . import job_secrets, job_volumes
 from .backend import BackendError, Places, PodSpec
 from .credentials import CA_FILE, CREDENTIALS_FILE, PLANE_KEY_FILE
 from .settings import ActuatorSettings
@@ -33,14 +34,17 @@ HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> dict[str, str]:
     """Return the part of the actuator's own environment that pods inherit.
 
-    ``more``: further names, ``*`` stands for anything. ``here``: pods run on the actuator's own files, not on those of
-    an image.
+    ``more``: further names, ``*`` stands for anything that does not look like a key: the actuator itself has the key of
+    the store. ``here``: pods run on the actuator's own files, not on those of an image.
     """
-    names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *(name.strip() for name in more.split(",") if name.strip()))
+    stated = tuple(name.strip() for name in more.split(",") if name.strip())
+    names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *stated)
     return {
         name: value
         for name, value in environment.items()
-        if not name.startswith("STRETTO_") and any(fnmatchcase(name, pattern) for pattern in names)
+        if not name.startswith("STRETTO_")
+        and any(fnmatchcase(name, pattern) for pattern in names)
+        and (name in stated or not is_keylike(name))
     }
 
 
@@ -71,6 +75,7 @@ def pod_spec(
     job = JobSpec.model_validate_json(state.spec)
     if refused := settings.allowed_here.findings(job):
         raise BackendError("; ".join(str(finding) for finding in refused))
+    job_volumes.check(job, settings.backend)
     spec = json.loads(state.spec)
     egress = job.network.egress
     if egress and not settings.egress:
@@ -119,4 +124,6 @@ def pod_spec(
         near=servers[0].name if pod.role == "worker" and servers else "",
         egress=egress,
         secrets=secrets,
+        volumes=job.volumes,
+        texts={path: text.encode() for path, text in job.files.items() if path.startswith("/")},
     )

@@ -57,6 +57,8 @@ class Reconciler:
         self._trains_under: dict[str, tuple[int, float]] = {}
         """Plan version and cores that each worker was last told to train under."""
         self._last_fault = ""
+        self._logs_kept: set[str] = set()
+        """Pods that are to end, whose logs were kept when they were asked to."""
         self._starter = Starter(job, edge, backend, settings)
         self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
@@ -156,6 +158,8 @@ class Reconciler:
                 continue
             busy = True
             if pod.state == "exited":
+                await self._edge.keep_whole_log(self.job, name)
+                self._logs_kept.discard(name)
                 await self._backend.forget(self.job, name)
             else:
                 # a replica that was frozen may hold an old state: only the owner can still write
@@ -168,6 +172,9 @@ class Reconciler:
         lost = self.state.restores  # with the parameters gone there is nothing to finish
         grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
+            if pod.name not in self._logs_kept:
+                self._logs_kept.add(pod.name)
+                self._edge.keep_log_of_stopped(self.job, pod.name)
             if pod.started_at_s is None:  # it holds nothing, and may not hear us while it imports its code
                 await self._backend.kill(self.job, pod.name)
             else:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import importlib
 import uuid
-from typing import ClassVar
+from collections.abc import Coroutine
+from typing import Any, ClassVar
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
@@ -15,11 +16,13 @@ from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, 
 from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault
+from stretto_runtime.store_check import StoreCheck
 from stretto_wire.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
 from .boxes import warning_of
 from .credentials import Issuer
+from .pod_logs import PodLogs
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
 
@@ -64,8 +67,17 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._logs: dict[tuple[str, str], str] = {}
+        has_store = settings.backend == "local" or settings.store_url
+        self._store = StoreCheck(settings.store) if has_store else None
+        self._pod_logs = PodLogs(self._backend, settings.store if has_store else "")
+
+    @property
+    def lacks(self) -> str:
+        return self._store.lacks if self._store is not None else ""
 
     async def opened(self) -> None:
+        if self._store is not None:
+            self._store.start()
         if self.warning:
             log.warning(self.warning)
         while True:
@@ -77,6 +89,9 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
                 await asyncio.sleep(REACH_AGAIN_S)
 
     async def closed(self) -> None:
+        if self._store is not None:
+            await self._store.stop()
+        await self._pod_logs.close()
         await self._backend.close()
 
     def machine(self, key: str, state: ActuatorState | None) -> ActuatorMachine:
@@ -105,6 +120,26 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         assert isinstance(query, RenewCredentials)
         return self._issuer.renew(query, machine, self.server_now())
 
+    def answer_slowly(self, query: Message) -> Coroutine[Any, Any, Message] | None:
+        return self._log_part(query) if isinstance(query, GetPodLog) and query.whole else None
+
+    async def _log_part(self, query: GetPodLog) -> GetPodLogReply:
+        found = await self._pod_logs.part(query.job, query.pod, query.skip)
+        if found is None:
+            text = self._logs.get((query.job, query.pod), "")
+            return GetPodLogReply(job=query.job, answer="ok" if text else "unknown", text=text)
+        part, more = found
+        return GetPodLogReply(job=query.job, answer="ok", part=part, more=more)
+
+    async def keep_whole_log(self, job: str, pod: str) -> None:
+        """Keep the end of a pod's log in the store, before the pod is gone."""
+        await self._pod_logs.keep(job, pod)
+
+    def keep_log_of_stopped(self, job: str, pod: str) -> None:
+        """Keep the log of a pod that is asked to end, while it does, where its log goes with it."""
+        if self.settings.backend == "kubernetes":
+            self._pod_logs.keep_meanwhile(job, pod)
+
     def keep_log(self, job: str, pod: str, log: str) -> None:
         """Keep the last lines of a failed pod for its owner, in memory alone: every stream has other readers."""
         if log:
@@ -128,6 +163,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         """Look for pods of unknown jobs: the state was lost, or belongs to another installation."""
         while True:
             await asyncio.sleep(self.settings.sweep_s)
+            await self._pod_logs.clear(self.server_now())
             try:
                 for job in sorted({pod.job for pod in await self._backend.list()} - self._reconcilers.keys()):
                     with contextlib.suppress(CallTimeout, CallRefused):

@@ -149,8 +149,11 @@ async def main() -> None:
         await msg.respond(json.dumps({"job": JOB, **reply}).encode())
 
     await connection.subscribe(f"pod.v1.*.{POD}.{JOB}", cb=answer)
+    sys.stdout.write(f"{POD} serves\n")
+    sys.stdout.flush()
     await stop.wait()
     await connection.close()
+    sys.stdout.write(f"{POD} has left\n")
 
 
 if __name__ == "__main__":

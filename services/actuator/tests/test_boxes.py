@@ -23,6 +23,7 @@ from stretto_actuator.local import LocalBackend
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder
+from stretto_wire.pod_files import VolumeSpec
 
 MIB = 2**20
 LIMIT_S = 20.0
@@ -305,6 +306,45 @@ async def test_a_job_reads_the_checkpoint_that_it_starts_from_and_does_not_chang
     file = place.state / "checkpoints/other/other-000001/manifest.json"
     script = f'attempt("read", lambda: read("{file}"))\nattempt("write", lambda: write("{file}"))'
     assert await place.run(script, reads=(f"file://{file}",)) == ["read"]
+
+
+async def test_a_volume_is_read_and_written_only_where_the_job_may_write(place: Place) -> None:
+    """Method: the same folder as a volume at its own path, and at one in the pod's folder."""
+    other = place.beside / "models"
+    other.mkdir()
+    script = f"""
+    attempt("read", lambda: read("clicks/dataset.csv"))
+    attempt("read it where it is", lambda: read("{place.beside}/dataset.csv"))
+    attempt("write", lambda: write("clicks/planted"))
+    attempt("write it where it is", lambda: write("{place.beside}/planted"))
+    attempt("output", lambda: write("out/model"))
+    attempt("secret by a link", lambda: (os.symlink("{place.secrets[0]}", "out/link"), read("out/link")))
+    """
+    volumes = (
+        VolumeSpec(name="clicks", path="clicks", folder=str(place.beside)),
+        VolumeSpec(name="models", path="out", folder=str(other), writable=True),
+    )
+    assert await place.run(script, volumes=volumes) == ["read", "read it where it is", "output"]
+    assert (other / "model").read_bytes() == b"x"
+    await place.backend.forget("j", "worker-0")
+    assert (place.beside / "dataset.csv").exists(), "the pod's folder goes, the volume stays"
+
+
+@pytest.mark.parametrize("which", ["state", "above the state", "in the state", "absent", "link"])
+async def test_a_volume_opens_no_place_of_the_installation(place: Place, which: str) -> None:
+    """The list of an operator who did not think of it opens neither keys nor other jobs' checkpoints."""
+    (place.beside / "link").symlink_to(place.state)
+    folders = {
+        "state": place.state,
+        "above the state": place.state.parent,
+        "in the state": place.state / "checkpoints/other",
+        "absent": place.beside / "absent",
+        "link": place.beside / "link",
+    }
+    volumes = (VolumeSpec(name="v", path="v", folder=str(folders[which])),)
+    with pytest.raises(BackendError, match=r"volumes\.v = folder:"):
+        await place.backend.launch(place.spec("", volumes=volumes))
+    assert await place.backend.list() == []
 
 
 async def test_places_of_secrets_outside_the_state_folder_are_closed_and_listed_outputs_open(place: Place) -> None:

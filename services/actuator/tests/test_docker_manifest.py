@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_actuator.backend import PodSpec
-from stretto_actuator.docker_manifest import PLACES, config, host
+from stretto_actuator.backend import BackendError, PodSpec
+from stretto_actuator.docker_manifest import PLACES, config, host, texts_by_folder
 from stretto_actuator.docker_volumes import JobFolders, volumes_of
+from stretto_wire.pod_files import VolumeSpec
 
 CHECKPOINTS = "/checkpoints"
 
@@ -30,6 +32,9 @@ class Engine:
 
     def remove(self, _: str) -> None:
         return None
+
+    def has_volume(self, name: str) -> bool:
+        return name != "absent"
 
     def volume_folder(self, name: str) -> str:
         return f"/var/lib/docker/volumes/{name}/_data"
@@ -64,6 +69,51 @@ def test_a_container_reads_no_more_than_a_job_folder_of_the_store(path: list[str
         assert read_only
         assert name in ("checkpoints", "first", "etc")
         assert source == f"/var/lib/docker/volumes/store/_data/{name}"
+
+
+CLICKS = VolumeSpec(name="clicks", path="/data", docker_volume="clicks")
+MODELS = VolumeSpec(name="models", path="models", folder="/srv/models", writable=True)
+
+
+def test_volumes_are_mounted_and_read_only_unless_stated() -> None:
+    """A relative path is below the pod's own folder; the engine takes nothing from the image into a named volume."""
+    spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, volumes=(CLICKS, MODELS))
+    data, models = host(spec, "pods", [])["mounts"][-2:]
+    assert (data["Target"], data["Source"], data["Type"], data["ReadOnly"]) == ("/data", "clicks", "volume", True)
+    assert data["VolumeOptions"] == {"NoCopy": True}
+    place = (models["Target"], models["Source"], models["Type"], models["ReadOnly"])
+    assert place == (f"{PLACES.scratch}/models", "/srv/models", "bind", False)
+
+
+def test_absolute_files_lie_in_volumes_of_the_container() -> None:
+    """Its root is read-only: each folder with such files is a volume that goes with the container."""
+    texts = {"/etc/ads/model.yaml": b"a", "/etc/ads/units": b"b", "/opt/ads/x": b"c"}
+    spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, texts=texts)
+    assert texts_by_folder(spec) == {"/etc/ads": {"model.yaml": b"a", "units": b"b"}, "/opt/ads": {"x": b"c"}}
+    own = {each["Target"] for each in host(spec, "pods", [])["mounts"] if not each["Source"]}
+    assert {"/etc/ads", "/opt/ads"} < own
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        (VolumeSpec(name="v", path="/v", docker_volume="store"), "checkpoints of all jobs"),
+        (VolumeSpec(name="v", path="/v", folder="/srv/store"), "checkpoints of all jobs"),
+        (VolumeSpec(name="v", path="/v", folder="/srv/store/other"), "checkpoints of all jobs"),
+        (VolumeSpec(name="v", path="/v", folder="/srv"), "checkpoints of all jobs"),
+        (VolumeSpec(name="v", path="/v", docker_volume="absent"), "docker volume create absent"),
+    ],
+)
+def test_no_volume_is_the_store_or_made_by_the_engine(volume: VolumeSpec, said: str) -> None:
+    """A list that names too much opens no other job's checkpoints."""
+    with pytest.raises(BackendError, match=rf"volumes\.v = {volume.kind}:.*{said}"):
+        folders(f"store:{CHECKPOINTS},/srv/store:/more").check([volume])
+    folders(f"store:{CHECKPOINTS},/srv/store:/more").check([CLICKS, MODELS])
+
+
+def test_no_pod_is_given_the_logs_of_all() -> None:
+    """A job that is let start from anywhere in the store gets folders of jobs, and no job's name begins with a dot."""
+    assert mounted("ads", "file:///checkpoints/.logs/other/manifest.json").keys() == {"/checkpoints/ads"}
 
 
 def test_the_engine_is_told_no_secret() -> None:

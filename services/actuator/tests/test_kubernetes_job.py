@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_kubernetes import Cluster, running_cluster
-from stretto_messages.actuator import MigrationFinished, PlanApplied, PodExited, PodPending, PodStarted
+from stretto_messages.actuator import GetPodLog, MigrationFinished, PlanApplied, PodExited, PodPending, PodStarted
 from stretto_messages.gateway import JobCancelled
 
 
@@ -92,3 +92,18 @@ async def test_a_pod_without_room_is_told_of_and_runs_once_there_is(cluster: Clu
     assert "Insufficient cpu" in pending.detail
     cluster.kubelet.nodes["node-1"] = (4.0, 64 << 30)
     await stage.applied(1)
+
+
+async def test_the_log_of_a_deleted_pod_is_in_the_store(cluster: Cluster, stage: Any, tmp_path: Path) -> None:
+    """On Kubernetes a log goes with its pod's object: it is kept before that is deleted, and read after the job."""
+    await start(cluster, stage, store_url=f"file://{tmp_path}/store")
+    await stage.submit()
+    await stage.decide(1, workers=1, ps=1)
+    await stage.applied(1)
+    await stage.client.publish(JobCancelled(job="actuated", by="test", reason=""))
+    await stage.until(lambda: cluster.storage.objects == {})
+    kept = tmp_path / "store/.logs/actuated"
+    await stage.until(lambda: kept.exists() and {path.name for path in kept.iterdir()} == {"ps-0.log", "worker-0.log"})
+    cluster.server.logs.clear()
+    log = await stage.client.call(GetPodLog(job="actuated", pod="worker-0", whole=True))
+    assert (log.answer, "worker-0 serves" in log.part) == ("ok", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from stretto_actuator.kubernetes_manifest import CHECKPOINTS, PLACES, Installati
 from stretto_actuator.kubernetes_status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
+from stretto_wire.pod_files import VolumeSpec
 
 VERSIONS = ("1.29", "1.33", "1.36")
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -137,8 +139,9 @@ class TestWishes:
 
     def test_files_are_found_where_they_are_laid(self) -> None:
         one = manifest(pod(), Installation("prod", "trainer:1"))
-        mounts = {each["mountPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
-        assert {PLACES.files, PLACES.scratch} <= mounts
+        (container,) = one["spec"]["containers"]
+        assert {PLACES.files, PLACES.scratch} <= {each["mountPath"] for each in container["volumeMounts"]}
+        assert container["workingDir"] == PLACES.scratch, "relative places of a job are below it, as in other places"
 
 
 class TestWhatIsTheJobsOwn:
@@ -183,6 +186,45 @@ class TestWhatIsTheJobsOwn:
         name = manifest(pod(), installation)["metadata"]["name"]
         with pytest.raises(BackendError, match=f"environment_from={name} "):
             manifest(pod(secrets=(name,)), installation)
+
+
+class TestVolumes:
+    """Volumes and absolute files that a job names, as its pods get them."""
+
+    INSTALLATION = Installation("prod", "trainer:1", checkpoints_claim="store")
+    VOLUMES = (
+        VolumeSpec(name="clicks", path="/data", claim="clicks"),
+        VolumeSpec(name="models", path="models", claim="models", writable=True),
+        VolumeSpec(name="logs", path="/logs", folder="/srv/logs"),
+    )
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_are_valid_and_read_only_unless_stated(self, version: str) -> None:
+        one = made(pod(volumes=self.VOLUMES), self.INSTALLATION)
+        kubernetes_validate.validate(one, version, strict=True)
+        volumes = {each.pop("name"): each for each in one["spec"]["volumes"]}
+        assert volumes["job-clicks"] == {"persistentVolumeClaim": {"claimName": "clicks", "readOnly": True}}
+        assert volumes["job-models"] == {"persistentVolumeClaim": {"claimName": "models", "readOnly": False}}
+        assert volumes["job-logs"] == {"hostPath": {"path": "/srv/logs", "type": "Directory"}}
+        mounts = {each.pop("name"): each for each in one["spec"]["containers"][0]["volumeMounts"]}
+        assert mounts["job-clicks"] == {"mountPath": "/data", "readOnly": True}
+        assert mounts["job-models"] == {"mountPath": f"{PLACES.scratch}/models"}
+        assert mounts["job-logs"] == {"mountPath": "/logs", "readOnly": True}
+
+    def test_are_never_the_store_of_all_jobs(self) -> None:
+        store = VolumeSpec(name="v", path="/v", claim="store")
+        with pytest.raises(BackendError, match=r"volumes\.v = claim:store: .*checkpoints of all jobs"):
+            manifest(pod(volumes=(store,)), self.INSTALLATION)
+
+    def test_files_are_parts_of_the_pods_own_secret(self) -> None:
+        spec = pod(texts={"/etc/ads/model.yaml": b"lr: 1", "/etc/ads/units": b"64"})
+        one = made(spec, self.INSTALLATION)
+        kubernetes_validate.validate(one, VERSIONS[0], strict=True)
+        laid = {each["mountPath"]: each for each in one["spec"]["containers"][0]["volumeMounts"] if "subPath" in each}
+        data = secret(spec, self.INSTALLATION)["data"]
+        for path, text in spec.texts.items():
+            assert laid[path]["readOnly"]
+            assert base64.b64decode(data[laid[path]["subPath"]]) == text
 
 
 def checkpoint_mounts(spec: PodSpec, installation: Installation) -> list[dict[str, Any]]:

@@ -36,7 +36,9 @@ OWN = {
 def test_pods_inherit_what_is_harmless_and_what_is_named() -> None:
     harmless = {"PATH", "LC_ALL", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH"}
     assert inherited(OWN, "").keys() == harmless
-    assert inherited(OWN, " AWS_* , STRETTO_*").keys() == harmless | {"AWS_SECRET_ACCESS_KEY"}
+    more = OWN | {"AWS_REGION": "eu"}
+    assert inherited(more, " AWS_* , STRETTO_*").keys() == harmless | {"AWS_REGION"}, "a pattern names no key"
+    assert inherited(OWN, "AWS_SECRET_ACCESS_KEY").keys() == harmless | {"AWS_SECRET_ACCESS_KEY"}
 
 
 def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
@@ -89,6 +91,14 @@ def described(settings: ActuatorSettings, **wishes: Any) -> PodSpec:
         ({"kubernetes": {"tolerations": [{"operator": "Exists"}]}}, "kubernetes.tolerations.0", "TOLERATIONS"),
         ({"environment_from": ["theirs"]}, "environment_from.0", "SECRETS"),
         ({"checkpoint": {"url": "s3://theirs"}}, "checkpoint.url", "STORES"),
+        ({"volumes": [{"name": "v", "path": "/v", "folder": "/etc"}]}, "volumes.0.folder", "VOLUMES"),
+        ({"volumes": [{"name": "v", "path": "/v", "claim": "store"}]}, "volumes.0.claim", "VOLUMES"),
+        ({"model": {"entry": "m:M", "requirements": ["evil"]}}, "model.requirements.0", "REQUIREMENTS"),
+        (
+            {"model": {"entry": "m:M", "code": {"url": "https://evil.example/a.zip", "sha256": "0" * 64}}},
+            "model.code.url",
+            "CODE",
+        ),
     ],
 )
 def test_no_pod_gets_what_is_not_listed_whichever_way_the_message_came(
@@ -97,6 +107,32 @@ def test_no_pod_gets_what_is_not_listed_whichever_way_the_message_came(
     """The refusal names field, value and the variable that an operator would change."""
     with pytest.raises(BackendError, match=rf"{field} = .*STRETTO_ALLOWED_{variable}"):
         described(ActuatorSettings(backend=backend), **wishes)
+
+
+@pytest.mark.parametrize(
+    ("backend", "wishes", "said"),
+    [
+        ("local", {"volumes": [{"name": "v", "path": "/v", "claim": "c"}]}, "volumes.0.claim = c: .* by folder"),
+        ("docker", {"volumes": [{"name": "v", "path": "/v", "claim": "c"}]}, "by docker_volume or folder"),
+        ("kubernetes", {"volumes": [{"name": "v", "path": "/v", "docker_volume": "d"}]}, "by claim or folder"),
+        ("local", {"volumes": [{"name": "v", "path": "/v", "folder": "/srv"}]}, "volumes.0.path = /v: .*state /srv"),
+        ("local", {"files": {"/etc/ads/x": "a"}}, "files./etc/ads/x: .*a relative path"),
+    ],
+)
+def test_what_a_place_of_pods_does_not_have_is_refused_with_what_it_has(
+    backend: Any, wishes: dict[str, Any], said: str
+) -> None:
+    """The list cannot know where pods run; whoever starts them does."""
+    listed = "claim:c,docker_volume:d,folder:/srv"
+    with pytest.raises(BackendError, match=said):
+        described(ActuatorSettings(backend=backend, allowed_volumes=listed), **wishes)
+
+
+@pytest.mark.parametrize("backend", ["docker", "kubernetes"])
+def test_absolute_files_are_laid_by_the_actuator_and_others_by_the_pod(backend: Any) -> None:
+    spec = described(ActuatorSettings(backend=backend), files={"/etc/ads/x": "a", "conf/y": "b"})
+    assert spec.texts == {"/etc/ads/x": b"a"}
+    assert json.loads(spec.files["job.json"])["files"]["conf/y"] == "b"
 
 
 def test_a_job_may_repeat_the_settings_of_the_installation() -> None:

@@ -117,6 +117,12 @@ class Journal(Edge):
     def keep_log(self, job: str, pod: str, log: str) -> None:
         self.logs = {pod: log}
 
+    async def keep_whole_log(self, job: str, pod: str) -> None:
+        """Keep none: there is no store."""
+
+    def keep_log_of_stopped(self, job: str, pod: str) -> None:
+        """Keep none, either."""
+
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
         return {"bus.creds": f"of {pod} at {self.now_s:g}".encode()}
 

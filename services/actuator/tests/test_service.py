@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import zlib
 from typing import Any
@@ -147,6 +148,24 @@ async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another
     assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
 
 
+async def test_the_log_of_a_pod_outlives_the_pod_and_the_actuator(stage: Any) -> None:
+    """Method: a scaled-down job whose pods' folders are removed, as containers are, and another actuator."""
+    await stage.start()
+    await stage.submit()
+    await stage.decide(1, workers=2, ps=1)
+    await stage.applied(1)
+    await stage.decide(2, workers=1, ps=1)
+    await stage.applied(2)
+    await stage.until(lambda: [event for event in stage.told(PodExited) if event.pod == "worker-1"])
+    kept = stage.folder / "checkpoints/.logs/actuated/worker-1.log"
+    await stage.until(lambda: kept.exists() and "left" in kept.read_text())
+    await stage.stop_actuator()
+    shutil.rmtree(stage.folder / "pods/actuated/worker-1")
+    await stage.start()
+    log = await stage.client.call(GetPodLog(job="actuated", pod="worker-1", whole=True))
+    assert (log.answer, log.part) == ("ok", kept.read_text())
+
+
 async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:
     await stage.start()
     await stage.submit()
@@ -173,6 +192,9 @@ async def test_users_error_is_told_with_its_last_words(stage: Any) -> None:
     answer = await stage.client.call(GetPodLog(job="actuated", pod=worker.pod))
     assert (answer.answer, "canary of a log" in answer.text) == ("ok", True), "the gateway gives it to the owner"
     assert (await stage.client.call(GetPodLog(job="actuated", pod="worker-99"))).answer == "unknown"
+    whole = await stage.client.call(GetPodLog(job="actuated", pod=worker.pod, whole=True))
+    assert (whole.answer, "canary of a log" in whole.part, whole.more) == ("ok", True, False)
+    assert (await stage.client.call(GetPodLog(job="actuated", pod="worker-99", whole=True))).answer == "unknown"
     await stage.stop_actuator()  # its last snapshots are there, too
     for stream in (STREAM, TELEMETRY, STATE, DEAD_LETTERS):
         stored = await read(stage.client.bus, stream, [">"])

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from stretto_core.checkpoints.names import number_of
 from stretto_messages.values import CheckpointRef
+from stretto_wire.filesystems import open_store
 
 from . import local_files
 
@@ -80,7 +80,7 @@ class Manifest:
             if (file := _local(url)) is not None:
                 local_files.write(file, content)
                 return
-            filesystem, path = fsspec.core.url_to_fs(url)
+            filesystem, path = open_store(url)
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             filesystem.pipe_file(f"{path}.part", content)
             filesystem.mv(f"{path}.part", path)
@@ -96,7 +96,7 @@ def read(url: str) -> Manifest:
         if (file := _local(url)) is not None:
             text = local_files.read(file, SIZE_MAX_BYTES + 1)
         else:
-            filesystem, path = fsspec.core.url_to_fs(url)
+            filesystem, path = open_store(url)
             text = filesystem.cat_file(path, start=0, end=SIZE_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ManifestDamaged(f"{url} is not there; name the manifest of a complete checkpoint") from error
@@ -144,7 +144,7 @@ def _names_in(folder: str) -> list[str]:
     try:
         if (path := _local(folder)) is not None:
             return local_files.names(path)
-        filesystem, place = fsspec.core.url_to_fs(folder)
+        filesystem, place = open_store(folder)
         return [str(name).rstrip("/").rpartition("/")[2] for name in filesystem.ls(place, detail=False)]
     except FileNotFoundError:
         return []
@@ -154,7 +154,7 @@ def remove(url: str) -> None:
     """Remove a checkpoint's folder; the manifest first, so that no half of it looks complete."""
     if (file := _local(url)) is not None:
         return local_files.remove(file.parent, file.name)
-    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem, path = open_store(url)
     for target, recursive in ((path, False), (path.rpartition("/")[0], True)):
         try:
             filesystem.rm(target, recursive=recursive)

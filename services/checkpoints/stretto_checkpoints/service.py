@@ -9,6 +9,7 @@ from stretto_bus.tasks import end
 from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, CheckpointState, JobOpened
 from stretto_messages.base import Message
 from stretto_runtime import Json, Meta, Service
+from stretto_runtime.store_check import StoreCheck
 from stretto_wire.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
@@ -29,6 +30,17 @@ class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachin
     def __init__(self, settings: CheckpointsSettings) -> None:
         super().__init__(settings)
         self._takers: dict[str, tuple[Taker, asyncio.Task[None]]] = {}
+        self._store = StoreCheck(settings.store)
+
+    @property
+    def lacks(self) -> str:
+        return self._store.lacks
+
+    async def opened(self) -> None:
+        self._store.start()
+
+    async def closed(self) -> None:
+        await self._store.stop()
 
     def machine(self, key: str, state: CheckpointState | None) -> CheckpointMachine:
         return CheckpointMachine(state)

@@ -99,6 +99,7 @@ urls = st.lists(
 
 
 @example("j", "S3://bucket/", "ads/j/x/manifest.json")
+@example("j", "s3://bucket/", "/ads/store")
 @given(jobs, st.sampled_from(["file:///", "s3://bucket/", "file://", "S3://bucket/", "s3://a@bucket/"]), urls)
 def test_no_url_outside_the_stores_is_used(job: str, begin: str, rest: str) -> None:
     """Whatever is accepted begins with a store, and for what is written or removed, with the job's own folder in it."""

@@ -281,7 +281,7 @@ async def test_a_store_that_fails_is_told_apart_from_a_damaged_checkpoint(tmp_pa
     def away(*_: Any) -> Any:
         raise ConnectionError("reset by peer")
 
-    monkeypatch.setattr(manifest.fsspec.core, "url_to_fs", away)
+    monkeypatch.setattr(manifest, "open_store", away)
     broken = await broken_of("memory://store/j/1/manifest.json", tmp_path, "memory://store")
     assert not broken.damaged
     assert "check the store" in broken.reason

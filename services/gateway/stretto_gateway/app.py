@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,11 +25,14 @@ from .callers import ANYBODY, Access, Caller, network_of, require, require_own
 from .fullness import warnings
 from .problems import Problem, ProblemBody
 from .service import Gateway
+from .spans import spans_of
 from .summaries import START_BOUNDS_S, JobSummary, PastJob, start_s, summary
 from .views import Decision, JobView, Status
 
 JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
 PodName = Annotated[PodId, Query(description="name of the pod, such as worker-3")]
+Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
+LINES = 1000
 JobNameFilter = Annotated[
     str | None, Query(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="only events of this job")
 ]
@@ -329,9 +333,18 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         return _json(_DECISIONS, gateway.view(job).decisions)
 
     @router.get("/jobs/{job}/log", tags=["jobs"])
-    async def log(job: JobName, pod: PodName) -> dict[str, Any]:
-        """Return the last lines of a pod that has failed, as long as the actuator has them."""
-        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod)}
+    async def log(job: JobName, pod: PodName, lines: Lines = LINES) -> dict[str, Any]:
+        """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte."""
+        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod, lines)}
+
+    @router.get("/jobs/{job}/trace", tags=["jobs"])
+    async def trace(job: JobName) -> dict[str, Any]:
+        """Return the spans of a job's trace that this machine keeps; where there is a collector, look there. Its events
+        are the waterfall without them: each has a time, a service and the trace."""
+        trace_id = gateway.view(job).trace_id
+        folder = gateway.settings.state_folder
+        spans = await asyncio.to_thread(spans_of, folder, job, trace_id) if trace_id else []
+        return {"job": job, "trace_id": trace_id, "spans": spans}
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:

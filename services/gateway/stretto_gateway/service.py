@@ -437,16 +437,25 @@ class Gateway:
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
 
-    async def pod_log(self, job: str, pod: str) -> str:
-        """Return the last lines of a pod that has failed. Raises Problem 404 if they are not kept."""
+    async def pod_log(self, job: str, pod: str, lines: int) -> str:
+        """Return the last lines of a pod, which may run or have ended. Raises Problem 404 if none are kept."""
         self.view(job)
-        reply = await self._bus.call(GetPodLog(job=job, pod=pod), self.settings.call_timeout_s)
-        assert isinstance(reply, GetPodLogReply)
-        if reply.answer == "ok":
-            return reply.text
-        text = f"no last lines of {pod} of {job} are kept"
-        remedy = "name a pod that has failed; where pods run, its whole log may be left (`stretto logs`)"
-        raise Problem(404, "no-log", text, field="pod", value=pod, remedy=remedy)
+        parts: list[str] = []
+        count = skip = 0
+        while True:
+            request = GetPodLog(job=job, pod=pod, whole=True, skip=skip)
+            reply = await self._bus.call(request, self.settings.call_timeout_s)
+            assert isinstance(reply, GetPodLogReply)
+            part = reply.part or reply.text  # the latter: of a failed pod whose log is nowhere else
+            parts.insert(0, part)
+            skip += len(part)
+            count += part.count("\n")
+            if not reply.more or not part or count >= lines:  # the first line may be cut
+                break
+        if text := "".join(parts):
+            return "\n".join(text.splitlines()[-lines:])
+        remedy = "name a pod that has run (`stretto watch JOB` lists them); logs are kept from its end in the store"
+        raise Problem(404, "no-log", f"no log of {pod} of {job} is kept", field="pod", value=pod, remedy=remedy)
 
     async def audit(self, job: str) -> job_audit.JobAudit:
         """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""

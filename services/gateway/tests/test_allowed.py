@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +135,28 @@ def test_a_gateway_refuses_what_is_not_listed_and_says_which_setting_would_list_
         assert http.post("/jobs", json=spec(kubernetes={"queue": "team-ads"})).status_code == 201
 
 
+def test_a_gateway_gives_the_volumes_of_its_list_to_those_that_it_names(tmp_path: Path) -> None:
+    """A real gateway: a volume to read for all, one to write for ada alone."""
+    listed = {"STRETTO_ALLOWED_VOLUMES": "claim:clicks, claim:models:write=ada"}
+    clicks = {"name": "clicks", "path": "/data", "claim": "clicks"}
+    models = {"name": "models", "path": "models", "claim": "models", "writable": True}
+    with installed(tmp_path, listed) as running, running.http() as http:
+
+        def answered(by: str, *volumes: dict[str, Any]) -> httpx.Response:
+            return http.post("/jobs", json=spec(volumes=list(volumes)), headers={"X-Stretto-User": by})
+
+        assert answered("bob", clicks).status_code == 201
+        assert answered("ada", clicks, models).status_code == 201
+        for volumes, value in (
+            ((clicks, models), "claim:models:write"),
+            ((clicks | {"writable": True},), "claim:clicks:write"),
+        ):
+            told = problem(answered("bob", *volumes))
+            assert (told["status"], told["value"]) == (422, value)
+            assert told["field"].endswith(".claim")
+            assert "STRETTO_ALLOWED_VOLUMES" in told["remedy"]
+
+
 def test_a_job_starts_from_a_checkpoint_that_the_stream_says_is_its_submitters(gateway: Running) -> None:
     """A job of ada is checkpointed; ada may start another job from it, bob may not, and a repeated one stays."""
 
@@ -158,13 +181,22 @@ def test_a_job_starts_from_a_checkpoint_that_the_stream_says_is_its_submitters(g
         assert http.post("/jobs", json=heir, headers=bob).status_code == 200, "it is there: nothing is submitted"
 
 
-@pytest.mark.parametrize("name", ["DB_PASSWORD", "AWS_SECRET_ACCESS_KEY"])
-def test_a_key_in_the_environment_is_refused_and_not_repeated(gateway: Running, name: str) -> None:
-    """The answer, the audit log and the gateway's log name the variable, and never its value."""
+@pytest.mark.parametrize(
+    ("wishes", "field"),
+    [
+        ({"environment": {"DB_PASSWORD": "canary-of-a-job"}}, "environment.DB_PASSWORD"),
+        ({"environment": {"AWS_SECRET_ACCESS_KEY": "canary-of-a-job"}}, "environment.AWS_SECRET_ACCESS_KEY"),
+        ({"files": {"conf/db.yaml": "password: canary-of-a-job"}}, "files.conf/db.yaml"),
+    ],
+)
+def test_a_key_in_a_specification_is_refused_and_not_repeated(
+    gateway: Running, wishes: dict[str, Any], field: str
+) -> None:
+    """The answer, the audit log and the gateway's log name the variable or the file, and never its value."""
     with gateway.http() as http:
-        answer = http.post("/jobs", json=spec(environment={name: "canary-of-a-job"}))
+        answer = http.post("/jobs", json=spec(**wishes))
         told = problem(answer)
-        assert (told["status"], told["field"]) == (422, f"environment.{name}")
+        assert (told["status"], told["field"]) == (422, field)
         assert "environment_from" in told["remedy"]
         assert "canary" not in answer.text
         assert "canary" not in http.get("/events", params={"follow": False}).text

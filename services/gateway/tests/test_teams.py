@@ -155,6 +155,54 @@ def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: s
     assert shown == {"bob": False, "eve": readers, "ada": readers, "watcher": readers, "root": readers}
 
 
+async def test_the_log_of_a_pod_is_read_part_by_part_until_its_lines_are_there(teams: Teams) -> None:
+    """Method: an actuator that has a log of 30 parts, and counts how many are asked for."""
+    running, tokens = teams
+    job = await asyncio.to_thread(submitted, teams, "ada")
+    actuator = await running.operator()
+    text = "".join(f"line {number}\n" for number in range(3000))
+    part, asked_for = 1000, [0]
+
+    def tell(asked: Msg) -> None:
+        request = json.loads(asked.data)
+        assert request["whole"]
+        end = len(text) - request["skip"]
+        asked_for[0] += 1
+        body = {"job": job, "answer": "ok", "part": text[max(end - part, 0) : end], "more": end > part}
+        actuator.bus.offer(asked.reply, json.dumps(body).encode())
+
+    await actuator.bus.subscribe(f"rpc.v1.actuator.get-pod-log.*.{job}", tell)
+    await actuator.bus.flush()
+
+    def asked(lines: int) -> list[str]:
+        with client(running, tokens["ada"]) as caller:
+            answer = caller.get(f"/jobs/{job}/log", params={"pod": "worker-0", "lines": lines})
+            return answer.json()["text"].splitlines()
+
+    try:
+        assert await asyncio.to_thread(asked, 5) == [f"line {number}" for number in range(2995, 3000)]
+        assert asked_for == [1]
+        assert await asyncio.to_thread(asked, 100_000) == text.splitlines()
+    finally:
+        await actuator.close()
+
+
+def test_a_trace_shows_no_span_of_another_job(teams: Teams) -> None:
+    """A submitter chooses the trace of a job: naming another team's shows nothing of that team's jobs."""
+    running, tokens = teams
+    traces = f"{uuid.uuid4().hex}"
+    head = {"traceparent": f"00-{traces}-00f067aa0ba902b7-01"}
+    mine, other = spec(), spec()
+    with client(running, tokens["ada"]) as ada, client(running, tokens["bob"]) as bob:
+        ada.post("/jobs", json=other, headers=head).raise_for_status()
+        bob.post("/jobs", json=mine, headers=head).raise_for_status()
+        found = bob.get(f"/jobs/{mine['name']}/trace").json()
+        assert found["trace_id"] == traces
+        assert [span["name"] for span in found["spans"]] == ["publish job-submitted"]
+        assert {span["attributes"]["stretto.job"] for span in found["spans"]} == {mine["name"]}
+        assert bob.get(f"/jobs/{other['name']}/trace").status_code == 404
+
+
 async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) -> None:
     """Goal: readers of a job, and nobody else, read what its pods said. Method: an actuator that answers, two teams."""
     running, tokens = teams

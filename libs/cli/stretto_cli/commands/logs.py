@@ -1,4 +1,4 @@
-"""``stretto logs``: what a pod of this machine wrote, without the notes that TensorFlow prints in workers."""
+"""``stretto logs``: the log of a pod, of this machine or by the gateway, without TensorFlow's notes in workers."""
 
 from __future__ import annotations
 
@@ -65,19 +65,16 @@ def logs(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Show what a pod wrote. This command reads files, so it knows only pods that ran on this machine. Of a pod that
-    failed elsewhere the gateway has the last lines, while the actuator lives: name the job.
+    """Show the log of a pod that runs or has ended.
 
-    It hides the notes that TensorFlow's C++ code prints at a worker's start, never a warning or an error.
+    With --url the gateway gives it, also after the job: name the job, as in JOB/worker-3. Otherwise this command reads
+    the files of this machine's pods, and asks the gateway about others. It hides the notes that TensorFlow's C++ code
+    prints at a worker's start, never a warning or an error.
     """
-    try:
-        path = find_log(folder, pod, job)
-        written = path.read_text(errors="replace").splitlines()
-    except BadInput as absent:
-        path = Path("-")
-        written = last_lines(folder, pod, job, url, token)
-        if not written:
-            raise absent from None
+    if url is not None:
+        path, written = Path("-"), from_gateway(folder, pod, job, lines, url, token)
+    else:
+        path, written = from_files(folder, pod, job, lines, token)
     shown = written if everything else without_banner(written)
     if output is Output.JSON:
         hidden = len(written) - len(shown)
@@ -89,12 +86,29 @@ def logs(
         complaints.print(f"[dim]{len(written) - len(shown)} start-up notes of TensorFlow are hidden; --all[/dim]")
 
 
-def last_lines(folder: Path, pod: str, job: str | None, url: str | None, token: str | None) -> list[str]:
-    """Return the last lines that the gateway gives of a failed pod; empty if it gives none."""
+def from_files(folder: Path, pod: str, job: str | None, lines: int, token: str | None) -> tuple[Path, list[str]]:
+    """Return the log of a pod of this machine with its path, or what the gateway of the folder has of another one.
+
+    Raises BadInput if neither has a log.
+    """
+    try:
+        path = find_log(folder, pod, job)
+        return path, path.read_text(errors="replace").splitlines()
+    except BadInput:
+        if job or "/" in pod:
+            with contextlib.suppress(CliError):
+                return Path("-"), from_gateway(folder, pod, job, lines, None, token)
+        raise
+
+
+def from_gateway(folder: Path, pod: str, job: str | None, lines: int, url: str | None, token: str | None) -> list[str]:
+    """Return the last lines of a pod as the gateway has them. Raises BadInput, CliError."""
     named, _, name = pod.rpartition("/")
-    with contextlib.suppress(CliError), connect(folder, url, token) as gateway:
-        return gateway.last_lines(named or job or "", name).splitlines() if named or job else []
-    return []
+    of = named or job
+    if not of:
+        raise BadInput(f"{pod}: name the job, as in `stretto logs JOB/{pod}`: the gateway has pods of all jobs")
+    with connect(folder, url, token) as gateway:
+        return gateway.last_lines(of, name, lines).splitlines()
 
 
 def pods_with_logs(folder: Path) -> list[Path]:

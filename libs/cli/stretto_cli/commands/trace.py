@@ -1,4 +1,4 @@
-"""``stretto trace``: the spans of a job's trace, from the local span files, as a waterfall.
+"""``stretto trace``: the spans of a job's trace as a waterfall, from the local span files, or by the gateway.
 
 A service writes ended spans to ``<state folder>/spans/<service>.jsonl`` (the previous half to ``.jsonl.1``), a local
 pod to ``spans/<job>/<pod>.jsonl``, one per line: trace_id, span_id, parent_id, service, name, start_s, end_s,
@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .. import figures
+from ..client import Event
 from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,
@@ -28,6 +29,7 @@ from ..options import (
     TokenOption,
     UrlOption,
     answer,
+    complaints,
     connect,
     example,
 )
@@ -54,17 +56,24 @@ def trace(
     """Show the trace of a job as a waterfall, beginning with its submission.
 
     The gateway says which trace is the job's, so the installation has to run (after `stretto down`: `stretto up`). The
-    spans come from the folder; where services send them to a collector (OTEL_EXPORTER_OTLP_ENDPOINT), look there.
+    spans come from the folder, or with --url from the gateway's machine. Where services send them to a collector
+    (OTEL_EXPORTER_OTLP_ENDPOINT), look there; the job's events are shown instead.
     """
     with connect(folder, url, token) as gateway:
-        trace_id = gateway.job(job)["trace_id"]
-    if trace_id is None:
-        raise CliError(f"{job} was submitted without a trace")
-    spans = read(folder, trace_id)
-    if not spans:
-        raise CliError(
-            f"no span of trace {trace_id} is kept in {folder / 'spans'}; with a collector, look for it there"
-        )
+        if url is None:
+            trace_id = gateway.job(job)["trace_id"]
+            spans = read(folder, trace_id) if trace_id else []
+        else:
+            found = gateway.trace(job)
+            trace_id = found["trace_id"]
+            spans = [span for each in found["spans"] if (span := parsed(each)) is not None]
+        if trace_id is None:
+            raise CliError(f"{job} was submitted without a trace")
+        if not spans:
+            complaints.print(
+                f"[dim]no span of trace {trace_id} is kept there: events only; a collector may have it[/dim]"
+            )
+            spans = [of_event(event) for event in gateway.events(job, follow=False)]
     roots = tree(spans)
     answer(
         output,
@@ -108,9 +117,23 @@ def read(folder: Path, trace_id: str) -> list[Span]:
     return [span for span in found if span.trace_id == trace_id]
 
 
+def of_event(event: Event) -> Span:
+    """Return a span without length: an event of the job."""
+    body = event.body
+    name, at_s, service = f"{event.name}", float(body["time_s"]), str(body["service"])
+    return Span(body["trace_id"] or "", str(event.id), None, service, name, at_s, at_s, {}, None)
+
+
 def _span(line: str) -> Span | None:
     try:
-        d = json.loads(line)
+        return parsed(json.loads(line))
+    except ValueError:
+        return None
+
+
+def parsed(d: Any) -> Span | None:
+    """Return a span as a service wrote it, or None if it is incomplete or none."""
+    try:
         return Span(
             d["trace_id"],
             d["span_id"],
@@ -122,7 +145,7 @@ def _span(line: str) -> Span | None:
             d.get("attributes") or {},
             d.get("error"),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

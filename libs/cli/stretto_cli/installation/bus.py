@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stretto_bus import Client
 from stretto_bus.faults import Fault
+from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer, SettingsFault
 from stretto_runtime.server import STORE, keys_of
 from stretto_runtime.settings import StreamsSettings
@@ -29,6 +30,16 @@ async def connected(folder: Path, name: str) -> AsyncGenerator[Client]:
             yield client
         return
     client = await Client.connect(url, keys_of(folder / "nats").login(), name)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def connected_elsewhere(url: str, credentials: Path | None, ca: Path | None, name: str) -> AsyncGenerator[Client]:
+    """Connect to the bus of an installation elsewhere, as the operator whose credentials these are."""
+    client = await Client.connect(url, Login("operator", None, credentials, ca), name)
     try:
         yield client
     finally:

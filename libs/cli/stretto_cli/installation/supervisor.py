@@ -150,6 +150,7 @@ class Installation:
         """Yield each service with the seconds until it was ready. Raises CliError for one that does not stay up."""
         began = time.monotonic()
         left = set(names)
+        lacks: dict[str, str] = {}
         while left:
             for name in sorted(left):
                 child = self.children[name]
@@ -168,8 +169,13 @@ class Installation:
                     if warning := answer.get("warning"):
                         self._warnings.append(f"{name}: {warning}")
                     yield name, time.monotonic() - began
+                else:
+                    lacks[name] = answer.get("warning", "")
             if left and time.monotonic() - began > READY_S:
-                raise CliError(f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder}/logs")
+                reasons = "".join(f"\n  {name}: {lacks[name]}" for name in sorted(left) if lacks.get(name))
+                raise CliError(
+                    f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder}/logs{reasons}"
+                )
             await asyncio.sleep(POLL_S)
 
     # files -----------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from installed_gateway import Installed
+from installed_gateway import Installed, write_spec
+from stretto_bus import Client
 from stretto_cli.commands.logs import PODS_LISTED, find_log
 from stretto_cli.errors import BadInput
 
@@ -58,3 +61,42 @@ def test_what_tensorflow_notes_at_its_start_is_hidden_and_warnings_are_not(insta
     assert "4 start-up notes" in told.stderr
     assert len(installed.stretto("logs", "noisy/worker-3", "--all").stdout.splitlines()) == 6
     assert json.loads(installed.stretto("logs", "noisy/worker-3", "-n", "2", "-o", "json").stdout)["lines"] == mine
+
+
+def test_the_log_of_a_pod_elsewhere_is_the_gateways(installed: Installed, tmp_path: Path) -> None:
+    """Goal: logs after the job, from any machine. Method: an actuator that has one pod's log, and a local namesake."""
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    local = installed.folder / "pods" / name / "worker-0"
+    local.mkdir(parents=True)
+    (local / "log").write_text("of this machine\n")
+    there = installed.elsewhere()
+
+    async def asked(*commands: list[str]) -> list[Any]:
+        actuator = await Client.connect(*installed.installation.operator())
+
+        def tell(msg: Any) -> None:
+            known = json.loads(msg.data)["pod"] == "worker-0"
+            body = {"answer": "ok", "part": "first\nsecond\nthird\n"} if known else {"answer": "unknown"}
+            actuator.bus.offer(msg.reply, json.dumps({"job": name, **body}).encode())
+
+        await actuator.bus.subscribe(f"rpc.v1.actuator.get-pod-log.*.{name}", tell)
+        await actuator.bus.flush()
+        try:
+            return [await asyncio.to_thread(installed.stretto, *command) for command in commands]
+        finally:
+            await actuator.close()
+
+    pod = f"{name}/worker-0"
+    two, here, unnamed, absent = asyncio.run(
+        asked(
+            ["logs", pod, "-n", "2", *there],
+            ["logs", pod],
+            ["logs", "worker-0", *there],
+            ["logs", f"{name}/worker-7", *there],
+        )
+    )
+    assert two.stdout.splitlines() == ["second", "third"]
+    assert here.stdout.splitlines() == ["of this machine"]
+    assert (unnamed.exit_code, "name the job" in unnamed.stderr) == (2, True)
+    assert (absent.exit_code, "no log of worker-7" in absent.stderr) == (2, True)

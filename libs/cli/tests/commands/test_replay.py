@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from installed_gateway import Installed
+from installed_gateway import Installed, write_spec
 from rich.console import Console
 from stretto_cli.commands.replay import again, report
 from stretto_cli.errors import BadInput, CliError
+from stretto_cli.main import app
 from stretto_runtime.replay import Decision, Replayed
+from typer.testing import CliRunner
 
 
 def decision(verdict: str, then: object, now: object, seq: int = 7) -> Decision:
@@ -78,6 +80,21 @@ def test_a_job_that_never_was_is_bad_input(installed: Installed) -> None:
     answer = installed.stretto("replay", "nobody", "-s", "fitter")
     assert answer.exit_code == 2
     assert "no submission of 'nobody'" in answer.stderr
+
+
+def test_a_job_of_an_installation_elsewhere_is_replayed_by_its_bus(installed: Installed, tmp_path: Path) -> None:
+    """Method: the operator's credentials, from a folder without an installation; and without them."""
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    url, login = installed.installation.operator()
+    assert login.credentials is not None
+    command = ["replay", name, "-s", "fitter", "-o", "json", "--folder", str(tmp_path / "none"), "--bus", url]
+    done = CliRunner().invoke(app, [*command, "--credentials", str(login.credentials)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["services"][0]["service"] == "fitter"
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert f"the stream of {url} cannot be read" in refused.stderr
 
 
 def test_a_bus_that_does_not_start_is_a_failure_and_no_bad_input(

@@ -52,3 +52,19 @@ def test_the_trace_of_a_job_begins_at_its_submission(installed: Installed, tmp_p
     document = json.loads(installed.stretto("trace", name, "-o", "json").stdout)
     assert [span["name"] for span in document["spans"]] == ["publish job-submitted"]
     assert "publish job-submitted" in installed.stretto("trace", name).stdout
+
+
+def test_the_trace_is_shown_from_elsewhere_and_events_where_no_span_is_kept(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Method: a folder of another machine, which has no spans; then the gateway's are gone, too."""
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    there = installed.elsewhere()
+    document = json.loads(installed.stretto("trace", name, "-o", "json", *there).stdout)
+    assert [span["name"] for span in document["spans"]] == ["publish job-submitted"]
+    for path in (installed.folder / "spans").rglob("*.jsonl*"):
+        path.write_text("")
+    shown = installed.stretto("trace", name, *there)
+    assert "job-submitted" in shown.stdout
+    assert "events only" in shown.stderr

@@ -331,6 +331,19 @@ async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_th
     assert words == ["ModuleNotFoundError: No module named 'a_package_that_came_with_the_pull'", REINSTALL]
 
 
+async def test_a_store_that_cannot_be_used_is_told_when_the_installation_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a real bus and a real checkpoints service, whose store lies where nobody can write."""
+    monkeypatch.setattr(supervisor, "SERVICES", ("checkpoints",))
+    monkeypatch.setattr(supervisor, "READY_S", 8.0)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    store = {"STRETTO_CHECKPOINTS_STORE_URL": "file:///proc/stretto"}
+    installation = Installation(StartOptions(tmp_path / "s", settings=store), environment)
+    with pytest.raises(CliError, match="checkpoints: the store file:///proc/stretto cannot be written"):
+        await installation.up()
+
+
 @pytest.mark.parametrize("made_anew", [False, True])
 async def test_an_installation_whose_folder_is_removed_ends_and_touches_no_other_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_anew: bool

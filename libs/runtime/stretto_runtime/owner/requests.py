@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 import structlog
 from stretto_bus.bus import Msg, Subscription
@@ -32,6 +34,8 @@ from stretto_runtime.owner.journal import Journal
 
 LOGGED = 100
 """characters of a refused reply subject that the log shows"""
+SLOW_MAX = 32
+"""Queries of one partition that wait for I/O together."""
 
 log = structlog.get_logger("stretto.requests")
 
@@ -49,6 +53,7 @@ class Requests:
         self._journal = journal
         self._subscription: Subscription | None = None
         self._told_s = 0.0
+        self._slow: set[asyncio.Task[Message]] = set()
         settings = context.service.settings
         self._budget = Budget(settings.requests_burst_bytes, settings.requests_bytes_per_s)
         handling.on_broken = self._broken
@@ -68,6 +73,8 @@ class Requests:
 
     async def close(self) -> None:
         """Take no more requests; never raises."""
+        for task in self._slow:
+            task.cancel()
         if self._subscription is not None:
             with contextlib.suppress(Exception):
                 await self._subscription.unsubscribe()
@@ -136,9 +143,27 @@ class Requests:
             log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
 
     def _inform(self, reply: str, query: Message) -> None:
+        """Answer a query: at once, or once a slow one has its answer."""
         slot = self._handling.machines.find(query.job)
+        found = self._service.answer_slowly(query)
+        if found is None:
+            self._tell(reply, query, lambda: self._service.answer(query, slot.machine if slot is not None else None))
+        elif len(self._slow) >= SLOW_MAX:
+            found.close()
+            self._answer(reply, "busy", refusal("busy", "too many slow queries wait", remedy="ask again later"))
+        else:
+            task = asyncio.create_task(found, name=f"answer {query.job}")
+            self._slow.add(task)
+            task.add_done_callback(lambda done: self._answered_slowly(reply, query, done))
+
+    def _answered_slowly(self, reply: str, query: Message, done: asyncio.Task[Message]) -> None:
+        self._slow.discard(done)
+        if not done.cancelled():
+            self._tell(reply, query, done.result)
+
+    def _tell(self, reply: str, query: Message, answer: Callable[[], Message]) -> None:
         try:
-            code, body = "", encode(self._service.answer(query, slot.machine if slot is not None else None))
+            code, body = "", encode(answer())
         except WireError as error:
             code, body = "refused", refusal("refused", str(error), error.field, error.value, error.remedy)
         except Exception as error:

@@ -7,6 +7,7 @@ module imports them only when the command runs.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,17 +32,29 @@ def replay(
         list[str] | None,
         typer.Option("--set", help="Decide under another setting, e.g. STRETTO_ARBITER_RHO=0; may be repeated."),
     ] = None,
+    bus: Annotated[
+        str | None,
+        typer.Option("--bus", help="Read the streams of an installation elsewhere, e.g. tls://nats:4222."),
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option("--credentials", help="File of the operator's credentials for --bus.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option("--ca", help="Certificates that the servers of --bus are verified against.")
+    ] = None,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
     """Decide everything about a job again, from the stream, and compare every decision bit by bit.
 
     The replay uses the code that is installed now and the settings of then, so every difference comes from the code
-    (or from --set). Exit status 1 if anything differs. It works while the job runs, and after `stretto down`.
+    (or from --set). Exit status 1 if anything differs. It works while the job runs, and after `stretto down`. With
+    --bus it reads the streams of Compose or Kubernetes (`keys/operator/bus.creds`, `keys/server/ca.crt`).
     """
     from . import again, report
 
-    found = asyncio.run(again.decide_again(folder, job, service or [], settings or []))
+    elsewhere = again.Elsewhere(bus, credentials, ca) if bus else None
+    found = asyncio.run(again.decide_again(folder, job, service or [], settings or [], elsewhere))
     answer(output, report.document(job, found), lambda: report.for_people(job, found))
     if not report.reproduced(found):
         raise typer.Exit(1)

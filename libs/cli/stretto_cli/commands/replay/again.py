@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stretto_bus import BusFault
 from stretto_bus.faults import Fault
+from stretto_bus.login import redacted
 from stretto_runtime import Service, SettingsFault
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
@@ -16,7 +18,7 @@ from stretto_runtime.replay import Replayed, replay
 from stretto_wire.registry import SERVICES
 
 from ...errors import BadInput, CliError
-from ...installation.bus import connected
+from ...installation.bus import connected, connected_elsewhere
 
 MACHINES = tuple(name for name in SERVICES if name != "gateway")
 """Services that decide by machines; the gateway only shows what they decided."""
@@ -54,8 +56,19 @@ def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
     return {field: getattr(found, field) for field in found.model_fields_set}
 
 
-async def decide_again(folder: Path, job: str, services: Sequence[str], settings: Sequence[str]) -> list[Replayed]:
-    """Repeat every decision of ``services`` about ``job``.
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The bus of an installation on other machines, with an operator's credentials and the authority of its servers."""
+
+    url: str
+    credentials: Path | None = None
+    ca: Path | None = None
+
+
+async def decide_again(
+    folder: Path, job: str, services: Sequence[str], settings: Sequence[str], elsewhere: Elsewhere | None = None
+) -> list[Replayed]:
+    """Repeat every decision of ``services`` about ``job``, of the installation in ``folder`` unless one is elsewhere.
 
     Raises:
         BadInput: no such service, setting or job.
@@ -66,11 +79,16 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
     changed = {service.name: overrides(service, settings) for service in chosen}
     if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
         raise BadInput(f"--set {missed[0]}: this service is not replayed; add it with --service")
+    if elsewhere is None:
+        where, connecting = str(folder), connected(folder, "replay")
+    else:
+        where = redacted(elsewhere.url)
+        connecting = connected_elsewhere(elsewhere.url, elsewhere.credentials, elsewhere.ca, "replay")
     try:
-        async with connected(folder, "replay") as client:
+        async with connecting as client:
             return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
     except BusFault as fault:
-        raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
+        raise CliError(f"the stream of {where} cannot be read: {fault}") from fault
     except Refusal as fault:
         raise CliError(str(fault)) from fault
     except Fault as fault:
