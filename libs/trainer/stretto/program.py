@@ -14,9 +14,11 @@ from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
+from stretto_wire.spec import JobSpec
 
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
+from .initial import take_weights
 from .model import Options, Program
 from .pod import Pod
 
@@ -44,18 +46,7 @@ def build_program(pod: Pod) -> Program:
     pod.detail("building the model")
     if data.partitioned:
         check_reads_partitions(task)
-    program = make_program(
-        task,
-        Options(
-            optimizer=spec.optimizer,
-            learning_rate=spec.learning_rate,
-            batch_size=data.batch_size,
-            embedding_dim=spec.embedding_dim,
-            is_dimension_stated="embedding_dim" in spec.model_fields_set,
-            seed=data.seed,
-            row_weights=spec.row_weights,
-        ),
-    )
+    program = make_program(task, options_of(pod.settings.spec))
     _limit_threads(pod.settings.threads)
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
@@ -69,12 +60,29 @@ def build_program(pod: Pod) -> Program:
     return program
 
 
+def options_of(job: JobSpec) -> Options:
+    """Return the settings of a job that its model depends on."""
+    model, data = job.model, job.dataset
+    return Options(
+        optimizer=model.optimizer,
+        learning_rate=model.learning_rate,
+        batch_size=data.batch_size,
+        embedding_dim=model.embedding_dim,
+        is_dimension_stated="embedding_dim" in model.model_fields_set,
+        seed=data.seed,
+        row_weights=model.row_weights,
+        restore_from=model.restore_from or "",
+    )
+
+
 def make_program(task: Task, options: Options) -> Program:
     """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
     before = _imported()
     model = _build(task, options.seed)
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
+    if options.restore_from:
+        take_weights(model, options.restore_from)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
     if keras is not None and isinstance(model, keras.Model):
         from .model_keras import KerasProgram
