@@ -25,7 +25,7 @@ from .options import check_environment, complaints
 
 COMMANDS = (
     *("up", "down", "status", "backup", "restore"),
-    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit", "audit-log"),
+    *("submit", "jobs", "cancel", "checkpoint", "export", "scale", "logs", "schema", "data", "audit", "audit-log"),
     *("watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from .engine import Access, KeyBatch, Parameters, ParameterServer
+from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
 from .evaluate import Quality, evaluate
+from .images import ImageWriter, Part
 from .meter import Meter
 from .model import Options, Program
 from .program import make_program
@@ -50,12 +54,15 @@ def train_locally(
     transfer: Literal["float32", "bfloat16"] = "float32",
     pipeline: bool = True,
     held_out: str = "",
+    export_to: str = "",
+    export_format: Literal["keras", "savedmodel", "parquet", "safetensors"] | None = None,
 ) -> Trained:
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
     samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the one to
     evaluate on.
+    export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
     partitioned = isinstance(samples, Mapping)
@@ -98,11 +105,34 @@ def train_locally(
         quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
         last = parameters.pull(program.no_keys())
         program.load_into_model(last.dense, last.state)
+        if export_to:
+            _export(
+                program, server, sum(work.length for work in _shards(samples, batch_size)), export_to, export_format
+            )
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
     finally:
         trainer.close()
         parameters.close()
         server.close()
+
+
+def _export(program: Program, server: ParameterServer, samples: int, to: str, format: Any) -> None:
+    """Take a checkpoint of the server, and write it out as that of a job."""
+    from .export.checkpoint import open_checkpoint
+    from .export.run import write
+    from .export.target import Target
+
+    with Target(to) as target, tempfile.TemporaryDirectory() as folder:
+        image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
+        with open(image, "wb") as file:
+            writer = ImageWriter(file)
+            exported = export_image(server.control, writer)
+            size, digest = writer.finish(exported.manifest)
+        columns = tuple(exported.manifest["columns"])
+        part = Part("ps-0", image.name, f"file://{image}", size, digest, columns)
+        document = {"id": "local", "job": "local", "samples": samples, "parts": [asdict(part)]}
+        manifest.write_text(json.dumps(document))
+        write(program, open_checkpoint(f"file://{manifest}"), target, format)
 
 
 def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:
