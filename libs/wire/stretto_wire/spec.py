@@ -83,7 +83,7 @@ class ModelSpec(Spec):
     embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
     restore_from: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
         default=None,
-        description="URL of a .keras file or SavedModel of the same Keras model, whose weights are those to start with; "
+        description="URL of a .keras file or SavedModel of the same Keras model, to start with its weights; "
         "the pods read it",
     )
     pipeline: bool = Field(
