@@ -37,6 +37,7 @@ MODULES = (
         "servers",
         "readers",
         "trainer",
+        "adapted",
         "moves",
         "checkpoint",
         "differences",

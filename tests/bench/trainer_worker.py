@@ -1,5 +1,6 @@
 """A Stretto worker without a bus: trains whenever it is told to, through the same Trainer that pods use."""
 
+import importlib
 import json
 import os
 import sys
@@ -15,19 +16,25 @@ from stretto.model import Options
 from stretto.program import make_program
 from stretto.training import Trainer, Work
 
-from tests.bench.trainer_task import BATCH, PooledWideDeep
+from tests.bench.trainer_task import BATCH
 
 # as a pod with one core or less does; four processes share the machine
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
 
 SHARD = BATCH * 200
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "tests.bench.trainer_task:PooledWideDeep"
+
+
+def task():
+    module, _, name = MODEL.partition(":")
+    return getattr(importlib.import_module(module), name)()
 
 
 class Worker:
     def __init__(self, answers):
         self.answers = answers
-        self.program = make_program(PooledWideDeep(), Options())
+        self.program = make_program(task(), Options())
         self.program.warm()
         self.until, self.ends, self.losses = 0.0, [], []
         self.shard, self.offset = 0, 0

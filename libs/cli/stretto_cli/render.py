@@ -105,7 +105,8 @@ def books(view: Json) -> list[str]:
         )
     ]
     if evaluation := counted["evaluation"]:
-        lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}")
+        own = [f", {each['name']} {each['value']:.5g}" for each in evaluation.get("metrics", ())]
+        lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}{''.join(own)}")
     return lines
 
 

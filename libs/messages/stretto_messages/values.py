@@ -362,20 +362,42 @@ class CheckpointRef(Record):
     """Number of parameter servers that wrote it."""
 
 
+MetricName = Annotated[str, MinLen(1), MaxLen(200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricValue(Record):
+    """A metric that the user compiled into the model."""
+
+    name: MetricName
+    value: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Record):
     """Quality on held-out samples: those that follow the training samples in the dataset."""
 
     samples: Count
     loss: Annotated[float, Ge(0)]
-    """Mean log loss."""
+    """Mean log loss of the first output with probabilities; without one the mean of the model's own loss, at least 0."""
     auc: Fraction
+    """Area under the ROC curve of that output; 0.5 without one."""
+    metrics: Annotated[tuple[MetricValue, ...], MaxLen(64)] = ()
 
 
 SCORE_BINS = 256
 
 
 Histogram = Annotated[tuple[Count, ...], MinLen(SCORE_BINS), MaxLen(SCORE_BINS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSum(Record):
+    """A metric that is the mean total / count, so that the sums of several workers add up."""
+
+    name: MetricName
+    total: float
+    count: Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,6 +409,8 @@ class PartialEvaluation(Record):
     """Log loss, summed over samples."""
     positives: Histogram
     negatives: Histogram
+    metrics: Annotated[tuple[MetricSum, ...], MaxLen(64)] = ()
+    """Those of the metrics compiled by the user that are means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

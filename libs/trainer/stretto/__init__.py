@@ -12,6 +12,7 @@ from .errors import DataError, ModelRefused, StrettoError
 from .keys import field_keys, hash_strings, hash_values
 
 if TYPE_CHECKING:
+    from .adapt import adapt
     from .evaluate import Quality, evaluate
     from .local import train_locally
     from .model import Program
@@ -22,6 +23,7 @@ __all__ = [
     "Program",
     "Quality",
     "StrettoError",
+    "adapt",
     "evaluate",
     "field_keys",
     "hash_strings",
@@ -29,7 +31,7 @@ __all__ = [
     "train_locally",
 ]
 
-_LAZY = {"Program": "model", "Quality": "evaluate", "evaluate": "evaluate", "train_locally": "local"}
+_LAZY = {"adapt": "adapt", "Program": "model", "Quality": "evaluate", "evaluate": "evaluate", "train_locally": "local"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_messages.values import SCORE_BINS, PartialEvaluation
+from stretto_messages.values import SCORE_BINS, Evaluation, MetricSum, MetricValue, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
 from .errors import DataError
-from .model import Program
+from .model import Judged, Metrics, Program
 
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
@@ -23,11 +24,16 @@ Pull = Callable[["KeyBatch"], "tuple[tuple[F32, ...], F32, F32]"]
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The quality of a model over a number of samples. loss: mean log loss. auc: 0.5 if only one label occurs."""
+    """The quality of a model over a number of samples.
+
+    loss: mean log loss, and auc (0.5 if only one label occurs), of the first output with probabilities of 0/1 labels.
+    Without one, loss is the mean of the model's own loss, and auc NaN. metrics: those that the user compiled, by name.
+    """
 
     samples: int
     loss: float
     auc: float
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def log_loss(label: NDArray[Any], probability: NDArray[Any]) -> float:
@@ -61,9 +67,30 @@ def evaluate(
     """Evaluate samples [start, start + length), exactly. Raises DataError."""
     if length < 1:
         raise DataError(f"evaluate = {length} samples: at least 1")
-    found = list(_predictions(program, pull, range(start, start + length), batch_size, partition))
-    label, score = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return Quality(length, log_loss(label, score), auc(label, score))
+    judged: list[Judged] = []
+    with _metrics_of(program) as metrics:
+        for each in _judged(program, pull, range(start, start + length), batch_size, partition):
+            if metrics is not None:
+                metrics.add(each.labels, each.outputs, each.weights)
+            judged.append(replace(each, labels=None, outputs=None, weights=None))
+        found = metrics.results() if metrics is not None else {}
+    if judged[0].label is None:
+        return Quality(length, sum(each.loss * each.samples for each in judged) / length, float("nan"), found)
+    label, score = (np.concatenate([getattr(each, name) for each in judged]) for name in ("label", "score"))
+    return Quality(length, log_loss(label, score), auc(label, score), found)
+
+
+def evaluation_of(quality: Quality) -> Evaluation:
+    """Return the quality as it is published: without a binary output the area is 0.5, and the loss not below 0."""
+    metrics = quality.metrics
+    if np.isnan(quality.auc):
+        metrics = {**metrics, "loss": quality.loss}
+    return Evaluation(
+        samples=quality.samples,
+        loss=max(0.0, quality.loss),
+        auc=0.5 if np.isnan(quality.auc) else quality.auc,
+        metrics=tuple(MetricValue(name=name, value=value) for name, value in metrics.items() if np.isfinite(value)),
+    )
 
 
 def evaluate_part(
@@ -80,37 +107,63 @@ def evaluate_part(
     and returns None.
 
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
-    under the curve that is computed from bins treats scores of one bin as ties. Raises DataError.
+    under the curve that is computed from bins treats scores of one bin as ties. A model without a binary output has
+    all its samples in the middle bin, and an area of 0.5. Raises DataError.
     """
     passed = 0
     loss_sum = 0.0
     counts = np.zeros((2, SCORE_BINS), np.int64)
-    for label, score in _predictions(program, pull, samples, batch_size, partition):
-        loss_sum += log_loss(label, score) * len(label)
-        p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)
-        bins = ((np.log(p) - np.log1p(-p) + _LOGIT_MOST) * (SCORE_BINS / (2 * _LOGIT_MOST))).astype(np.int64)
-        np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
-        passed += len(label)
-        if not go_on(passed):
-            return None
+    with _metrics_of(program) as metrics:
+        for each in _judged(program, pull, samples, batch_size, partition):
+            if metrics is not None:
+                metrics.add(each.labels, each.outputs, each.weights)
+            if each.label is None or each.score is None:
+                loss_sum += each.loss * each.samples
+                counts[0, SCORE_BINS // 2] += each.samples
+            else:
+                loss_sum += log_loss(each.label, each.score) * each.samples
+                counts += _bins(each.label, each.score)
+            passed += each.samples
+            if not go_on(passed):
+                return None
+        sums = metrics.sums() if metrics is not None else {}
     return PartialEvaluation(
         samples=len(samples),
-        loss_sum=loss_sum,
+        loss_sum=max(0.0, loss_sum),
         positives=tuple(counts[1].tolist()),
         negatives=tuple(counts[0].tolist()),
+        metrics=tuple(MetricSum(name=name, total=total, count=count) for name, (total, count) in sums.items()),
     )
 
 
-def _predictions(
-    program: Program, pull: Pull, samples: range, batch_size: int, partition: str
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield labels and probabilities, batch after batch."""
+def _bins(label: NDArray[Any], score: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many samples of label 0 and of label 1 have a score in each bin: [2, SCORE_BINS]."""
+    p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)
+    bins = ((np.log(p) - np.log1p(-p) + _LOGIT_MOST) * (SCORE_BINS / (2 * _LOGIT_MOST))).astype(np.int64)
+    counts = np.zeros((2, SCORE_BINS), np.int64)
+    np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
+    return counts
+
+
+@contextlib.contextmanager
+def _metrics_of(program: Program) -> Generator[Metrics | None]:
+    metrics = program.metrics()
+    try:
+        yield metrics
+    finally:
+        if metrics is not None:
+            metrics.close()
+
+
+def _judged(program: Program, pull: Pull, samples: range, batch_size: int, partition: str) -> Iterator[Judged]:
+    """Yield predictions beside their labels, batch after batch."""
     for position in samples[::batch_size]:
         batch = program.read(position, min(batch_size, samples.stop - position), partition)
         keys = program.index(batch)
         rows, dense, state = pull(keys)
-        score = program.predict(rows, keys, dense, state, batch)
-        if not np.isfinite(score).all():
-            bad = int((~np.isfinite(score)).sum())
-            raise DataError(f"{bad} of {len(score)} predictions are not finite: the model diverged")
-        yield np.asarray(batch["label"], np.float32).reshape(-1), score
+        judged = program.judge(rows, keys, dense, state, batch)
+        values = judged.loss if judged.score is None else judged.score
+        if not np.isfinite(values).all():
+            bad = int((~np.isfinite(values)).sum())
+            raise DataError(f"{bad} of {np.size(values)} predictions are not finite: the model diverged")
+        yield judged

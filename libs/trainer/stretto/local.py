@@ -17,7 +17,7 @@ from .errors import DataError
 from .evaluate import Quality, evaluate
 from .images import ImageWriter, Part
 from .meter import Meter
-from .model import Options, Program
+from .model import FIRST_SAMPLES, Options, Program
 from .program import make_program
 from .training import Trainer, Work
 
@@ -73,6 +73,7 @@ def train_locally(
     made = instantiate(task, arguments or {}, embedding_dim)
     if partitioned:
         check_reads_partitions(made)
+    first = next(((name, n) for name, n in samples.items() if n), ("", 0)) if partitioned else ("", samples)
     options = Options(
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -80,6 +81,8 @@ def train_locally(
         embedding_dim=embedding_dim,
         seed=seed,
         row_weights=row_weights,
+        first_samples=min(FIRST_SAMPLES, first[1]),
+        first_partition=first[0],
     )
     program = make_program(made, options)
     server = ParameterServer(0, program.layout)

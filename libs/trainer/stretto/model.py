@@ -21,6 +21,9 @@ ROWS = "rows"
 LARGEST_EMBEDDING = 1_000_000
 """Floats of the largest embedding layer that may be part of the dense parameters, which every step pulls."""
 
+FIRST_SAMPLES = 16
+"""Samples that an adapted model is compared with the original on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -93,13 +96,60 @@ class Program(Protocol):
         """
         ...
 
-    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
-        """Return the probabilities of label 1: [n]. Another thread may be in `step` meanwhile."""
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the probabilities of label 1: [n]; of a model without one binary output all outputs, nested as the
+        model gives them. Another thread may be in `step` meanwhile.
+        """
+        ...
+
+    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
+        """Predict a batch and compare with its labels."""
+        ...
+
+    def metrics(self) -> Metrics | None:
+        """Return the metrics that the user compiled, without a sample; None if there are none."""
         ...
 
     def warm(self) -> None:
         """Do what would make the first step slower than the others."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The predictions of a batch. label, score [n]: 0 or 1 and the probability of 1, of the first binary output.
+
+    loss: without a binary output, the mean of the model's own loss. labels, outputs, weights: for metrics, nested as
+    the user has them.
+    """
+
+    samples: int
+    label: F32 | None
+    score: F32 | None
+    loss: float = float("nan")
+    labels: Any = None
+    outputs: Any = None
+    weights: Any = None
+
+
+class Metrics(ABC):
+    """Metrics over the samples that are added. `close` must be called in the end: only one evaluation uses them."""
+
+    @abstractmethod
+    def add(self, labels: Any, outputs: Any, weights: Any) -> None:
+        """Add a batch."""
+
+    @abstractmethod
+    def results(self) -> dict[str, float]:
+        """Return each metric by its name."""
+
+    @abstractmethod
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the next evaluation begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +167,22 @@ class Options:
     """URL of a model with the weights to start with, empty for those of its initialisers."""
     seed: int = 0
     row_weights: Literal["float32", "bfloat16"] = "float32"
+    first_samples: int = FIRST_SAMPLES
+    """Samples at the beginning of the data, or of `first_partition`, that may be read to see what they are like."""
+    first_partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """An input that receives embedding rows [n, fields, dimension]. fields: None where any number is fine."""
+    """An input that receives embedding rows [n, fields, dimension]. fields: None where any number is fine.
+
+    initial_scale: rows begin uniform in +-initial_scale. is_difference: a row is added to initial values of its own.
+    """
 
     fields: int | None
     dimension: int
+    initial_scale: float = 0.05
+    is_difference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +249,7 @@ class ProgramBase(ABC):
         rule = self.update.optimizer
         self.layout = Layout(
             tables=tuple(
-                Table(of.dimension, rule, options.seed + i, weights=options.row_weights)
+                Table(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights)
                 for i, of in enumerate(self.tables.values())
             ),
             dense_size=sum(map(size_of, self._shapes)),
@@ -268,6 +326,19 @@ class ProgramBase(ABC):
         return self.layout.index(*(np.zeros((0, of.fields or 1), np.int64) for of in self.tables.values()))
 
     # --- computation --------------------------------------------------------------------------------------
+
+    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
+        """Predict a batch and compare with its labels."""
+        label = np.asarray(batch["label"], np.float32).reshape(-1)
+        return Judged(len(label), label, self.predict(rows, keys, dense, state, batch))
+
+    def metrics(self) -> Metrics | None:
+        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        return None
+
+    @abstractmethod
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the probabilities of label 1: [n]."""
 
     def step(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         """Compute the gradients within their limits. rows: of each table, [n unique, dimension]. Raises ModelRefused

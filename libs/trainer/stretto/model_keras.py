@@ -1,9 +1,12 @@
-"""A functional Keras model as a pure function of flat parameters, which a worker computes between pull and push."""
+"""A Keras model as a pure function of flat parameters, which a worker computes between pull and push."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -36,34 +39,19 @@ from .readers import Batch
 
 
 class KerasProgram(ProgramBase):
-    """A Keras model ready to train."""
+    """A Keras model ready to train. What it is fed with and how it is called is the subclass's to say."""
 
-    def __init__(self, task: Task, model: Any, options: Options) -> None:
-        if keras.backend.backend() != "tensorflow":
-            raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+    def __init__(
+        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+    ) -> None:
+        """apart: the ids of variables that are neither dense parameters nor state. Raises ModelRefused."""
         self.model = model
-        _check(model)
-        _check_layers(model)
-        self._names = _input_names(model)
-        inputs = Inputs(_tables(model), _features(model))
-        check_inputs(
-            inputs.tables,
-            self._names,
-            options,
-            f"add keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)",
-        )
-        self._trainable = list(model.trainable_variables)
-        self._fixed = list(model.non_trainable_variables)
+        self._trainable = [each for each in model.trainable_variables if id(each) not in apart]
+        self._fixed = [each for each in model.non_trainable_variables if id(each) not in apart]
         self._is_state = [variable.dtype == "float32" for variable in self._fixed]
         for variable in self._trainable:
             if variable.dtype != "float32":
                 raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
-        self._probability = _ends_in_sigmoid(model)
-        own = _own_loss(task, model)
-        self.has_own_loss = own is not None
-        self._loss: Callable[[Any, Any], Any] = own or keras.losses.BinaryCrossentropy(
-            from_logits=not self._probability
-        )
         shapes = [tuple(variable.shape) for variable in self._trainable]
         self._state_shapes = [tuple(variable.shape) for variable in self._states()]
         super().__init__(
@@ -76,31 +64,44 @@ class KerasProgram(ProgramBase):
         )
         # counters of random layers stay in this process: they are no parameters
         self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
-        self._step, self._predict = self._functions()
 
     def _states(self) -> list[Any]:
         return [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state]
 
-    def _functions(self) -> tuple[Any, Any]:
-        """Return the graphs of a step and of a prediction, which are traced at their first call."""
-        widths = [of.dimension for of in self.tables.values()]
-        self._specs = {
-            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
-            for name, tensor in zip(self._names, self.model.inputs, strict=True)
-            if name not in self.tables
-        }
-        shared = (
-            [tf.TensorSpec((None, width), tf.float32) for width in widths],
-            [tf.TensorSpec((None, of.fields), tf.int64) for of in self.tables.values()],
+    def _signature(self, inverse: list[Any], fed: Any) -> tuple[Any, ...]:
+        """Return the types of what a graph is given. inverse, fed: those of the subclass's own."""
+        return (
+            [tf.TensorSpec((None, of.dimension), tf.float32) for of in self.tables.values()],
+            inverse,
             tf.TensorSpec((self.layout.dense_size,), tf.float32),
             tf.TensorSpec((self.layout.state_size,), tf.float32),
             [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
-            self._specs,
+            fed,
         )
-        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
-        # without AutoGraph, which takes most of the time of tracing: a functional model does not need it
-        step = tf.function(self._step_graph, input_signature=(*shared, label), autograph=False)
-        return step, tf.function(self._predict_graph, input_signature=shared, autograph=False)
+
+    def _trace(self, signature: tuple[Any, ...], labels: Any) -> None:
+        """Make the graphs of a step and of a prediction, which are traced at their first call."""
+        # without AutoGraph, which takes most of the time of tracing, and which Keras does without, too
+        self._step = tf.function(self._step_graph, input_signature=(*signature, labels), autograph=False)
+        self._predict = tf.function(self._predict_graph, input_signature=signature, autograph=False)
+
+    # --- what a subclass says -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
+        """Call the model in a stateless scope."""
+
+    @abstractmethod
+    def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
+        """Return the mean loss with its penalties, in the scope of the call."""
+
+    @abstractmethod
+    def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        """Return rows, inverse and what else a graph is fed with."""
+
+    @abstractmethod
+    def _labels(self, batch: Batch) -> Any:
+        """Return the labels as the step takes them."""
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -122,16 +123,88 @@ class KerasProgram(ProgramBase):
     # --- computation --------------------------------------------------------------------------------------
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
-        label = np.asarray(batch["label"], np.float32)
+        whole, inverse, fed = self._arguments(rows, keys, batch)
         loss, row_gradients, dense_gradient, delta, self._local = self._step(
-            [*rows], _inverse(keys), dense, state, self._local, self._inputs(batch), label
+            whole, inverse, dense, state, self._local, fed, self._labels(batch)
         )
         of_rows = tuple(each.numpy() for each in row_gradients)
         return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy())
 
+    def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the outputs of the model, nested as it gives them."""
+        whole, inverse, fed = self._arguments(rows, keys, batch)
+        return self._predict(whole, inverse, dense, state, self._local, fed)
+
+    @contextlib.contextmanager
+    def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:
+        """Replace the model's variables by tensors."""
+        states, locals_ = iter(cut(state, self._state_shapes)), iter(local)
+        fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
+        mapping = [*zip(self._trainable, variables, strict=True), *zip(self._fixed, fixed, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            yield scope
+
+    def _step_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any, labels: Any
+    ) -> Any:
+        with tf.GradientTape() as tape:
+            # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
+            variables = cut(dense, self._shapes)
+            tape.watch([*rows, *variables])
+            with self._scope(variables, state, local) as scope:
+                output = self._run(rows, inverse, fed, training=True)
+                loss = self._loss_of(rows, fed, labels, output)
+                fixed = [scope.get_current_value(variable) for variable in self._fixed]
+        found = cast(
+            "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        )
+        of_rows = [_of_unique(gradient, of) for gradient, of in zip(found, rows, strict=False)]
+        of_pieces = found[len(rows) :]
+        of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
+        delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
+        return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+
+    def _predict_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
+    ) -> Any:
+        with self._scope(cut(dense, self._shapes), state, local):
+            return self._run(rows, inverse, fed, training=False)
+
+
+class RowsProgram(KerasProgram):
+    """A functional model with an input for the rows of each table, whose ids the task's `keys` returns."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        _check(model)
+        _check_layers(model)
+        self._names = input_names(model)
+        inputs = Inputs(_tables(model), _features(model))
+        check_inputs(
+            inputs.tables,
+            self._names,
+            options,
+            f"add keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)",
+        )
+        self._probability = _ends_in_sigmoid(model)
+        own = _own_loss(task, model)
+        self.has_own_loss = own is not None
+        self._loss: Callable[[Any, Any], Any] = own or keras.losses.BinaryCrossentropy(
+            from_logits=not self._probability
+        )
+        super().__init__(task, model, options, inputs)
+        self._specs = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+            for name, tensor in zip(self._names, model.inputs, strict=True)
+            if name not in self.tables
+        }
+        places = [tf.TensorSpec((None, of.fields), tf.int64) for of in self.tables.values()]
+        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
+        self._trace(self._signature(places, self._specs), label)
+
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
-        return self._predict([*rows], _inverse(keys), dense, state, self._local, self._inputs(batch)).numpy()
+        return self._outputs(rows, keys, dense, state, batch).numpy()
 
     def warm(self) -> None:
         """Trace the step on two invented samples, so that the first real step is as fast as the others."""
@@ -144,89 +217,59 @@ class KerasProgram(ProgramBase):
         keys = self.layout.index(*(np.arange(2 * count).reshape(2, count) for count in fields))
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
-        dense = self.initial_dense()
-        state = self.initial_state()
-        self._step(rows, _inverse(keys), dense, state, self._local, self._inputs(batch), batch["label"])
+        whole, inverse, fed = self._arguments(rows, keys, batch)
+        self._step(whole, inverse, self.initial_dense(), self.initial_state(), self._local, fed, self._labels(batch))
 
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
-        return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._specs.items()}
+    def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        fed = {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._specs.items()}
+        return [*rows], [table.inverse for table in keys.tables], fed
 
-    def _call(
-        self,
-        gathered: list[Any],
-        variables: list[Any],
-        state: Any,
-        local: list[Any],
-        features: dict[str, Any],
-        training: bool,
-    ) -> Any:
-        states = iter(_cut(state, self._state_shapes))
-        locals_ = iter(local)
-        fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
-        values = {**features, **dict(zip(self.tables, gathered, strict=True))}
+    def _labels(self, batch: Batch) -> Any:
+        return np.asarray(batch["label"], np.float32)
+
+    def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
+        gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
+        values = {**fed, **dict(zip(self.tables, gathered, strict=True))}
         inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
-        return self.model.stateless_call(variables, fixed, inputs, training=training, return_losses=True)
+        return self.model.call(inputs, training=training)
 
-    def _step_graph(
-        self,
-        rows: list[Any],
-        inverse: list[Any],
-        dense: Any,
-        state: Any,
-        local: list[Any],
-        features: dict[str, Any],
-        label: Any,
-    ) -> Any:
-        with tf.GradientTape() as tape:
-            gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
-            # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
-            variables = _cut(dense, self._shapes)
-            tape.watch([*gathered, *variables])
-            output, fixed, penalties = self._call(gathered, variables, state, local, features, training=True)
-            loss = tf.reduce_mean(self._loss(_like(label, output), output))
-            for penalty in penalties:
-                loss += tf.cast(penalty, tf.float32)
-        found = cast(
-            "list[Any]",
-            tape.gradient(loss, [*gathered, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO),
-        )
-        of_gathered, of_pieces = found[: len(gathered)], found[len(gathered) :]
-        of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
-        of_rows = [
-            tf.math.unsorted_segment_sum(
-                tf.reshape(gradient, (-1, of.shape[1])), tf.reshape(at, (-1,)), tf.shape(of)[0]
-            )
-            for gradient, of, at in zip(of_gathered, rows, inverse, strict=True)
-        ]
-        moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
-        delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
-        return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+    def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
+        loss = tf.reduce_mean(self._loss(_like(labels, output), output))
+        for penalty in self.model.losses:
+            loss += tf.cast(penalty, tf.float32)
+        return loss
 
     def _predict_graph(
-        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], features: dict[str, Any]
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
     ) -> Any:
-        variables = _cut(dense, self._shapes)
-        gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
-        output = self._call(gathered, variables, state, local, features, training=False)[0]
-        output = tf.reshape(output, (-1,))
+        output = tf.reshape(super()._predict_graph(rows, inverse, dense, state, local, fed), (-1,))
         return output if self._probability else tf.sigmoid(output)
 
 
 # --- what can be trained ------------------------------------------------------------------------------------
 
 
+def keras_program(task: Task, given: Any, options: Options) -> KerasProgram:
+    """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
+    if keras.backend.backend() != "tensorflow":
+        raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+    from .adapt import Explicit, has_tables
+    from .model_adapted import AdaptedProgram
+
+    if isinstance(given, Explicit):
+        return AdaptedProgram(task, given.model, options)
+    is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
+    if is_known and (any(is_rows(name) for name in input_names(given)) or not has_tables(given)):
+        return RowsProgram(task, given, options)
+    return AdaptedProgram(task, given, options)
+
+
 def _check(model: Any) -> None:
     """Raise ModelRefused for a model whose inputs or output cannot be fed or read."""
     if isinstance(model, keras.Sequential):
         raise ModelRefused(
-            "build() gave a keras.Sequential, whose inputs have no names that read() could fill; return the functional "
-            f"model of the same layers: keras.Model(model.inputs, model.outputs), its input named {ROWS!r}"
-        )
-    functional = type(model).__module__.startswith("keras.") and bool(getattr(model, "inputs", None))
-    if not functional:
-        raise ModelRefused(
-            f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before "
-            "it runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
+            "build() gave a keras.Sequential with the input 'rows'; return the functional model of the same layers: "
+            f"keras.Model(model.inputs, model.outputs), its input named {ROWS!r}"
         )
     for tensor in model.inputs:
         if tensor.dtype == "string":
@@ -251,7 +294,7 @@ def _check_layers(model: Any) -> None:
             )
 
 
-def _input_names(model: Any) -> list[str]:
+def input_names(model: Any) -> list[str]:
     structure = model.input
     if isinstance(structure, dict):
         # Keras flattens a dict by its sorted keys
@@ -262,7 +305,7 @@ def _input_names(model: Any) -> list[str]:
 def _tables(model: Any) -> dict[str, Rows]:
     """Return each input that receives embedding rows: `rows`, or several `rows_…`, by name."""
     found: dict[str, Rows] = {}
-    for name, tensor in sorted(zip(_input_names(model), model.inputs, strict=True), key=lambda pair: pair[0]):
+    for name, tensor in sorted(zip(input_names(model), model.inputs, strict=True), key=lambda pair: pair[0]):
         if not is_rows(name):
             continue
         if len(tensor.shape) != 3 or None in tensor.shape[1:]:
@@ -272,12 +315,8 @@ def _tables(model: Any) -> dict[str, Rows]:
 
 
 def _features(model: Any) -> dict[str, Feature]:
-    named = zip(_input_names(model), model.inputs, strict=True)
+    named = zip(input_names(model), model.inputs, strict=True)
     return {name: Feature(tuple(tensor.shape)) for name, tensor in named if not is_rows(name)}
-
-
-def _inverse(keys: KeyBatch) -> list[Any]:
-    return [table.inverse for table in keys.tables]
 
 
 def _ends_in_sigmoid(model: Any) -> bool:
@@ -296,11 +335,18 @@ def _own_loss(task: Task, model: Any) -> Callable[[Any, Any], Any] | None:
     return None
 
 
+def _of_unique(gradient: Any, rows: Any) -> Any:
+    """Return the gradient of unique rows, which is that of their gathers added up."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, tf.shape(rows)[0])
+    return gradient
+
+
 def _like(label: Any, output: Any) -> Any:
     return tf.reshape(label, (-1, 1)) if len(output.shape) == 2 else tf.reshape(label, (-1,))
 
 
-def _cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """Cut a tensor into pieces of these shapes."""
     sizes = [size_of(shape) for shape in shapes]
     parts = tf.split(vector, sizes) if sizes else []

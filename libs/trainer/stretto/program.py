@@ -14,12 +14,12 @@ from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
-from stretto_wire.spec import JobSpec
+from stretto_wire.spec import DatasetSpec, JobSpec
 
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
 from .initial import take_weights
-from .model import Options, Program
+from .model import FIRST_SAMPLES, Options, Program
 from .pod import Pod
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -72,7 +72,18 @@ def options_of(job: JobSpec) -> Options:
         seed=data.seed,
         row_weights=model.row_weights,
         restore_from=model.restore_from or "",
+        **_first(data),
     )
+
+
+def _first(data: DatasetSpec) -> dict[str, Any]:
+    """Return the samples that a model may be tried on: the first of the data, or of the first partition."""
+    if not data.partitioned:
+        return {"first_samples": min(FIRST_SAMPLES, data.samples)}
+    for part in data.partitions:
+        if part.samples:
+            return {"first_samples": min(FIRST_SAMPLES, part.samples), "first_partition": part.name}
+    return {"first_samples": 0}
 
 
 def make_program(task: Task, options: Options) -> Program:
@@ -82,17 +93,22 @@ def make_program(task: Task, options: Options) -> Program:
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
     if options.restore_from:
-        take_weights(model, options.restore_from)
+        take_weights(model.model if _is_explicit(model) else model, options.restore_from)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
-    if keras is not None and isinstance(model, keras.Model):
-        from .model_keras import KerasProgram
+    if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
+        from .model_keras import keras_program
 
-        return KerasProgram(task, model, options)
+        return keras_program(task, model, options)
     if torch is not None and isinstance(model, torch.nn.Module):
         from .model_torch import TorchProgram
 
         return TorchProgram(task, model, options)
-    raise ModelRefused(f"build() gave {type(model).__name__}; expected a functional keras.Model or a torch.nn.Module")
+    raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
+
+
+def _is_explicit(model: Any) -> bool:
+    """Return whether this is a model that `stretto.adapt` was called with; its module imports Keras."""
+    return type(model).__name__ == "Explicit"
 
 
 def _imported() -> list[str]:

@@ -306,12 +306,12 @@ class Worker:
 
     def evaluate(self, samples: int) -> Evaluation:
         """Evaluate on the held-out samples: a partition, or those behind the training samples. Raises StrettoError."""
-        from .evaluate import evaluate
+        from .evaluate import evaluate, evaluation_of
 
         data = self._spec.dataset
         start = 0 if data.partitioned else data.samples
         quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
-        return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
+        return evaluation_of(quality)
 
 
 def _is_of(parameters: Parameters, lineage: int) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stretto_messages.values import PartialEvaluation
+from stretto_messages.values import MetricValue, PartialEvaluation
 
 from stretto_core.dispatcher.book import Shard
 from stretto_core.dispatcher.source import DataSpec, LedgerError
@@ -53,6 +53,8 @@ class Evaluating:
     loss_sum: float = 0.0
     positives: list[int] = field(default_factory=list[int])
     negatives: list[int] = field(default_factory=list[int])
+    metric_sums: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """By name: total and count."""
 
     @classmethod
     def begin(cls, of: HeldOut, data: DataSpec, samples_done: int, first_id: int) -> Evaluating:
@@ -92,6 +94,9 @@ class Evaluating:
         self.loss_sum += found.loss_sum
         self.positives = _sums(self.positives, found.positives)
         self.negatives = _sums(self.negatives, found.negatives)
+        for each in found.metrics:
+            total, count = self.metric_sums.get(each.name, (0.0, 0.0))
+            self.metric_sums[each.name] = (total + each.total, count + each.count)
 
     def give_up(self) -> None:
         """Give up a leased shard that cannot be read: the result covers the others."""
@@ -101,6 +106,12 @@ class Evaluating:
     def loss(self) -> float:
         """Mean log loss."""
         return self.loss_sum / self.samples
+
+    @property
+    def metrics(self) -> tuple[MetricValue, ...]:
+        """The user's metrics that are means."""
+        sums = self.metric_sums.items()
+        return tuple(MetricValue(name=name, value=total / count) for name, (total, count) in sums if count)
 
     @property
     def auc(self) -> float:

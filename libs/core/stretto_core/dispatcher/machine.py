@@ -364,7 +364,9 @@ class ShardLedger:
             job=st.job,
             samples_done=running.samples_done,
             samples_done_after=book.samples_done,
-            evaluation=Evaluation(samples=running.samples, loss=running.loss, auc=running.auc),
+            evaluation=Evaluation(
+                samples=running.samples, loss=running.loss, auc=running.auc, metrics=running.metrics
+            ),
         )
         return [Emit(measured)]
 

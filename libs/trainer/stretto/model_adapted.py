@@ -1,0 +1,436 @@
+"""The program of an adapted Keras model: its own batches, its own embedding layers, any outputs and labels."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from stretto_parameters.optimizers import AdamW, Ftrl
+
+from .adapt import AdaptedModel, Candidate, has_tables
+from .engine.layout import F32, KeyBatch
+from .entry import Task, read_of
+from .errors import DataError, ModelRefused
+from .model import Inputs, Judged, Metrics, Options
+from .model_keras import KerasProgram, cut, input_names
+from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
+from .readers import Batch
+from .samples import (
+    Leaf,
+    Parts,
+    array_of,
+    check_samples,
+    fill,
+    leaves_of,
+    named_inputs,
+    parts_of,
+    structure_of,
+)
+
+log = logging.getLogger("stretto.adapt")
+
+_TOLERANCE = 1e-4
+"""Relative difference of outputs that counts as float noise: sums in another order, fused operations."""
+
+
+class AdaptedProgram(KerasProgram):
+    """A Keras model as it is, ready to train."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        begun = time.monotonic()
+        self.task = task
+        self.model = model
+        self._seed = options.seed
+        self._forms(options)
+        outputs, self._label_of = self._original_outputs()
+        self._adapted = AdaptedModel(model, self._leaves, self._pack)
+        try:
+            with _as_refusal(model):
+                self._adapted.record(self._first_leaves)
+                self._adapted.divide()
+            super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
+            self._check_update()
+            self.embeddings = self._adapted.embeddings
+            self._decide(outputs)
+            self._compare(outputs)
+        except BaseException:
+            self._adapted.change_back()
+            raise
+        self._adapted.release()
+        log.info(
+            "adapted in %.2f s: %d embedding layers in %d tables, %d of %d values fed",
+            time.monotonic() - begun,
+            len(self.embeddings),
+            len(self.tables),
+            len(self._adapted.fed),
+            len(self._adapted.candidates),
+        )
+
+    # --- the form of the data -----------------------------------------------------------------------------
+
+    def _forms(self, options: Options) -> None:
+        """Read the first samples, and learn from them and the model what a batch is like."""
+        self._is_functional = bool(getattr(self.model, "inputs", None))
+        n = options.first_samples
+        if n < 1:
+            raise ModelRefused(
+                "the dataset has no sample yet, and the model is adapted to the first ones; add a partition with "
+                "samples before the job starts, or give the model an input 'rows'"
+            )
+        where = "the first samples"
+        parts = self._read_parts(0, n, options.first_partition, where)
+        if self._is_functional:
+            self._names = input_names(self.model)
+            self._leaves = [_leaf_of(name, tensor) for name, tensor in zip(self._names, self.model.inputs, strict=True)]
+        else:
+            self._structure = structure_of(parts.inputs)
+            self._leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.inputs)]
+        if not self._leaves:
+            raise DataError(f"{where} have no input beside the label")
+        self._label_structure = structure_of(parts.labels)
+        self._label_leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.labels)]
+        self._weight_structure = structure_of(parts.weights)
+        self._weight_leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.weights)]
+        self._first_leaves = self._inputs_of(parts, where)
+        self._first = self._named(parts, where, 0, n)
+
+    def _read_parts(self, start: int, length: int, partition: str, where: str) -> Parts:
+        try:
+            given: Any = read_of(self.task, start, length, partition)
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"{where}: read failed: {type(error).__name__}: {error}") from error
+        return parts_of(given, where)
+
+    def _inputs_of(self, parts: Parts, where: str) -> list[NDArray[Any]]:
+        if self._is_functional:
+            given = named_inputs(parts.inputs, self._names, where)
+        else:
+            given = _members(parts.inputs, self._leaves, where)
+        return [array_of(value, leaf, where) for value, leaf in zip(given, self._leaves, strict=True)]
+
+    def _named(self, parts: Parts, where: str, start: int, length: int) -> Batch:
+        """Return labels and weights by the names that they have in a batch."""
+        batch: Batch = {}
+        for kind, nested, leaves in (
+            ("label", parts.labels, self._label_leaves),
+            ("weight", parts.weights, self._weight_leaves),
+        ):
+            values = _members(nested, leaves, where)
+            for number, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
+                array = array_of(value, leaf, where)
+                check_samples(array, leaf.name or kind, where, start, length)
+                batch[_numbered(kind, number)] = array
+        return batch
+
+    def _pack(self, leaves: Sequence[Any]) -> Any:
+        """Return inputs in the form in which the model is called."""
+        if self._is_functional:
+            return keras.tree.pack_sequence_as(self.model.input, list(leaves))
+        return fill(self._structure, {leaf.path: value for leaf, value in zip(self._leaves, leaves, strict=True)})
+
+    def _nest(self, kind: str, arrays: Sequence[Any]) -> Any:
+        """Return labels or weights nested as the user has them."""
+        structure, leaves = {
+            "label": (self._label_structure, self._label_leaves),
+            "weight": (self._weight_structure, self._weight_leaves),
+        }[kind]
+        return fill(structure, {leaf.path: value for leaf, value in zip(leaves, arrays, strict=True)})
+
+    def _original_outputs(self) -> tuple[list[Any], list[int]]:
+        """Call the model as it is, which also builds one that is subclassed; return its outputs."""
+        random.seed(self._seed)
+        with _as_refusal(self.model):
+            inputs = self._pack([tf.convert_to_tensor(each) for each in self._first_leaves])
+            has_training = self.model._call_has_training_arg  # pyright: ignore[reportPrivateUsage]
+            output = self.model(inputs, training=False) if has_training else self.model(inputs)
+            arrays = [np.asarray(keras.ops.convert_to_numpy(each)) for each in keras.tree.flatten(output)]
+        if not has_tables(self.model):
+            raise ModelRefused(
+                "the model has no embedding layer and no input 'rows': nothing in it would be on the parameter servers"
+            )
+        self._output_structure = keras.tree.map_structure(lambda _: 0, output)
+        self._output_names = _output_names(self.model, output)
+        return arrays, self._labels_of_outputs(len(arrays))
+
+    def _labels_of_outputs(self, outputs: int) -> list[int]:
+        """Return for each output the number of its labels."""
+        names = [leaf.path[-1] if leaf.path else "" for leaf in self._label_leaves]
+        if outputs == len(names) and set(names) == set(self._output_names):
+            return [names.index(name) for name in self._output_names]
+        return list(range(outputs)) if outputs == len(names) else [0] * min(outputs, len(names))
+
+    # --- what is computed ---------------------------------------------------------------------------------
+
+    def _decide(self, outputs: Sequence[NDArray[Any]]) -> None:
+        """Find what a step is fed with, which loss it has, and which output is binary."""
+        widths = [1 if each.ndim == 1 else each.shape[1] if each.ndim == 2 else None for each in outputs]
+        adapted = self._adapted
+        everything = adapted.candidates
+        forward = self._signature(adapted.inverse_specs, adapted.fed_specs(everything))
+        seen: dict[str, Any] = {}
+
+        def trial(rows: Any, inverse: Any, dense: Any, state: Any, local: Any, fed: Any, labels: Any) -> Any:
+            seen["fed"] = fed
+            results: list[Any] = []
+            for training in (False, True):
+                with self._scope(cut(dense, self._shapes), state, local) as scope:
+                    output = adapted.feed(rows, inverse, everything, fed, training)
+                    if not training:
+                        flat = keras.tree.flatten(output)
+                        ends = [ends_in_sigmoid(each) for each in flat]
+                        told = zip(self._output_names, widths, ends, strict=True)
+                        self._objective = Objective(
+                            self.task, self.model, [Output(*each) for each in told], bool(self._weight_leaves)
+                        )
+                    else:
+                        results.append(self._total(rows, fed, everything, labels, output))
+                        results.extend(scope.get_current_value(each) for each in self._fixed)
+                    results.extend(keras.tree.flatten(output))
+            return results
+
+        self._build_loss(outputs)
+        with _as_refusal(self.model):
+            graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._label_specs()).graph
+        adapted.narrow(graph, seen["fed"])
+        self.has_own_loss = not self._objective.is_default
+        labels = [self._first[_numbered("label", number)] for number in range(len(self._label_leaves))]
+        self._binary: Binary | None = self._objective.binary(labels, self._label_of)
+        self._trace(self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed)), self._label_specs())
+
+    def _build_loss(self, outputs: Sequence[NDArray[Any]]) -> None:
+        """Let a compiled loss make its variables, which cannot be done in a graph, and see that it takes the labels."""
+        if getattr(self.model, "_compile_loss", None) is None or callable(getattr(self.task, "loss", None)):
+            return
+        labels, weights = self._eager("label"), self._eager("weight")
+        output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
+        with _as_refusal(self.model, "the compiled loss"):
+            self.model._compile_loss(labels, output, weights)
+
+    def _eager(self, kind: str) -> Any:
+        leaves = self._label_leaves if kind == "label" else self._weight_leaves
+        arrays = [tf.convert_to_tensor(self._first[_numbered(kind, number)]) for number in range(len(leaves))]
+        return self._nest(kind, arrays)
+
+    def _label_specs(self) -> list[Any]:
+        leaves = [*self._label_leaves, *self._weight_leaves]
+        return [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in leaves]
+
+    def _check_update(self) -> None:
+        """Raise ModelRefused for an optimizer whose update of a row depends on its weights, where differences are kept."""
+        rule = self.update.optimizer
+        decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
+        kept = next((each for each in self.embeddings or self._adapted.embeddings if each.initial is not None), None)
+        if decays and kept is not None:
+            raise ModelRefused(
+                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, which "
+                f"{type(rule).__name__} would decay in the place of the weights; use a uniform embeddings_initializer, "
+                "or an optimizer without decay of weights"
+            )
+
+    def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
+        """Raise ModelRefused if the adapted model gives other outputs than the original one for the first samples."""
+        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        keys = self.index(batch)
+        rows = self._adapted.original_rows(keys)
+        with _as_refusal(self.model):
+            found = self._outputs(rows, keys, self.initial_dense(), self.initial_state(), batch)
+        arrays = [each.numpy() for each in keras.tree.flatten(found)]
+        if all(_is_close(a, b) for a, b in zip(arrays, outputs, strict=True)):
+            return
+        largest = max(float(np.max(np.abs(a - b))) for a, b in zip(arrays, outputs, strict=True) if a.shape == b.shape)
+        layers = self._adapted.differing(self._first_leaves, outputs, _is_close)
+        named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
+        raise ModelRefused(
+            f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
+            "its ids must be the same in every call, and follow from the inputs alone"
+        )
+
+    # --- batches ------------------------------------------------------------------------------------------
+
+    def read(self, start: int, length: int, partition: str = "") -> Batch:
+        """Call the user's ``read``, and compute the ids of its samples. Raises DataError."""
+        where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
+        parts = self._read_parts(start, length, partition, where)
+        leaves = self._inputs_of(parts, where)
+        for array, leaf in zip(leaves, self._leaves, strict=True):
+            check_samples(array, leaf.name, where, start, length)
+        batch = self._named(parts, where, start, length)
+        if self._objective.is_default:
+            _check_binary(batch["label"], start)
+        try:
+            return self._batch(leaves, batch, start)
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"{where}: ids cannot be computed: {type(error).__name__}: {error}") from error
+
+    def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
+        return {**batch, **self._adapted.prepare(leaves, start)}
+
+    def index(self, batch: Batch) -> KeyBatch:
+        """Return the unique keys of a batch."""
+        return self.layout.index(*self._adapted.ids(batch))
+
+    def no_keys(self) -> KeyBatch:
+        """Return a batch without samples, to pull the dense parameters alone."""
+        return self.layout.index(*self._adapted.no_ids())
+
+    # --- computation --------------------------------------------------------------------------------------
+
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the probabilities of label 1: [n]; of a model without one binary output all its outputs, nested as it
+        gives them."""
+        arrays = self._raw(rows, keys, dense, state, batch)
+        if self._binary is not None and len(arrays) == 1:
+            return _probability(arrays[0], self._binary)
+        return keras.tree.pack_sequence_as(self._output_structure, arrays)
+
+    def _raw(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> list[NDArray[Any]]:
+        found = self._outputs(rows, keys, dense, state, batch)
+        return [each.numpy() for each in keras.tree.flatten(found)]
+
+    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
+        """Predict a batch and compare with its labels."""
+        arrays = self._raw(rows, keys, dense, state, batch)
+        output = keras.tree.pack_sequence_as(self._output_structure, arrays)
+        given = [tf.convert_to_tensor(each) for each in self._labels(batch)]
+        labels, weights = self._split(given)
+        n = len(batch["label"])
+        nested = {"labels": labels, "outputs": output, "weights": weights}
+        if self._binary is None:
+            tensors = keras.tree.map_structure(tf.convert_to_tensor, output)
+            with self._scope(cut(tf.constant(dense), self._shapes), tf.constant(state), self._local):
+                loss = self._objective.mean(labels, tensors, weights)
+            return Judged(n, None, None, loss, **nested)
+        label = np.asarray(batch[_numbered("label", self._binary.label)], np.float32).reshape(-1)
+        return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
+
+    def metrics(self) -> Metrics | None:
+        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        compiled = getattr(self.model, "_compile_metrics", None)
+        return None if compiled is None else CompiledMetrics(self.model)
+
+    def warm(self) -> None:
+        """Trace the step on the first samples, so that the first real step is as fast as the others."""
+        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        keys = self.index(batch)
+        widths = (table.dimension for table in self.layout.tables)
+        rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        with _as_refusal(self.model):
+            self._gradients(rows, keys, self.initial_dense(), self.initial_state(), batch)
+
+    def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        fed: list[Any] = [batch[f"fed {number}"] for number in range(len(self._adapted.fed))]
+        return self._adapted.whole_rows(rows, keys), self._adapted.inverse(keys, batch), fed
+
+    def _labels(self, batch: Batch) -> list[Any]:
+        labels = [batch[_numbered("label", number)] for number in range(len(self._label_leaves))]
+        return labels + [batch[_numbered("weight", number)] for number in range(len(self._weight_leaves))]
+
+    def _split(self, given: Sequence[Any]) -> tuple[Any, Any]:
+        """Return labels and weights, nested as the user has them."""
+        count = len(self._label_leaves)
+        weights = self._nest("weight", given[count:]) if self._weight_leaves else None
+        return self._nest("label", given[:count]), weights
+
+    def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
+        return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)
+
+    def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
+        return self._total(rows, fed, self._adapted.fed, labels, output)
+
+    def _total(self, rows: Sequence[Any], fed: Any, of: Sequence[Candidate], labels: Any, output: Any) -> Any:
+        inputs = self._pack(self._adapted.fed_leaves(of, fed)) if self._objective.needs_inputs else None
+        expected, weights = self._split(labels)
+        return self._objective.loss(inputs, expected, output, weights, self._adapted.penalties(rows))
+
+
+# --- pure parts ---------------------------------------------------------------------------------------------
+
+
+class _as_refusal:
+    """Turns what TensorFlow or Keras raises while it runs a user's model into ModelRefused."""
+
+    def __init__(self, model: Any, place: str = "the model") -> None:
+        self._told = f"{place} {type(model).__name__} {model.name!r}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
+            raise ModelRefused(f"{self._told} failed on the first samples: {type(error).__name__}: {error}") from error
+
+
+def _numbered(kind: str, number: int) -> str:
+    return kind if number == 0 else f"{kind} {number}"
+
+
+def _leaf_of(name: str, tensor: Any) -> Leaf:
+    if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
+        kind = "ragged" if getattr(tensor, "ragged", False) else "sparse"
+        raise ModelRefused(
+            f"the input {name!r} is {kind}; make it a dense one of shape (None,), which ragged data are padded for with "
+            "0, and let mask_zero or weights leave the padding out"
+        )
+    return Leaf(name, (name,), str(tensor.dtype), tuple(tensor.shape[1:]))
+
+
+def _leaf_like(path: tuple[str | int, ...], value: Any, where: str) -> Leaf:
+    """Return the leaf of a subclassed model's input, a label or a weight, by its first samples."""
+    array = array_of(value, None, where)
+    name = ".".join(map(str, path))
+    is_ragged = hasattr(value, "to_tensor") or hasattr(value, "dense_shape") or isinstance(value, list)
+    is_ragged = is_ragged or (getattr(value, "dtype", None) == object and array.ndim > 1)
+    kind = "string" if array.dtype == object else str(array.dtype)
+    shape = tuple(None if is_ragged and array.ndim == 2 else length for length in array.shape[1:])
+    return Leaf(name, path, kind, shape)
+
+
+def _members(nested: Any, leaves: Sequence[Leaf], where: str) -> list[Any]:
+    found = dict(leaves_of(nested))
+    paths = [leaf.path for leaf in leaves]
+    if set(found) != set(paths):
+        raise DataError(
+            f"{where} gave {['.'.join(map(str, path)) for path in found]}, the first samples had "
+            f"{[leaf.name for leaf in leaves]}; return the same in every batch"
+        )
+    return [found[path] for path in paths]
+
+
+def _output_names(model: Any, output: Any) -> list[str]:
+    if isinstance(output, dict):
+        return sorted(cast("dict[str, Any]", output))
+    count = len(keras.tree.flatten(output))
+    names = list(getattr(model, "output_names", None) or ())
+    return names if len(names) == count else [f"output_{number}" for number in range(count)]
+
+
+def _probability(output: NDArray[Any], binary: Binary) -> F32:
+    flat = output.reshape(-1).astype(np.float32)
+    return 1 / (1 + np.exp(-flat)) if binary.is_logit else flat
+
+
+def _is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+    if found.shape != expected.shape:
+        return False
+    scale = float(np.max(np.abs(expected), initial=0.0))
+    return bool(np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * max(1e-3, scale) / 10, equal_nan=True))
+
+
+def _check_binary(label: NDArray[Any], start: int) -> None:
+    bad = np.argwhere((label != 0) & (label != 1))
+    if len(bad):
+        raise DataError(
+            f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; give 0 or 1, compile the model with "
+            "a loss, or give the task's own loss(label, output)"
+        )

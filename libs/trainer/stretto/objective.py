@@ -1,0 +1,191 @@
+"""The loss and the metrics of a Keras model: those of the task, those that the user compiled, or binary cross-entropy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from .entry import Task
+from .errors import ModelRefused
+from .model import Metrics
+
+_PASSED_THROUGH = {"Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient"}
+"""Operations that change no value of an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of a model. is_sigmoid: it ends in a sigmoid; width: of its last dimension, None for no single one."""
+
+    name: str
+    width: int | None
+    is_sigmoid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """The output whose probabilities of label 1 an evaluation ranks. label: its number among the labels."""
+
+    output: int
+    label: int
+    is_logit: bool
+
+
+def ends_in_sigmoid(output: Any) -> bool:
+    """Return whether a tensor of a graph is the result of a sigmoid."""
+    operation = output.op
+    while operation.type in _PASSED_THROUGH and operation.inputs:
+        operation = operation.inputs[0].op
+    return operation.type == "Sigmoid"
+
+
+class Objective:
+    """The loss of a model with any outputs, as a function of tensors."""
+
+    def __init__(self, task: Task, model: Any, outputs: Sequence[Output], has_weights: bool) -> None:
+        """Raises ModelRefused where nothing says what the loss is."""
+        self._model = model
+        self._outputs = outputs
+        own = getattr(task, "loss", None)
+        self._own = cast("Callable[[Any, Any], Any] | None", own if callable(own) else None)
+        self.needs_inputs = type(model).compute_loss is not keras.Model.compute_loss
+        self._is_compiled = self.needs_inputs or getattr(model, "_compile_loss", None) is not None
+        if type(model).train_step is not keras.Model.train_step:
+            raise ModelRefused(
+                f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
+                "the loss into compute_loss(), or give the task loss(label, output)"
+            )
+        self.is_default = self._own is None and not self._is_compiled
+        if self.is_default and (len(outputs) != 1 or outputs[0].width != 1):
+            told = [f"{each.name} (width {each.width})" for each in outputs]
+            raise ModelRefused(
+                f"the model has the outputs {', '.join(told)} and no loss: compile it with one for each "
+                "(model.compile(loss={...})), or give the task loss(label, output)"
+            )
+        self._default = keras.losses.BinaryCrossentropy(from_logits=not outputs[0].is_sigmoid)
+        self._has_weights = has_weights
+
+    def loss(self, inputs: Any, labels: Any, output: Any, weights: Any, extra: Sequence[Any]) -> Any:
+        """Return the mean loss with all penalties. Called in the stateless scope of the model's call.
+
+        extra: penalties that the model does not know of.
+        """
+        if self._own is None and self._is_compiled:
+            total = self._model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+            return tf.add_n([tf.cast(total, tf.float32), *extra])
+        if self._own is not None:
+            total = _weighted(self._own(_like(labels, output), output), weights)
+        else:
+            total = self._default(_like(labels, output), output, sample_weight=weights)
+        penalties = [tf.cast(each, tf.float32) for each in self._model.losses]
+        return tf.add_n([tf.cast(total, tf.float32), *penalties, *extra])
+
+    def mean(self, labels: Any, output: Any, weights: Any) -> float:
+        """Return the mean loss of a batch that was predicted, without penalties if they can be left out."""
+        if self._own is not None or not self._is_compiled or self.needs_inputs:
+            return float(self.loss(None, labels, output, weights, ()))
+        return float(self._model._compile_loss(labels, output, weights))
+
+    def binary(self, labels: Sequence[NDArray[Any]], label_of: Sequence[int]) -> Binary | None:
+        """Return the first output with probabilities of 0/1 labels. label_of: the number of each output's labels."""
+        losses = self._losses()
+        for number, output in enumerate(self._outputs):
+            if output.width != 1 or number >= len(label_of):
+                continue
+            loss = losses.get(number, losses.get(-1))
+            if loss is not None:
+                return Binary(number, label_of[number], bool(loss))
+            found = labels[label_of[number]]
+            is_binary = found.dtype != object and bool(((found == 0) | (found == 1)).all())
+            is_only = self._own is not None and len(self._outputs) == 1
+            if is_binary and (output.is_sigmoid or is_only):
+                return Binary(number, label_of[number], not output.is_sigmoid)
+        return None
+
+    def _losses(self) -> dict[int, bool]:
+        """Return the outputs with binary cross-entropy: whether they are logits. -1: all outputs."""
+        if self.is_default:
+            return {0: not self._outputs[0].is_sigmoid}
+        compiled = getattr(self._model, "_compile_loss", None)
+        if self._own is not None or compiled is None or not getattr(compiled, "_flat_losses", None):
+            return {}
+        names = [output.name for output in self._outputs]
+        found: dict[int, bool] = {}
+        for path, loss, _, _ in compiled._flat_losses:
+            kinds = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+            function = getattr(loss, "fn", None)
+            is_function = function in (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
+            if not isinstance(loss, kinds) and not is_function:
+                continue
+            options = getattr(loss, "_fn_kwargs", {})
+            is_logit = bool(getattr(loss, "from_logits", options.get("from_logits", False)))
+            place = path[0] if path else 0
+            number = names.index(place) if place in names else place if isinstance(place, int) else -1
+            found[number] = is_logit
+        return found
+
+
+def _weighted(values: Any, weights: Any) -> Any:
+    values = tf.convert_to_tensor(values)
+    if weights is None:
+        return tf.reduce_mean(values)
+    if values.shape.rank == 0:
+        raise ModelRefused(
+            "the task's loss(label, output) is one number, and samples have weights: return one a sample"
+        )
+    weights = tf.reshape(tf.cast(keras.tree.flatten(weights)[0], values.dtype), (-1,))
+    per_sample = tf.reduce_mean(tf.reshape(values, (tf.shape(weights)[0], -1)), axis=1)
+    return tf.reduce_mean(per_sample * weights)
+
+
+def _like(labels: Any, output: Any) -> Any:
+    """Return a single label in the shape of a single output of width 1, as float32; others as they are."""
+    if keras.tree.is_nested(labels) or keras.tree.is_nested(output) or output.shape[-1] != 1:
+        return labels
+    if labels.shape.rank is not None and labels.shape.rank > len(output.shape):
+        return labels
+    return tf.reshape(tf.cast(labels, tf.float32), tf.shape(output))
+
+
+class CompiledMetrics(Metrics):
+    """The metrics that the user compiled, over the samples that are added. One evaluation at a time."""
+
+    _turn = threading.Lock()
+
+    def __init__(self, model: Any) -> None:
+        self._compiled = model._compile_metrics  # pyright: ignore[reportPrivateUsage]
+        self._turn.acquire()
+        self._compiled.reset_state()
+
+    def add(self, labels: Any, outputs: Any, weights: Any) -> None:
+        """Add a batch."""
+        try:
+            self._compiled.update_state(labels, outputs, weights)
+        except Exception as error:
+            raise ModelRefused(f"metrics of model.compile: {type(error).__name__}: {error}") from error
+
+    def results(self) -> dict[str, float]:
+        """Return each metric by its name."""
+        found = cast("Mapping[str, Any]", self._compiled.result()) if self._compiled.built else {}
+        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+        metrics = self._compiled.metrics
+        pairs = zip(self.results(), metrics, strict=False) if len(self.results()) == len(metrics) else ()
+        return {
+            name: (float(metric.total), float(metric.count))
+            for name, metric in pairs
+            if isinstance(metric, keras.metrics.Mean) and type(metric).result is keras.metrics.Mean.result
+        }
+
+    def close(self) -> None:
+        """Let the next evaluation begin."""
+        self._turn.release()

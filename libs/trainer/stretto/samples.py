@@ -1,0 +1,225 @@
+"""The data that a user of Keras has, as arrays: what ``model.fit`` takes, or a dict with ``label`` and ``weight``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import DataError
+
+LABEL, WEIGHT = "label", "weight"
+_GENERATED = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
+"""Names that Keras gives to inputs without one."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a batch consists of, each nested as the user has it: inputs, labels, and sample weights or None."""
+
+    inputs: Any
+    labels: Any
+    weights: Any = None
+
+
+def parts_of(given: Any, where: str) -> Parts:
+    """Tell inputs, labels and weights of a batch apart. Raises DataError."""
+    if isinstance(given, Mapping):
+        named = cast("Mapping[str, Any]", given)
+        if LABEL in named:
+            inputs = {name: value for name, value in named.items() if name not in (LABEL, WEIGHT)}
+            return Parts(inputs, named[LABEL], named.get(WEIGHT))
+    elif isinstance(given, (tuple, list)) and len(cast("Sequence[Any]", given)) in (2, 3):
+        return Parts(*cast("Sequence[Any]", given))
+    told = sorted(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else type(given).__name__
+    raise DataError(
+        f"{where} gave {told}; expected a dict of arrays with {LABEL!r} among them, or (inputs, labels) or "
+        "(inputs, labels, weights) as model.fit takes them"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An array of every batch. dtype: that of TensorFlow; shape: without the samples, None for any length."""
+
+    name: str
+    path: Path
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+def leaves_of(nested: Any, prefix: Path = ()) -> list[tuple[Path, Any]]:
+    """Return the arrays of a structure with their paths; dicts in the order of their names, as Keras flattens them."""
+    if isinstance(nested, Mapping):
+        named = cast("Mapping[str, Any]", nested)
+        return [each for name in sorted(named) for each in leaves_of(named[name], (*prefix, name))]
+    if isinstance(nested, (tuple, list)) and any(_is_array(each) for each in cast("Sequence[Any]", nested)):
+        members = cast("Sequence[Any]", nested)
+        return [each for i, member in enumerate(members) for each in leaves_of(member, (*prefix, i))]
+    return [] if nested is None else [(prefix, nested)]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") or isinstance(value, Mapping)
+
+
+def structure_of(nested: Any) -> Any:
+    """Return the structure of some data with the path of each array in its place."""
+
+    def build(value: Any, prefix: Path) -> Any:
+        if isinstance(value, Mapping):
+            named = cast("Mapping[str, Any]", value)
+            return {name: build(named[name], (*prefix, name)) for name in named}
+        if isinstance(value, (tuple, list)) and any(_is_array(each) for each in cast("Sequence[Any]", value)):
+            members = [build(each, (*prefix, i)) for i, each in enumerate(cast("Sequence[Any]", value))]
+            return tuple(members) if isinstance(value, tuple) else members
+        return None if value is None else _Place(prefix)
+
+    return build(nested, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: Path
+
+
+def fill(structure: Any, values: Mapping[Path, Any]) -> Any:
+    """Put values into a structure of `structure_of`."""
+    if isinstance(structure, _Place):
+        return values[structure.path]
+    if isinstance(structure, dict):
+        return {name: fill(each, values) for name, each in cast("dict[str, Any]", structure).items()}
+    if isinstance(structure, (tuple, list)):
+        members = [fill(each, values) for each in cast("Sequence[Any]", structure)]
+        return tuple(members) if isinstance(structure, tuple) else members
+    return structure
+
+
+def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
+    """Return the arrays for the named inputs of a model, in their order. Raises DataError."""
+    if isinstance(inputs, Mapping):
+        given = cast("Mapping[str, Any]", inputs)
+        if set(names) <= set(given):
+            return [given[name] for name in names]
+        if len(given) == len(names) and all(_GENERATED.fullmatch(name) for name in names):
+            return list(given.values())
+        missing = [name for name in names if name not in given]
+        raise DataError(
+            f"{where} gave {[*given]}, the model has the inputs {[*names]}: {missing[0]!r} is missing; name them alike, "
+            "or return (inputs, labels) with the inputs in the model's order"
+        )
+    if isinstance(inputs, (tuple, list)):
+        members = list(cast("Sequence[Any]", inputs))
+        if len(members) == len(names) and (len(names) > 1 or _is_array(members[0])):
+            return members
+    if len(names) == 1:
+        return [inputs]
+    told = len(cast("Sequence[Any]", inputs)) if isinstance(inputs, (tuple, list)) else "one"
+    raise DataError(f"{where} gave {told} inputs, the model has {len(names)}: {[*names]}")
+
+
+def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
+    """Return a dense array: ragged and sparse values are padded with 0 (or "") to the longest, or the leaf's length.
+
+    leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. Raises DataError.
+    """
+    array = _dense(value, leaf)
+    if array.dtype.kind in "OSU":
+        array = _strings(array, where)
+    elif leaf is not None and leaf.dtype == "string":
+        array = array.astype(str).astype(object)
+    if leaf is None:
+        return array.astype(np.float32) if array.dtype.kind == "f" else array
+    array = _fitted(array, leaf, where)
+    if leaf.dtype == "string":
+        return array
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where}: {leaf.name!r} has type {_kind(array)}, the model wants {leaf.dtype}")
+    return array.astype(leaf.dtype, copy=False)
+
+
+def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
+    if hasattr(value, "to_tensor"):  # tf.RaggedTensor
+        value = value.to_tensor()
+    elif hasattr(value, "dense_shape"):  # tf.SparseTensor
+        import tensorflow as tf
+
+        value = tf.sparse.to_dense(tf.sparse.reorder(value))
+    elif hasattr(value, "toarray"):  # scipy.sparse
+        value = value.toarray()
+    elif hasattr(value, "to_numpy"):  # pandas, pyarrow
+        value = value.to_numpy()
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, (list, tuple)):
+        members = cast("Sequence[Any]", value)
+        if members and isinstance(members[0], (list, tuple, np.ndarray)):
+            return _padded(members, leaf)
+        return np.asarray(members, object) if members and isinstance(members[0], (str, bytes)) else np.asarray(members)
+    array = np.asarray(value)
+    if array.dtype == object and array.ndim == 1 and any(isinstance(of, (list, tuple, np.ndarray)) for of in array):
+        return _padded(array.tolist(), leaf)
+    return array
+
+
+def _padded(rows: Sequence[Any], leaf: Leaf | None) -> NDArray[Any]:
+    arrays = [np.asarray([] if row is None else row) for row in rows]
+    longest = max((len(each) for each in arrays), default=0)
+    if leaf is not None and len(leaf.shape) == 1 and leaf.shape[0] is not None:
+        longest = max(longest, leaf.shape[0])
+    filled = next((each for each in arrays if len(each)), np.zeros(0, np.int64))
+    is_text = filled.dtype.kind in "OSU"
+    out = np.full((len(arrays), longest, *filled.shape[1:]), "" if is_text else 0, object if is_text else filled.dtype)
+    for to, each in zip(out, arrays, strict=True):
+        if len(each):
+            to[: len(each)] = each
+    return out
+
+
+def _strings(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return texts as objects, a missing one as ""; numbers that are objects as numbers."""
+    flat = array.astype(object).reshape(-1)
+    if all(isinstance(each, (int, float, np.number, bool)) for each in flat):
+        return np.asarray(flat.tolist()).reshape(array.shape)
+    texts = np.empty(len(flat), object)
+    for i, each in enumerate(flat):
+        if each is None or each != each:
+            texts[i] = ""
+        elif isinstance(each, (str, bytes)):
+            texts[i] = each
+        else:
+            raise DataError(f"{where}: {each!r} of type {type(each).__name__} is neither text nor a number")
+    return texts.reshape(array.shape)
+
+
+def _fitted(array: NDArray[Any], leaf: Leaf, where: str) -> NDArray[Any]:
+    """Return the array in the leaf's rank; as in Keras, a last dimension of 1 may be missing or too many."""
+    rank = len(leaf.shape) + 1
+    if array.ndim == rank - 1 and leaf.shape[-1] in (1, None):
+        array = array[..., None]
+    elif array.ndim == rank + 1 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim == rank:
+        lengths = zip(array.shape[1:], leaf.shape, strict=True)
+        if all(wanted in (None, found) for found, wanted in lengths):
+            return array
+    raise DataError(f"{where}: {leaf.name!r} has shape {array.shape}, the model wants {(None, *leaf.shape)}")
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return "text" if array.dtype == object else str(array.dtype)
+
+
+def check_samples(array: NDArray[Any], name: str, where: str, start: int, length: int) -> None:
+    """Raise DataError for an array that has another number of samples, or a number that is not finite."""
+    if array.shape[:1] != (length,):
+        raise DataError(f"{where}: {name!r} has shape {array.shape}, expected {length} samples")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
+        raise DataError(f"sample {start + row}: {name!r} is not finite")

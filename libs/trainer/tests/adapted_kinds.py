@@ -1,0 +1,498 @@
+"""Models that strangers have, by kind: each is built, tried and told in ADAPT.md by tests/test_adapt.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+USERS, ITEMS, TAGS = 60, 40, 15
+CITIES = ("", "Rome", "Oslo", "Lima", "Cairo", "Kyoto", "Turin")
+layers = keras.layers
+
+
+def columns(start: int, length: int) -> dict[str, Any]:
+    """Return samples with a planted signal: users, items and cities have tastes, and a tag of the history counts."""
+    place = np.arange(start, start + length, dtype=np.uint64)
+    draw = (place * np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(3)) * np.uint64(0xBF58476D1CE4E5B9)
+
+    def pick(shift: int, n: int) -> Any:
+        return ((draw >> np.uint64(shift)) % np.uint64(n)).astype(np.int64)
+
+    user, item, city = pick(7, USERS), pick(17, ITEMS), 1 + pick(29, len(CITIES) - 1)
+    many = pick(37, 4)  # tags of a sample: 0 to 3
+    tags = np.stack([1 + pick(shift, TAGS - 1) for shift in (11, 23, 41)], axis=1) * (np.arange(3) < many[:, None])
+    price = pick(33, 100).astype(np.float32) / 50 - 1
+    taste = (user * 7919 % 11 - 5) / 4 + (item * 104729 % 7 - 3) / 3 + (city % 3 - 1) / 2 + (tags == 3).any(axis=1)
+    noise = pick(45, 1000) / 1000 - 0.5
+    clicked = (taste + 0.5 * price + 2 * noise > 0).astype(np.float32)
+    return {
+        "user": user,
+        "item": item,
+        "city": np.array(CITIES, object)[city],
+        "tags": tags,
+        "many": many,
+        "price": price,
+        "label": clicked,
+        "bought": (taste > 1).astype(np.float32),
+        "stars": (1 + np.clip(taste + noise, -2, 2)).astype(np.float32),
+        "class": np.clip(np.round(taste + noise).astype(np.int64) + 1, 0, 2),
+        "importance": (0.5 + pick(49, 3)).astype(np.float32),
+    }
+
+
+def named(*names: str) -> Callable[[int, int], Any]:
+    """Return a `read` of some columns as a dict."""
+    return lambda start, length: {name: columns(start, length)[name] for name in (*names, "label")}
+
+
+def pairs(*names: str, label: Any = "label", weight: str | None = None) -> Callable[[int, int], Any]:
+    """Return a `read` of (inputs, labels), as model.fit takes them."""
+
+    def read(start: int, length: int) -> Any:
+        found = columns(start, length)
+        inputs = [found[name] for name in names]
+        labels = {name: found[column] for name, column in label.items()} if isinstance(label, dict) else found[label]
+        given = (inputs[0] if len(inputs) == 1 else inputs, labels)
+        return given if weight is None else (*given, found[weight])
+
+    return read
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model. refused: what the message says, "" if it is trained."""
+
+    told: str
+    build: Callable[[], Any]
+    read: Callable[[int, int], Any] = named("user", "item", "price")
+    refused: str = ""
+
+
+def inputs(**kinds: Any) -> dict[str, Any]:
+    return {name: keras.Input(shape, name=name, dtype=kind) for name, (shape, kind) in kinds.items()}
+
+
+def base(**options: Any) -> dict[str, Any]:
+    return inputs(user=((), "int64"), item=((), "int64"), price=((1,), "float32"))
+
+
+def deep(parts: list[Any], units: int = 8, activation: str | None = None) -> Any:
+    x = layers.Concatenate()([layers.Flatten()(part) for part in parts])
+    return layers.Dense(1, activation=activation)(layers.Dense(units, activation="relu")(x))
+
+
+def functional(**options: Any) -> Any:
+    given = base()
+    parts = [
+        layers.Embedding(USERS, 6, name="users", **options)(given["user"]),
+        layers.Embedding(ITEMS, 6, name="items")(given["item"]),
+        given["price"],
+    ]
+    return keras.Model(given, deep([layers.Reshape((-1,))(part) for part in parts]))
+
+
+def unnamed() -> Any:
+    user, item = keras.Input(()), keras.Input((1,))
+    parts = [layers.Reshape((4,))(layers.Embedding(USERS, 4)(user)), layers.Flatten()(layers.Embedding(ITEMS, 4)(item))]
+    return keras.Model([user, item], layers.Dense(1)(layers.Concatenate()(parts)))
+
+
+def widths() -> Any:
+    given = base()
+    parts = [
+        layers.Reshape((8,))(layers.Embedding(USERS, 8)(given["user"])),
+        layers.Reshape((3,))(layers.Embedding(ITEMS, 3)(given["item"])),
+    ]
+    wide = layers.Add()(
+        [
+            layers.Reshape((1,))(layers.Embedding(USERS, 1, embeddings_initializer="zeros")(given["user"])),
+            layers.Reshape((1,))(layers.Embedding(ITEMS, 1, embeddings_initializer="zeros")(given["item"])),
+        ]
+    )
+    deep_part = layers.Dense(1)(layers.Concatenate()([*parts, given["price"]]))
+    return keras.Model(given, layers.Add()([wide, deep_part]))
+
+
+def shared() -> Any:
+    given = inputs(user=((), "int64"), item=((), "int64"), tags=((3,), "int64"))
+    table = layers.Embedding(USERS, 4, name="shared")
+    parts = [
+        layers.Reshape((4,))(table(given["user"])),
+        layers.Reshape((4,))(table(given["item"])),
+        table(given["tags"]),
+    ]
+    return keras.Model(given, deep([*parts[:2], layers.Flatten()(parts[2])]))
+
+
+def masked() -> Any:
+    given = inputs(user=((), "int64"), tags=((None,), "int64"))
+    history = layers.Embedding(TAGS, 4, mask_zero=True)(given["tags"])
+    pooled = layers.GlobalAveragePooling1D()(history)
+    recurrent = layers.GRU(3)(history)
+    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([pooled, recurrent, user])))
+
+
+def ragged_read(start: int, length: int) -> Any:
+    found = columns(start, length)
+    rows = [row[:n] for row, n in zip(found["tags"], found["many"], strict=True)]
+    return {"user": found["user"], "tags": tf.ragged.constant([row.tolist() for row in rows]), "label": found["label"]}
+
+
+def list_read(start: int, length: int) -> Any:
+    found = columns(start, length)
+    rows = [row[:n].tolist() for row, n in zip(found["tags"], found["many"], strict=True)]
+    return {"user": found["user"], "tags": rows, "label": found["label"]}
+
+
+def sparse_read(start: int, length: int) -> Any:
+    found = columns(start, length)
+    return {"user": found["user"], "tags": tf.sparse.from_dense(found["tags"]), "label": found["label"]}
+
+
+def text(prepare: Callable[[], Any], rows: int) -> Callable[[], Any]:
+    def build() -> Any:
+        given = inputs(user=((), "int64"), city=((1,), "string"))
+        city = layers.Embedding(rows, 4)(prepare()(given["city"]))
+        user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
+        return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.Flatten()(city), user])))
+
+    return build
+
+
+def words() -> Any:
+    given = inputs(user=((), "int64"), city=((1,), "string"))
+    tokens = layers.TextVectorization(vocabulary=["rome", "oslo", "lima", "cairo"], output_sequence_length=2)
+    x = layers.Embedding(6, 4, mask_zero=True)(tokens(given["city"]))
+    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.GlobalAveragePooling1D()(x), user])))
+
+
+def crossed() -> Any:
+    given = inputs(user=((1,), "int64"), item=((1,), "int64"))
+    x = layers.HashedCrossing(50, output_mode="int")((given["user"], given["item"]))
+    known = layers.IntegerLookup(vocabulary=list(range(0, USERS, 2)), num_oov_indices=1)(given["user"])
+    parts = [layers.Embedding(50, 4)(x), layers.Embedding(USERS // 2 + 1, 4)(known)]
+    return keras.Model(given, deep([layers.Flatten()(part) for part in parts]))
+
+
+def buckets() -> Any:
+    given = inputs(user=((), "int64"), price=((1,), "float32"))
+    bucket = layers.Discretization(bin_boundaries=[-0.5, 0.0, 0.5])(given["price"])
+    one_hot = layers.CategoryEncoding(num_tokens=4, output_mode="one_hot")(bucket)
+    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
+    price = layers.Flatten()(layers.Embedding(4, 4)(bucket))
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([user, price, one_hot])))
+
+
+def feature_space() -> Any:
+    kinds = keras.utils.FeatureSpace
+    space = kinds(
+        features={
+            "city": kinds.string_categorical(num_oov_indices=1, output_mode="one_hot"),
+            "user": kinds.integer_categorical(output_mode="int", num_oov_indices=1),
+            "price": kinds.float_normalized(),
+        },
+        output_mode="dict",
+    )
+    found = columns(0, 200)
+    space.adapt(
+        tf.data.Dataset.from_tensor_slices(
+            {"city": found["city"].astype(str), "user": found["user"], "price": found["price"]}
+        )
+    )
+    encoded = space.get_encoded_features()
+    user = layers.Flatten()(layers.Embedding(USERS + 2, 4)(encoded["user"]))
+    x = layers.Concatenate()([user, encoded["city"], encoded["price"]])
+    return keras.Model(space.get_inputs(), layers.Dense(1)(x))
+
+
+def sequential() -> Any:
+    return keras.Sequential(
+        [keras.Input((3,), dtype="int64"), layers.Embedding(TAGS, 4), layers.Flatten(), layers.Dense(1)]
+    )
+
+
+def deferred_sequential() -> Any:
+    return keras.Sequential(
+        [layers.Embedding(TAGS, 4, mask_zero=True), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+    )
+
+
+def tower(name: str, rows: int) -> Any:
+    return keras.Sequential([layers.Embedding(rows, 4, name="table"), layers.Reshape((4,)), layers.Dense(3)], name=name)
+
+
+def nested() -> Any:
+    given = inputs(user=((), "int64"), item=((), "int64"))
+    towers = [tower("query", USERS)(given["user"]), tower("candidate", ITEMS)(given["item"])]
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()(towers)))
+
+
+class TwoTowers(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+        self.norm = layers.BatchNormalization()
+        self.score = layers.Dense(1)
+
+    def call(self, given: Any, training: bool = False) -> Any:
+        both = keras.ops.concatenate([self.users(given["user"]), self.items(given["item"])], axis=-1)
+        return self.score(self.norm(both, training=training))
+
+
+class OwnLoss(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.score = layers.Embedding(USERS, 4), layers.Dense(1)
+
+    def call(self, given: Any) -> Any:
+        rows = self.users(given["user"])
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(rows)))
+        return self.score(rows)
+
+
+class Offset(layers.Embedding):
+    """A subclass that changes ids before the lookup, and what is looked up after it."""
+
+    def call(self, ids: Any) -> Any:
+        return 2.0 * super().call(ids + 1)
+
+
+def subclassed_layer() -> Any:
+    given = base()
+    parts = [Offset(USERS + 1, 4)(given["user"]), layers.Embedding(ITEMS, 4)(given["item"])]
+    return keras.Model(given, deep([layers.Reshape((4,))(part) for part in parts]))
+
+
+def positions() -> Any:
+    given = inputs(user=((), "int64"), tags=((3,), "int64"))
+
+    class Positions(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = layers.Embedding(3, 4)
+
+        def build(self, shape: Any) -> None:
+            self.table.build()
+
+        def call(self, x: Any) -> Any:
+            return x + self.table(keras.ops.arange(3))
+
+    x = Positions()(layers.Embedding(TAGS, 4)(given["tags"]))
+    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.Flatten()(x), user])))
+
+
+def tied() -> Any:
+    class Tied(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items, self.users = layers.Embedding(ITEMS, 4), layers.Embedding(USERS, 4)
+
+        def call(self, given: Any) -> Any:
+            scores = keras.ops.matmul(self.users(given["user"]), keras.ops.transpose(self.items.embeddings))
+            return keras.ops.sum(scores, axis=-1, keepdims=True) + 0.0 * keras.ops.sum(self.items(given["item"]))
+
+    return Tied()
+
+
+def frozen() -> Any:
+    given = base()
+    table = layers.Embedding(USERS, 4, trainable=False)
+    parts = [table(given["user"]), layers.Embedding(ITEMS, 4)(given["item"])]
+    return keras.Model(given, deep([layers.Reshape((4,))(part) for part in parts]))
+
+
+def with_weights() -> Any:
+    weights = np.random.default_rng(5).normal(size=(USERS, 6)).astype(np.float32)
+    return functional(weights=weights)
+
+
+def loaded() -> Any:
+    model = functional()
+    weights = np.linspace(-1, 1, USERS * 6).reshape(USERS, 6)
+    model.get_layer("users").set_weights([weights])
+    return model
+
+
+def two_outputs(**compiled: Any) -> Any:
+    given = base()
+    x = layers.Dense(8, activation="relu")(
+        layers.Concatenate()(
+            [
+                layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"])),
+                layers.Reshape((4,))(layers.Embedding(ITEMS, 4)(given["item"])),
+            ]
+        )
+    )
+    outputs = {
+        "click": layers.Dense(1, activation="sigmoid", name="click")(x),
+        "buy": layers.Dense(1, activation="sigmoid", name="buy")(x),
+    }
+    model = keras.Model(given, outputs)
+    if compiled:
+        model.compile(optimizer=keras.optimizers.SGD(0.5), **compiled)
+    return model
+
+
+def compiled_two_outputs() -> Any:
+    return two_outputs(
+        loss={"click": "binary_crossentropy", "buy": "binary_crossentropy"},
+        loss_weights={"click": 1.0, "buy": 0.3},
+        metrics={"click": ["accuracy", keras.metrics.AUC(name="auc")], "buy": ["accuracy"]},
+    )
+
+
+def compiled(loss: Any, units: int = 1, activation: str | None = None, **options: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        given = base()
+        x = layers.Concatenate()(
+            [
+                layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"])),
+                layers.Reshape((4,))(layers.Embedding(ITEMS, 4)(given["item"])),
+            ]
+        )
+        model = keras.Model(given, layers.Dense(units, activation=activation)(x))
+        model.compile(optimizer=keras.optimizers.SGD(0.5), loss=loss, **options)
+        return model
+
+    return build
+
+
+def labelled(column: str, weight: str | None = None) -> Callable[[int, int], Any]:
+    def read(start: int, length: int) -> Any:
+        found = columns(start, length)
+        given = {name: found[name] for name in ("user", "item", "price")}
+        return (given, found[column]) if weight is None else (given, found[column], found[weight])
+
+    return read
+
+
+def both_labels(start: int, length: int) -> Any:
+    found = columns(start, length)
+    given = {name: found[name] for name in ("user", "item", "price")}
+    return given, {"click": found["label"], "buy": found["bought"]}
+
+
+def dependent_ids() -> Any:
+    given = base()
+    first = layers.Embedding(USERS, 4, name="first")(given["user"])
+    chosen = keras.ops.argmax(first, axis=-1)
+    second = layers.Embedding(4, 4, name="second")(chosen)
+    return keras.Model(given, deep([layers.Reshape((4,))(first), layers.Reshape((4,))(second)]))
+
+
+def own_step() -> Any:
+    class Stepping(TwoTowers):
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    return Stepping()
+
+
+def table_regularizer() -> Any:
+    return functional(embeddings_regularizer=keras.regularizers.OrthogonalRegularizer())
+
+
+def failing_call() -> Any:
+    class Failing(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users = layers.Embedding(USERS, 4)
+
+        def call(self, given: Any) -> Any:
+            return self.users(given["nothing"])
+
+    return Failing()
+
+
+def ragged_input() -> Any:
+    tags = keras.Input((None,), name="tags", dtype="int64", ragged=True)
+    return keras.Model(tags, layers.Dense(1)(keras.ops.sum(layers.Embedding(TAGS, 4)(tags), axis=1)))
+
+
+TWO = {"click": "label", "buy": "bought"}
+TAKEN: dict[str, Kind] = {
+    "functional": Kind("functional models with any number of `Embedding` layers", functional),
+    "unnamed": Kind("inputs without names, filled by position", unnamed, pairs("user", "item")),
+    "widths": Kind("tables of different widths", widths),
+    "shared": Kind("a table that several inputs share", shared, named("user", "item", "tags")),
+    "masked": Kind("padded lists with `mask_zero`: pooled, or in recurrent layers", masked, named("user", "tags")),
+    "ragged": Kind("ragged data (`tf.RaggedTensor`)", masked, ragged_read),
+    "lists": Kind("lists of different lengths", masked, list_read),
+    "sparse": Kind("sparse data (`tf.SparseTensor`)", masked, sparse_read),
+    "strings": Kind(
+        "texts through `StringLookup`",
+        text(lambda: layers.StringLookup(vocabulary=list(CITIES[1:4])), 4),
+        named("user", "city"),
+    ),
+    "hashed": Kind("texts through `Hashing`", text(lambda: layers.Hashing(20), 20), named("user", "city")),
+    "words": Kind("`TextVectorization`", words, named("user", "city")),
+    "crossed": Kind("`HashedCrossing` and `IntegerLookup`", crossed, named("user", "item")),
+    "buckets": Kind("`Discretization` and `CategoryEncoding`", buckets, named("user", "price")),
+    "feature space": Kind("`FeatureSpace`", feature_space, named("city", "user", "price")),
+    "sequential": Kind("`Sequential` with an `Input`", sequential, pairs("tags")),
+    "deferred sequential": Kind("`Sequential` without one", deferred_sequential, pairs("tags")),
+    "nested": Kind("models within models, with layers of the same name", nested, named("user", "item")),
+    "subclassed": Kind("subclassed models", TwoTowers, named("user", "item")),
+    "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
+    "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
+    "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
+    "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
+    "frozen": Kind("`trainable=False`: each worker holds the table", frozen),
+    "normal": Kind(
+        "initial values that are not uniform: kept exactly",
+        lambda: functional(embeddings_initializer=keras.initializers.RandomNormal(stddev=0.3)),
+    ),
+    "constant": Kind("constant ones", lambda: functional(embeddings_initializer=keras.initializers.Constant(0.2))),
+    "glorot": Kind(
+        "`glorot_uniform` and the other uniform ones", lambda: functional(embeddings_initializer="glorot_uniform")
+    ),
+    "weights": Kind("`weights=`", with_weights),
+    "loaded": Kind("`set_weights` and `load_weights`", loaded),
+    "regularized": Kind(
+        "`embeddings_regularizer` of kind L1, L2, L1L2: of the rows of a batch",
+        lambda: functional(embeddings_regularizer=keras.regularizers.L1L2(0.01, 0.02)),
+    ),
+    "outputs": Kind("several outputs with losses and weights", compiled_two_outputs, both_labels),
+    "sample weights": Kind(
+        "sample weights",
+        compiled("binary_crossentropy", activation="sigmoid"),
+        labelled("label", "importance"),
+    ),
+    "regression": Kind("regression", compiled("mse", metrics=["mae"]), labelled("stars")),
+    "classes": Kind(
+        "several classes",
+        compiled("sparse_categorical_crossentropy", 3, "softmax", metrics=["accuracy"]),
+        labelled("class"),
+    ),
+}
+REFUSED: dict[str, Kind] = {
+    "constraint": Kind(
+        "`embeddings_constraint`",
+        lambda: functional(embeddings_constraint="non_neg"),
+        refused="layer users: embeddings_constraint is applied to the whole table",
+    ),
+    "lora": Kind("LoRA", lambda: functional(lora_rank=2), refused="layer users: LoRA"),
+    "half": Kind("tables in half precision", lambda: functional(dtype="float16"), refused="layer users: .*float16"),
+    "dependent": Kind(
+        "ids that depend on other rows or on parameters",
+        dependent_ids,
+        refused="layer second: its ids depend on the rows of layer first",
+    ),
+    "other regularizer": Kind(
+        "other regularisers of tables", table_regularizer, refused="layer users: embeddings_regularizer Orthogonal"
+    ),
+    "own step": Kind("an own `train_step`", own_step, named("user", "item"), refused="its own train_step"),
+    "no loss": Kind("several outputs without a loss", two_outputs, both_labels, refused="and no loss: compile it"),
+    "failing": Kind("a call that fails", failing_call, named("user"), refused="Failing.*failed on the first samples"),
+    "ragged input": Kind(
+        "inputs that are ragged or sparse by themselves", ragged_input, pairs("tags"), refused="'tags' is ragged"
+    ),
+}

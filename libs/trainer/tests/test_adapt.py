@@ -1,0 +1,318 @@
+"""Keras models as strangers have them: each kind trains as plain Keras does, or is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stretto.errors import DataError, ModelRefused
+
+pytestmark = pytest.mark.slow
+
+keras = pytest.importorskip("keras")
+
+import stretto  # noqa: E402
+from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, columns, functional, layers  # noqa: E402
+from stretto.adapt import restore  # noqa: E402
+from stretto.keys import VALUE_BITS  # noqa: E402
+from stretto.local import train_locally  # noqa: E402
+from stretto.model import Options, Program  # noqa: E402
+from stretto.program import make_program  # noqa: E402
+from stretto.samples import parts_of  # noqa: E402
+from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
+
+DOCUMENT = Path(__file__).parents[1] / "ADAPT.md"
+RATE = 0.5
+
+
+class Task:
+    """A task of a kind."""
+
+    def __init__(self, kind: Kind, **attributes: Any) -> None:
+        self.build, self.read = kind.build, kind.read
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def program_of(kind: Kind, **options: Any) -> Program:
+    return make_program(Task(kind), Options(**{"optimizer": "sgd", "learning_rate": RATE, **options}))
+
+
+def built(kind: Kind, given: Any) -> Any:
+    """Return the user's own model with the initial values that the program has."""
+    import random
+
+    random.seed(0)
+    np.random.seed(0)
+    keras.utils.set_random_seed(0)
+    model = kind.build()
+    random.seed(0)
+    model(as_fit_takes(given)[0])
+    return model
+
+
+def as_fit_takes(given: Any) -> tuple[Any, Any, Any]:
+    """Return what model.fit takes: texts as arrays of texts, ragged data padded."""
+    import tensorflow as tf
+
+    parts = parts_of(given, "the test")
+
+    def dense(value: Any) -> Any:
+        if isinstance(value, tf.RaggedTensor):
+            value = value.to_tensor()
+        elif isinstance(value, tf.SparseTensor):
+            value = tf.sparse.to_dense(value)
+        elif isinstance(value, list) and isinstance(value[0], list):
+            value = tf.ragged.constant(value).to_tensor()
+        elif getattr(value, "dtype", None) == np.dtype(object):
+            value = tf.constant(value.tolist())
+        return tf.convert_to_tensor(value)
+
+    inputs = parts.inputs
+    if isinstance(inputs, dict):
+        inputs = {name: dense(value) for name, value in inputs.items()}
+    elif isinstance(inputs, list) and not isinstance(inputs[0], list):
+        inputs = [dense(value) for value in inputs]
+    else:
+        inputs = dense(inputs)
+    return inputs, parts.labels, parts.weights
+
+
+def original_tables(program: Program, model: Any) -> dict[tuple[int, int], np.ndarray]:
+    """Return the tables of a model by table and field."""
+    by_path: dict[str, Any] = {}
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Embedding) and layer.trainable:
+            path = layer.path or layer.name
+            by_path[path if path not in by_path else f"{path}#2"] = layer
+    # a subclassed model is named anew each time, and the path begins with it
+    layers_of = [by_path[key] for key in by_path]
+    names = {each.layer: each for each in program.embeddings}
+    found = {}
+    tails = {key.split("/")[-1]: value for key, value in by_path.items()}
+    for name, each in names.items():
+        layer = by_path.get(name) or tails.get(name.split("/")[-1]) or layers_of[[*names].index(name)]
+        found[each.table, each.field] = layer.embeddings.numpy()
+    return found
+
+
+def rows_of(program: Program, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
+    """Return the rows of a batch's keys in some tables."""
+    found = []
+    for number, (table, spec) in enumerate(zip(keys.tables, program.layout.tables, strict=True)):
+        numbers = keys_of_stored(table.stored)
+        fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
+        rows = [tables[number, field][i] for field, i in zip(fields.tolist(), ids.tolist(), strict=True)]
+        found.append(np.array(rows, np.float32).reshape(len(numbers), spec.dimension))
+    return found
+
+
+def initial_of(program: Program, model: Any, keys: Any) -> list[np.ndarray]:
+    """Return what the rows of a batch are added to."""
+    tables = {
+        (each.table, each.field): np.zeros((each.ids, each.dimension), np.float32)
+        if each.initial is None
+        else each.initial
+        for each in program.embeddings
+    }
+    return rows_of(program, keys, tables)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_step_is_that_of_keras(name: str):
+    """Weights of the batch's rows and of the dense layers after one step of SGD are those after `fit` on one batch."""
+    kind = TAKEN[name]
+    program: Any = program_of(kind)
+    batch = program.read(40, 24)
+    keys = program.index(batch)
+    given = kind.read(40, 24)
+    model = built(kind, kind.read(0, 16))
+    initial = initial_of(program, model, keys)
+    before = rows_of(program, keys, original_tables(program, model))
+    dense, state = program.initial_dense(), program.initial_state()
+    separate = [layer._embeddings for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    mine = [v for v in model.trainable_variables if not any(v is each for each in separate)]
+    if program.layout.dense_size == sum(int(np.prod(v.shape)) for v in mine):
+        np.testing.assert_array_equal(dense, np.concatenate([v.numpy().reshape(-1) for v in mine]))
+
+    found = program.step([a - b for a, b in zip(before, initial, strict=True)], keys, dense, state, batch)
+    inputs, labels, weights = as_fit_takes(given)
+    if getattr(model, "_compile_loss", None) is None:
+        ends = model.layers[-1].activation is keras.activations.sigmoid
+        model.compile(keras.optimizers.SGD(RATE), keras.losses.BinaryCrossentropy(from_logits=not ends))
+    loss = model.train_on_batch(inputs, labels, sample_weight=weights, return_dict=True)["loss"]
+
+    penalty = 0.0 if name != "regularized" else None  # of the whole table in Keras, of the batch's rows here
+    if penalty is not None:
+        assert found.loss == pytest.approx(float(loss), rel=1e-5)
+    after = rows_of(program, keys, original_tables(program, model))
+    for gradient, old, new in zip(found.rows, before, after, strict=True):
+        np.testing.assert_allclose(old - RATE * gradient, new, atol=1e-6)
+    stepped = dense - RATE * found.dense
+    variables = [v for v in model.trainable_variables if not any(v is each for each in separate)]
+    kept = [
+        each
+        for each in separate
+        if each.trainable
+        and not any(each.path.endswith(e.layer.split("/")[-1] + "/embeddings") for e in program.embeddings)
+    ]
+    del kept
+    expected = [v.numpy().reshape(-1) for v in model.trainable_variables if is_dense(v, variables, program)]
+    np.testing.assert_allclose(stepped, np.concatenate(expected), atol=1e-6)
+
+
+def is_dense(variable: Any, others: list[Any], program: Program) -> bool:
+    """Return whether a variable is a dense parameter: no table, or one that was kept dense."""
+    if any(variable is each for each in others):
+        return True
+    shapes = {(each.ids, each.dimension) for each in program.embeddings}
+    return tuple(variable.shape) not in shapes
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_names_layer_and_reason(name: str):
+    kind = REFUSED[name]
+    with pytest.raises(ModelRefused, match=f"(?s){kind.refused}"):
+        program_of(kind)
+
+
+@pytest.mark.parametrize("name", ["widths", "masked", "strings", "subclassed", "outputs"])
+def test_training_reaches_the_auc_of_keras(name: str):
+    """Some hundred steps on data with a planted signal."""
+    kind = TAKEN[name]
+    samples, held_out, size = 40_000, 4000, 100
+    trained = train_locally(
+        Task(kind, optimizer=keras.optimizers.Adagrad(0.2)),
+        samples,
+        batch_size=size,
+        evaluate_samples=held_out,
+        pipeline=False,
+    )
+    assert trained.quality is not None
+    model = built(kind, kind.read(0, 16))
+    loss = getattr(model, "_compile_loss", None)
+    if loss is None:
+        model.compile(keras.optimizers.Adagrad(0.2), keras.losses.BinaryCrossentropy(from_logits=True))
+    else:
+        config = model.get_compile_config()
+        model.compile(keras.optimizers.Adagrad(0.2), loss=config["loss"], loss_weights=config["loss_weights"])
+    for start in range(0, samples, size):
+        inputs, labels, weights = as_fit_takes(kind.read(start, size))
+        model.train_on_batch(inputs, labels, sample_weight=weights)
+    inputs, labels, _ = as_fit_takes(kind.read(samples, held_out))
+    output = model(inputs)
+    if isinstance(output, dict):
+        output, labels = output["buy"], labels["buy"]  # the first in the order of Keras
+    expected = stretto.evaluate.auc(np.asarray(labels), np.asarray(output).reshape(-1))
+    assert expected > 0.7
+    assert trained.quality.auc == pytest.approx(expected, abs=0.002)
+
+
+def test_metrics_of_the_compiled_model_are_exact():
+    kind = TAKEN["outputs"]
+    trained = train_locally(Task(kind), 2000, batch_size=100, evaluate_samples=500)
+    assert trained.quality is not None
+    assert set(trained.quality.metrics) == {"click_accuracy", "click_auc", "buy_accuracy"}
+    assert 0.5 < trained.quality.metrics["click_accuracy"] <= 1
+
+
+def test_regression_has_its_own_loss_and_no_auc():
+    trained = train_locally(Task(TAKEN["regression"]), 4000, batch_size=100, evaluate_samples=500)
+    assert trained.quality is not None
+    assert np.isnan(trained.quality.auc)
+    assert 0 < trained.quality.loss < 2
+    assert trained.quality.metrics["mean_absolute_error"] > 0
+
+
+@pytest.mark.parametrize(("column", "value", "named"), [("user", USERS, "60.*0 to 59"), ("item", -1, "-1.*0 to 39")])
+def test_ids_outside_a_table_are_named(column: str, value: int, named: str):
+    def read(start: int, length: int) -> Any:
+        found = TAKEN["functional"].read(start, length)
+        if start >= 100:
+            found[column][3] = value
+        return found
+
+    program = program_of(Kind("", functional, read))
+    with pytest.raises(DataError, match=f"sample 103: layer {column}s has no row {named}"):
+        program.read(100, 20)
+
+
+def test_inputs_with_other_names_are_listed():
+    with pytest.raises(DataError, match=r"\['user', 'label2'\].*inputs \['item', 'price', 'user'\]"):
+        program_of(
+            Kind(
+                "",
+                functional,
+                lambda start, length: {
+                    "user": columns(start, length)["user"],
+                    "label2": np.zeros(length),
+                    "label": np.zeros(length),
+                },
+            )
+        )
+
+
+def test_texts_never_enter_the_step():
+    program: Any = program_of(TAKEN["strings"])
+    batch = program.read(0, 8)
+    assert not [name for name, value in batch.items() if getattr(value, "dtype", None) == np.dtype(object)]
+
+
+def test_tables_of_equal_width_share_one_of_the_store():
+    program = program_of(TAKEN["functional"])
+    assert [table.dimension for table in program.layout.tables] == [6]
+    assert [(each.layer, each.field) for each in program.embeddings] == [("users", 0), ("items", 1)] or [
+        (each.layer, each.field) for each in program.embeddings
+    ] == [("items", 0), ("users", 1)]
+
+
+def test_the_memory_of_tables_is_given_back_and_restored(tmp_path: Path):
+    kind = TAKEN["nested"]
+    program: Any = program_of(kind)
+    assert all(layer._embeddings.numpy().shape[0] == 0 for layer in program._adapted._lookups)
+    tables = {
+        each.layer: np.full((each.ids, each.dimension), number + 1, np.float32)
+        for number, each in enumerate(program.embeddings)
+    }
+    assert len(tables) == 2
+    with pytest.raises(ModelRefused, match="no weights"):
+        restore(program.model, {})
+    restore(program.model, tables)
+    program.model.save(tmp_path / "model.keras")
+    model = keras.models.load_model(tmp_path / "model.keras")
+    given = {"user": np.zeros(2, np.int64), "item": np.ones(2, np.int64)}
+    np.testing.assert_array_equal(model(given), program.model(given))
+    found = sorted(
+        float(each.embeddings.numpy()[0, 0]) for each in model._flatten_layers() if hasattr(each, "embeddings")
+    )
+    assert found == [1.0, 2.0]
+
+
+def test_decay_of_weights_is_refused_where_differences_are_kept():
+    with pytest.raises(ModelRefused, match="layer users has initial values of its own.*AdamW"):
+        make_program(Task(TAKEN["normal"]), Options(optimizer="adamw"))
+
+
+def test_the_public_function_adapts_whatever_the_inputs_are_called():
+    def build() -> Any:
+        rows = keras.Input((2,), name="rows", dtype="int64")
+        return stretto.adapt(keras.Model(rows, layers.Dense(1)(layers.Flatten()(layers.Embedding(ITEMS, 3)(rows)))))
+
+    def read(start: int, length: int) -> Any:
+        found = columns(start, length)
+        return {"rows": np.stack([found["item"], found["item"]], axis=1), "label": found["label"]}
+
+    assert len(program_of(Kind("", build, read)).embeddings) == 1
+
+
+def test_the_document_lists_what_was_tried():
+    taken = "\n".join(f"| {kind.told} | yes |" for kind in TAKEN.values())
+    refused = "\n".join(f"| {kind.told} | no: `{plain(kind.refused)}…` |" for kind in REFUSED.values())
+    table = f"| a model with | taken |\n| --- | --- |\n{taken}\n{refused}\n"
+    assert table in DOCUMENT.read_text(), f"replace the table of {DOCUMENT.name} by\n{table}"
+
+
+def plain(pattern: str) -> str:
+    return pattern.replace(".*", " … ").replace("\\", "")
