@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ import yaml
 from clicks import readme_code, write_clicks
 from stretto.engine import Access, Parameters, ParameterServer
 from stretto.entry import load
-from stretto.errors import ExportRefused
-from stretto.evaluate import _predictions
+from stretto.errors import ExportRefused, ModelRefused
+from stretto.export.checkpoint import open_checkpoint
 from stretto.export.run import Request, export
 from stretto.exports import Exports
 from stretto.meter import Meter
@@ -67,9 +67,7 @@ class Trained:
         return export(Request(self.spec, self.manifest, str(to), **changes))
 
 
-def train(
-    folder: Path, spec: JobSpec, more: Callable[[Exports, Callable[[int, int], None]], str] | None = None
-) -> Trained:
+def train(folder: Path, spec: JobSpec) -> Trained:
     """Train as a worker does, take a checkpoint as a server does, and evaluate."""
     program = make_program(load(spec.model), options_of(spec))
     server = ParameterServer(0, program.layout)
@@ -85,17 +83,15 @@ def train(
     assert stage == "stored", detail
     manifest = folder / spec.name / "c1" / "manifest.json"
     manifest.write_text(json.dumps({"id": "c1", "job": spec.name, "samples": SAMPLES, "parts": [json.loads(part)]}))
-
-    def pull(keys: Any) -> Any:
-        pulled = parameters.pull(keys)
-        return pulled.rows, pulled.dense, pulled.state
-
-    held_out = range(SAMPLES, SAMPLES + HELD_OUT)
-    [(_, probability)] = _predictions(program, pull, held_out, HELD_OUT, "")
     batch = program.read(SAMPLES, HELD_OUT)
-    keys = dict(zip(program.tables, program.keys(batch), strict=True))
-    named = {f"keys{name.removeprefix('rows')}": ids for name, ids in keys.items()}
-    inputs = {**named, **{name: np.asarray(batch[name], np.float32) for name in program._features}}
+    keys = program.index(batch)
+    pulled = parameters.pull(keys)
+    probability = np.asarray(program.predict(pulled.rows, keys, pulled.dense, pulled.state, batch))
+    inputs: dict[str, np.ndarray] = {}
+    if not program.embeddings:
+        ids = dict(zip(program.tables, program.keys(batch), strict=True))
+        inputs = {f"keys{name.removeprefix('rows')}": each for name, each in ids.items()}
+        inputs |= {name: np.asarray(batch[name], np.float32) for name in program._features}
     trainer.close()
     parameters.close()
     server.close()
@@ -247,6 +243,136 @@ def test_a_checkpoint_of_another_job_and_a_format_for_others_are_refused(trained
     trained.export(tmp_path / "full", format="parquet")
     with pytest.raises(ExportRefused, match="format = keras cannot hold changes alone"):
         trained.export(tmp_path / "out", format="keras", since=str(tmp_path / "full"))
+
+
+# --- models with embedding layers of their own ------------------------------------------------------------------
+
+
+SHOP = """
+import keras, numpy as np
+
+CITIES = np.array(["Rome", "Oslo", "Lima", "Cairo", "Kyoto", "Turin"], object)
+
+class Shop:
+    def __init__(self, kind):
+        self.kind = kind
+
+    def build(self):
+        layers = keras.layers
+        user, price = keras.Input((), name="user", dtype="int64"), keras.Input((1,), name="price")
+        city = keras.Input((1,), name="city", dtype="string")
+        start = "uniform" if self.kind == "plain" else keras.initializers.RandomNormal(0.0, 0.2, seed=4)
+        users = layers.Embedding(3000, 6, name="users", embeddings_initializer=start)
+        places = layers.StringLookup(vocabulary=["Rome", "Oslo", "Lima"], num_oov_indices=2)(city)
+        table = layers.Embedding(5, 3, name="table")
+        tower = keras.Sequential([table, layers.Flatten(), layers.Dense(4, name="small")], name="place")
+        parts = [layers.Flatten()(layers.Reshape((1, 6))(users(user))), tower(places), price]
+        x = layers.Dense(8, activation="relu", name="deep")(layers.Concatenate()(parts))
+        x = layers.BatchNormalization(name="norm")(x)
+        return keras.Model({"user": user, "city": city, "price": price}, layers.Dense(1, name="last")(x))
+
+    def read(self, start, length):
+        place = np.arange(start, start + length)
+        user = (place * 7919) % 2500 if start < 8192 else (place * 7919) % 3000  # some of the users are new
+        city, price = place * 31 % 6, np.random.default_rng(start).normal(size=(length, 1)).astype(np.float32)
+        label = ((user % 3 == 0) ^ (city % 2 == 0)).astype(np.float32)
+        return {"user": user, "city": CITIES[city], "price": price, "label": label}
+"""
+OWN = """
+import keras, numpy as np
+found = np.load(sys.argv[2])
+inputs = {"user": found["user"], "city": found["city"].reshape(-1, 1), "price": found["price"]}
+for kind in ("plain", "normal"):
+    model = keras.models.load_model(f"{sys.argv[1]}/{kind}/model.keras")
+    assert type(model.get_layer("users")) is keras.layers.Embedding
+    import tensorflow as tf
+    inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    np.save(f"{sys.argv[3]}-{kind}.npy", np.asarray(model(inputs, training=False)))
+serve = tf.saved_model.load(f"{sys.argv[1]}/served/model").signatures["serving_default"]
+[output] = serve(**inputs).values()
+np.save(f"{sys.argv[3]}-served.npy", output.numpy())
+"""
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trained]]:
+    """The same shop, once with rows that the servers begin, and once with initial values of the layer's own."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.py").write_text(SHOP)
+    sys.path.insert(0, str(folder))
+    found: dict[str, Trained] = {}
+    for kind in ("plain", "normal"):
+        model = {"entry": "shop:Shop", "arguments": {"kind": kind}, "learning_rate": 0.3, "path": str(folder)}
+        document = {"name": f"shop-{kind}", "model": model, "dataset": {"samples": SAMPLES, "batch_size": 256}}
+        found[kind] = train(folder, JobSpec.parse(document))
+    yield found
+    sys.path.remove(str(folder))
+
+
+def test_a_users_own_model_comes_back_with_its_tables_and_its_lookups(
+    shops: dict[str, Trained], tmp_path: Path
+) -> None:
+    for kind, trained in shops.items():
+        document = trained.export(tmp_path / kind)
+        assert document["tables"]["users"]["rows"] == 3000
+        assert {table["key"] for table in document["tables"].values()} == {"id"}
+    shops["plain"].export(tmp_path / "served", format="savedmodel")
+    raw = load(shops["plain"].spec.model).read(SAMPLES, HELD_OUT)
+    np.savez(tmp_path / "inputs.npz", user=raw["user"], city=raw["city"].astype(str), price=raw["price"])
+    run(OWN, str(tmp_path), str(tmp_path / "inputs.npz"), str(tmp_path / "out"))
+    for name in ("plain", "normal", "served"):
+        probability = sigmoid(np.load(tmp_path / f"out-{name}.npy"))
+        assert same(shops["normal" if name == "normal" else "plain"], probability), name
+
+
+def test_the_tables_of_layers_are_whole_beside_the_dense_values(shops: dict[str, Trained], tmp_path: Path) -> None:
+    """Goal: all ids with the weights that the model in one piece has, in both formats of tables."""
+    import keras
+    import pyarrow.dataset as ds
+
+    safetensors = pytest.importorskip("safetensors.numpy")
+    trained = shops["normal"]
+    for format in ("keras", "parquet", "safetensors"):
+        trained.export(tmp_path / format, format=format)
+    model = keras.models.load_model(tmp_path / "keras/model.keras")
+    weights = model.get_layer("users").get_weights()[0]
+    table = ds.dataset(tmp_path / "parquet/tables/users").to_table().sort_by("id")
+    assert table["id"].to_pylist() == [*range(3000)]
+    assert (np.stack(table["embedding"].to_numpy()) == weights).all()
+    one = safetensors.load_file(tmp_path / "safetensors/model.safetensors")
+    assert (one["tables/users/rows"] == weights).all()
+    dense = safetensors.load_file(tmp_path / "parquet/dense.safetensors")
+    own = load(trained.spec.model).build()
+    for variable in own.variables:
+        if variable.path in dense:
+            variable.assign(dense.pop(variable.path))
+    assert dense == {}
+    pairs = zip(own.get_weights(), model.get_weights(), strict=True)
+    assert [one.shape for one, other in pairs if not np.array_equal(one, other)] == [(3000, 6), (5, 3)]
+
+
+def test_a_job_continues_from_an_exported_model(shops: dict[str, Trained], tmp_path: Path) -> None:
+    """Goal: its dense parameters, state and rows begin as they are in the model; others are refused."""
+    import keras
+
+    trained = shops["normal"]
+    trained.export(tmp_path / "one")
+    trained.export(tmp_path / "two", format="savedmodel")
+    dense, state = open_checkpoint(trained.manifest).dense()
+    model = keras.models.load_model(tmp_path / "one/model.keras")
+    weights = model.get_layer("users").get_weights()[0]
+    for url in (str(tmp_path / "one/model.keras"), f"file://{tmp_path}/two/model"):
+        spec = trained.spec.model.model_copy(update={"restore_from": url})
+        again = make_program(load(spec), options_of(trained.spec.model_copy(update={"model": spec})))
+        assert (again.initial_dense() == dense).all()
+        assert (again.initial_state() == state).all()
+        [users] = [each for each in again.embeddings if each.layer == "users"]
+        assert users.initial is not None
+        assert (users.initial == weights).all()
+    for url, reason in (("plain/model.keras", "cannot be read"), (str(tmp_path / "two"), "does not fit build")):
+        model = trained.spec.model.model_copy(update={"restore_from": url})
+        with pytest.raises(ModelRefused, match=reason):
+            make_program(load(model), options_of(trained.spec.model_copy(update={"model": model})))
 
 
 # --- the process that the command starts ----------------------------------------------------------------------

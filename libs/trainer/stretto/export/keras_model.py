@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,8 +11,10 @@ from keras import ops
 from numpy.typing import NDArray
 from stretto_parameters.checksums import MULTIPLIER
 
-from ..engine.layout import Table
+from ..adapt import Lookup, restore
+from ..engine.layout import F32, Table
 from ..model import ROWS, Program
+from ..model_keras import input_names
 from .checkpoint import Rows
 from .tables import ExportedTable
 
@@ -28,12 +30,29 @@ def bytes_of(table: ExportedTable) -> int:
     return table.count() * (4 * table.dimension * _COPIES + (_BYTES_OF_A_KEY if table.key == "key" else 0))
 
 
-def with_tables(program: Program, model: Any, values: Mapping[str, Rows]) -> Any:
-    """Return a model that takes keys where `model` takes rows. values: the rows by table.
+def own_model(program: Program, values: Mapping[str, F32]) -> Any:
+    """Return an adapted model as its user wrote it, with the trained tables. values: the weights by layer.
+
+    The program cannot be used afterwards.
+    """
+    restore(program.model, values)
+    return program.model
+
+
+def dense_variables(program: Program) -> list[Any]:
+    """Return the variables of a model that are in the model alone, and in no table."""
+    layers = program.model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
+    tables = {id(layer._embeddings) for layer in layers if isinstance(layer, Lookup)}
+    return [each for each in program.model.variables if id(each) not in tables]
+
+
+def with_tables(program: Program, values: Mapping[str, Rows]) -> Any:
+    """Return a model that takes keys where the program's takes rows. values: the rows by table.
 
     A key without a row gets its initial weights, as in training: they are computed from the key.
     """
-    names = _names(model)
+    model = program.model
+    names = input_names(model)
     inputs: dict[str, Any] = {}
     given: list[Any] = []
     for name, tensor in zip(names, model.inputs, strict=True):
@@ -54,13 +73,6 @@ def key_input(name: str, taken: list[str]) -> str:
     while found in taken:
         found = f"{found}_"
     return found
-
-
-def _names(model: Any) -> list[str]:
-    structure = model.input
-    if isinstance(structure, dict):
-        return sorted(cast("dict[str, Any]", structure))
-    return [tensor.name for tensor in keras.tree.flatten(structure)]
 
 
 def _looked_up(name: str, keys: Any, table: Table, known: Rows) -> Any:

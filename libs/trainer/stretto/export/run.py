@@ -20,7 +20,7 @@ from ..program import make_program, options_of
 from . import parquet, safetensors
 from .checkpoint import Checkpoint, Rows, open_checkpoint
 from .parquet import Earlier, file_of, open_earlier
-from .tables import Change, ExportedTable, all_rows, changes, tables_of
+from .tables import Change, ExportedTable, LayerTable, all_rows, changes, tables_of
 from .target import Target
 
 Format = Literal["keras", "savedmodel", "parquet", "safetensors"]
@@ -160,6 +160,11 @@ def _is_keras(program: Program) -> bool:
     return keras is not None and isinstance(program.model, keras.Model)
 
 
+def _is_adapted(program: Program) -> bool:
+    adapted = sys.modules.get("stretto.model_adapted")
+    return adapted is not None and isinstance(program, adapted.AdaptedProgram)
+
+
 # --- tables beside the model --------------------------------------------------------------------------------
 
 
@@ -188,9 +193,12 @@ def _change(table: ExportedTable, bucket: int, earlier: Earlier | None) -> Chang
 
 
 def _write_dense(made: _Export) -> None:
-    """Write the model without its tables: it takes their rows as inputs."""
+    """Write the model without its tables: it takes their rows as inputs.
+
+    An adapted model has no such inputs. Its other variables are written by their paths.
+    """
     made.progress("writing the dense model", 0, 1)
-    if _is_keras(made.program):
+    if _is_keras(made.program) and not _is_adapted(made.program):
         with made.target.local(f"{DENSE}.keras") as path:
             made.program.model.save(path)
         return
@@ -245,7 +253,9 @@ def _fill(path: Any, dense: Tensors, checkpoint: Checkpoint, more: Mapping[str, 
 def _tensors(program: Program) -> Tensors:
     """Return all values of the dense model by their names."""
     if _is_keras(program):
-        return {variable.path: variable.numpy() for variable in program.model.variables}
+        from .keras_model import dense_variables
+
+        return {variable.path: variable.numpy() for variable in dense_variables(program)}
     return {name: tensor.numpy() for name, tensor in program.model.state_dict().items()}
 
 
@@ -266,7 +276,11 @@ def _write_model(made: _Export, chosen: Format, memory_bytes: int | None) -> dic
         made.progress("reading tables", number, len(made.tables))
         values[table.name] = all_rows(table)
     made.progress("writing the model", 0, 1)
-    model = keras_model.with_tables(made.program, made.program.model, values)
+    if _is_adapted(made.program):
+        weights = {t.layer.layer: values[t.name].weights for t in made.tables if isinstance(t, LayerTable)}
+        model = keras_model.own_model(made.program, weights)
+    else:
+        model = keras_model.with_tables(made.program, values)
     if chosen == "keras":
         with made.target.local(f"{MODEL}.keras") as path:
             model.save(path)
