@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,10 @@ from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
-from .evaluate import Quality, evaluate
+from .evaluate import Pull, Quality, evaluate
+from .export.checkpoint import open_checkpoint
+from .export.run import Format, write
+from .export.target import Target
 from .images import ImageWriter, Part
 from .meter import Meter
 from .model import FIRST_SAMPLES, Options, Program
@@ -55,7 +59,7 @@ def train_locally(
     pipeline: bool = True,
     held_out: str = "",
     export_to: str = "",
-    export_format: Literal["keras", "savedmodel", "parquet", "safetensors"] | None = None,
+    export_format: Format | None = None,
 ) -> Trained:
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
@@ -70,6 +74,7 @@ def train_locally(
         raise DataError(
             f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
         )
+    target = Target(export_to) if export_to else None  # before the training, since there may be something
     made = instantiate(task, arguments or {}, embedding_dim)
     if partitioned:
         check_reads_partitions(made)
@@ -85,6 +90,28 @@ def train_locally(
         first_partition=first[0],
     )
     program = make_program(made, options)
+    with _running(program, batch_size, transfer, pipeline) as (server, parameters, trainer, meter):
+        losses: list[float] = []
+        for work in _shards(samples, 16 * batch_size):
+            while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
+                log.info("resuming shard %d", work.shard)
+            losses.append(trainer.last_loss)
+        window = meter.window()
+        begin = samples if isinstance(samples, int) else 0
+        pull = _pull(parameters)
+        quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
+        last = parameters.pull(program.no_keys())
+        program.load_into_model(last.dense, last.state)
+        if target is not None:
+            _export(program, server, sum(samples.values()) if partitioned else samples, target, export_format)
+    return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
+
+
+@contextlib.contextmanager
+def _running(
+    program: Program, batch_size: int, transfer: Literal["float32", "bfloat16"], pipeline: bool
+) -> Generator[tuple[ParameterServer, Parameters, Trainer, Meter]]:
+    """Yield a server and a worker that can begin at once."""
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key), transfer=transfer)
@@ -93,39 +120,24 @@ def train_locally(
     try:
         parameters.seed(program.initial_dense(), program.initial_state())
         program.warm()
-        losses: list[float] = []
-        for work in _shards(samples, 16 * batch_size):
-            while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
-                log.info("resuming shard %d", work.shard)
-            losses.append(trainer.last_loss)
-        window = meter.window()
-
-        def pull(keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
-            pulled = parameters.pull(keys)
-            return pulled.rows, pulled.dense, pulled.state
-
-        begin = samples if isinstance(samples, int) else 0
-        quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
-        last = parameters.pull(program.no_keys())
-        program.load_into_model(last.dense, last.state)
-        if export_to:
-            _export(
-                program, server, sum(work.length for work in _shards(samples, batch_size)), export_to, export_format
-            )
-        return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
+        yield server, parameters, trainer, meter
     finally:
         trainer.close()
         parameters.close()
         server.close()
 
 
-def _export(program: Program, server: ParameterServer, samples: int, to: str, format: Any) -> None:
-    """Take a checkpoint of the server, and write it out as that of a job."""
-    from .export.checkpoint import open_checkpoint
-    from .export.run import write
-    from .export.target import Target
+def _pull(parameters: Parameters) -> Pull:
+    def pull(keys: KeyBatch) -> tuple[tuple[F32, ...], F32, F32]:
+        pulled = parameters.pull(keys)
+        return pulled.rows, pulled.dense, pulled.state
 
-    with Target(to) as target, tempfile.TemporaryDirectory() as folder:
+    return pull
+
+
+def _export(program: Program, server: ParameterServer, samples: int, target: Target, format: Format | None) -> None:
+    """Take a checkpoint of the server, and write it out as that of a job."""
+    with target, tempfile.TemporaryDirectory() as folder:
         image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
         with open(image, "wb") as file:
             writer = ImageWriter(file)

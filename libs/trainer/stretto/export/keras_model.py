@@ -42,7 +42,8 @@ def own_model(program: Program, values: Mapping[str, F32]) -> Any:
 def dense_variables(program: Program) -> list[Any]:
     """Return the variables of a model that are in the model alone, and in no table."""
     layers = program.model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
-    tables = {id(layer._embeddings) for layer in layers if isinstance(layer, Lookup)}
+    lookups = [layer for layer in layers if isinstance(layer, Lookup)]
+    tables = {id(layer._embeddings) for layer in lookups}  # pyright: ignore[reportPrivateUsage]
     return [each for each in program.model.variables if id(each) not in tables]
 
 

@@ -54,7 +54,7 @@ class Earlier:
 
     @property
     def reference(self) -> dict[str, str]:
-        """What the export of changes says of its base."""
+        """The entry `since` of an export that adds to this one."""
         return {"url": self.url, "sha256": self.digest, "checkpoint": self.document["checkpoint"]["id"]}
 
     @property
