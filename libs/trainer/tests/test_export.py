@@ -91,7 +91,7 @@ def train(folder: Path, spec: JobSpec) -> Trained:
     if not program.embeddings:
         ids = dict(zip(program.tables, program.keys(batch), strict=True))
         inputs = {f"keys{name.removeprefix('rows')}": each for name, each in ids.items()}
-        inputs |= {name: np.asarray(batch[name], np.float32) for name in program._features}
+        inputs |= {name: np.asarray(batch[name], np.float32) for name in program._features if name in batch}
     trainer.close()
     parameters.close()
     server.close()
@@ -227,6 +227,7 @@ def test_safetensors_have_the_dense_values_and_the_tables(trained: Trained, tmp_
     document = trained.export(tmp_path / "out", format="safetensors")
     tensors = safetensors.load_file(tmp_path / "out/model.safetensors")
     keys, rows = tensors.pop("tables/rows/keys"), tensors.pop("tables/rows/rows")
+    trained.program.load_into_model(*open_checkpoint(trained.manifest).dense())
     # Keras numbers the layers of a process by itself: the names end alike
     wanted = sorted(
         ((each.path.rpartition("/")[2], each.numpy()) for each in trained.program.model.variables), key=size
@@ -381,6 +382,78 @@ def test_a_job_continues_from_an_exported_model(shops: dict[str, Trained], tmp_p
         model = trained.spec.model.model_copy(update={"restore_from": url})
         with pytest.raises(ModelRefused, match=reason):
             make_program(load(model), options_of(trained.spec.model_copy(update={"model": model})))
+
+
+# --- PyTorch ----------------------------------------------------------------------------------------------------
+
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(18)
+        self.deep = torch.nn.Sequential(torch.nn.Linear(18, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+    def forward(self, rows, numeric):
+        return self.deep(self.norm(torch.cat([rows.flatten(1), numeric], dim=1)))
+"""
+TORCH_TASK = """
+import numpy as np, torch
+from net import Net
+
+class Task:
+    embedding_dim = 8
+
+    def build(self):
+        return Net()
+
+    def read(self, start, length):
+        place = np.arange(start, start + length)
+        ids = np.stack([place * 7 % 50, place * 13 % 30], axis=1)
+        x = np.random.default_rng(start).normal(size=(length, 2)).astype(np.float32)
+        return {"label": (ids[:, 0] % 2).astype(np.float32), "categorical": ids, "numeric": x}
+"""
+SERVE_TORCH = """
+import numpy as np, torch
+from safetensors.torch import load_file
+from net import Net
+
+tensors = load_file(sys.argv[1])
+module = Net()
+module.load_state_dict({name: value for name, value in tensors.items() if not name.startswith("tables/")})
+module.eval()
+inputs = np.load(sys.argv[2])
+order = tensors["tables/rows/keys"].argsort()
+at = order[torch.searchsorted(tensors["tables/rows/keys"][order], torch.from_numpy(inputs["keys"]))]
+with torch.no_grad():
+    logit = module(tensors["tables/rows/rows"][at], torch.from_numpy(inputs["numeric"]))
+np.save(sys.argv[3], logit.numpy())
+"""
+
+
+def test_a_module_of_pytorch_predicts_the_same_from_safetensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors.torch")
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "torch_task.py").write_text(TORCH_TASK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    document = {
+        "name": "torch", "model": {"entry": "torch_task:Task", "learning_rate": 0.1},
+        "dataset": {"samples": SAMPLES, "batch_size": 256},
+    }  # fmt: skip
+    trained = train(tmp_path, JobSpec.parse(document))
+    assert trained.export(tmp_path / "out")["framework"] == "torch"
+    inputs, output = given(trained, tmp_path)
+    run(SERVE_TORCH, str(tmp_path / "out/model.safetensors"), inputs, output, cwd=tmp_path)
+    assert same(trained, sigmoid(np.load(output)))
+    trained.export(tmp_path / "tables", format="parquet")
+    assert (tmp_path / "tables/dense.safetensors").is_file()
+    with pytest.raises(ExportRefused, match="format = keras is for Keras models, and Net is a PyTorch module"):
+        trained.export(tmp_path / "keras", format="keras")
 
 
 # --- the process that the command starts ----------------------------------------------------------------------
