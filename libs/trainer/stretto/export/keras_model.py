@@ -18,11 +18,12 @@ from ..model_keras import input_names
 from .checkpoint import Rows
 from .tables import ExportedTable
 
-_BYTES_OF_A_KEY = 400
+_BYTES_OF_A_KEY = 200
 """Memory that a key takes while the table of a lookup layer is made and saved: Keras passes it through Python's lists
-and through text."""
-_COPIES = 3
-"""Copies of a table's weights while a model is saved: here, in its variable, and in the file that Keras makes."""
+and through text. Measured with 300,000 keys: 130."""
+_COPIES = 6
+"""Copies of a table's weights while a model is made and saved: one here, and Keras' own. Measured with rows of 16 and
+64 floats: 5.1 beside the one here."""
 
 
 def bytes_of(table: ExportedTable) -> int:
