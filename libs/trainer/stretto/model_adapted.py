@@ -19,7 +19,7 @@ from .engine.layout import F32, KeyBatch
 from .entry import Task, read_of
 from .errors import DataError, ModelRefused
 from .model import Inputs, Judged, Metrics, Options
-from .model_keras import KerasProgram, cut, input_names
+from .model_keras import KerasProgram, cut, input_names, input_structure
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
 from .samples import (
@@ -134,7 +134,7 @@ class AdaptedProgram(KerasProgram):
     def _pack(self, leaves: Sequence[Any]) -> Any:
         """Return inputs in the form in which the model is called."""
         if self._is_functional:
-            return keras.tree.pack_sequence_as(self.model.input, list(leaves))
+            return keras.tree.pack_sequence_as(input_structure(self.model), list(leaves))
         return fill(self._structure, {leaf.path: value for leaf, value in zip(self._leaves, leaves, strict=True)})
 
     def _nest(self, kind: str, arrays: Sequence[Any]) -> Any:

@@ -294,8 +294,14 @@ def _check_layers(model: Any) -> None:
             )
 
 
+def input_structure(model: Any) -> Any:
+    """Return the symbolic inputs of a functional or sequential model, nested as it takes them."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
 def input_names(model: Any) -> list[str]:
-    structure = model.input
+    """Return the names of the inputs in the order in which Keras flattens them."""
+    structure = input_structure(model)
     if isinstance(structure, dict):
         # Keras flattens a dict by its sorted keys
         return sorted(cast("dict[str, Any]", structure))
