@@ -403,6 +403,21 @@ def sources(results: Any, also: Iterable[Any] = ()) -> set[str]:
     return seen
 
 
+def _cast_input(value: Any, inputs: Mapping[str, int]) -> tuple[int, tuple[str, ...]] | None:
+    """Return the number of the input that a value is, and the types that it is cast to; None if it is another."""
+    if not isinstance(value, tf.Tensor):
+        return None
+    casts: list[str] = []
+    operation = value.op
+    while operation.name not in inputs:
+        if operation.type == "Cast":
+            casts.append(operation.outputs[0].dtype.name)
+        elif operation.type != "Identity":
+            return None
+        operation = operation.inputs[0].op
+    return inputs[operation.name], tuple(reversed(casts))
+
+
 def _spec(value: Any) -> Any:
     """Return the type of a value in a graph, with its static shape."""
     return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else tf.type_spec_from_value(value)
@@ -516,34 +531,34 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Lookups that are gathered together: several of a known number of ids a sample, side by side, or a single one."""
+    """Lookups that are gathered together, one after the other: those of a known number of ids a sample, or a single
+    one."""
 
     calls: tuple[_Call, ...]
-    widths: tuple[int, ...] = ()
-    shifts: Any = None
-    limits: Any = None
+    widths: tuple[int, ...]
+    """Ids a sample of each lookup; none for the single one."""
 
     @staticmethod
     def of(calls: Sequence[_Call], *, are_fixed: bool) -> _Part:
-        widths = tuple(int(np.prod(call.shape or (), dtype=np.int64)) for call in calls)
-        if not are_fixed:
-            widths = (1,)
-        fields = np.repeat([call.field for call in calls], widths).astype(np.int64)
-        limits = np.repeat([call.ids_max for call in calls], widths).astype(np.uint64)
-        return _Part(tuple(calls), widths if are_fixed else (), fields << VALUE_BITS, limits)
+        widths = tuple(int(np.prod(call.shape or (), dtype=np.int64)) for call in calls) if are_fixed else ()
+        return _Part(tuple(calls), widths)
 
-    def matrix(self, ids: Mapping[int, NDArray[Any]]) -> NDArray[np.int64]:
-        """Return the ids of the lookups side by side: [n, widths]; of a single one as they are."""
+    def keys(self, ids: Mapping[int, NDArray[Any]]) -> NDArray[np.int64] | None:
+        """Return the keys of the lookups: flat, or of the single one in the shape of its ids; None if an id is outside
+        its table."""
+        found: list[NDArray[np.int64]] = [ids[call.event] for call in self.calls]
+        for call, each in zip(self.calls, found, strict=True):
+            # a negative id is a very large one
+            if each.size and int(each.view(np.uint64).max()) >= call.ids_max:
+                return None
         if not self.widths:
-            return np.ascontiguousarray(ids[self.calls[0].event])
-        flat = [ids[c.event].reshape(-1, width) for c, width in zip(self.calls, self.widths, strict=True)]
-        return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
-
-    def keys(self, matrix: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the keys of ids; None if an id is outside its table."""
-        if (matrix.view(np.uint64) >= self.limits).any():
-            return None
-        return matrix | self.shifts
+            return found[0] | np.int64(self.calls[0].field << VALUE_BITS)
+        flat = np.concatenate([each.reshape(-1) for each in found])
+        position = 0
+        for call, each in zip(self.calls, found, strict=True):
+            flat[position : position + each.size] |= call.field << VALUE_BITS
+            position += each.size
+        return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -653,6 +668,16 @@ class AdaptedModel:
 
     def record(self, sample: Sequence[NDArray[Any]]) -> None:
         """Trace the function that makes keys, and see for which layers it can. sample: the inputs of a real batch."""
+        recording, self._noted = self._trace(lambda events: [each.value for each in events if _is_fed(each.value)])
+        self._positions = [number for number, event in enumerate(recording.events) if _is_fed(event.value)]
+        self._direct: dict[int, tuple[int, tuple[str, ...]]] = {}
+        self.events = list(recording.events)
+        self._leads = self._led_by_samples(sample)
+        self._keep_dense(recording.read_whole)
+        self._check_independent(recording.marks)
+
+    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]]) -> tuple[_Recording, Any]:
+        """Record a call; return it with the function that computes the chosen values of its events."""
         recording = _Recording()
         separate = self.separate_variables
         dense = [each for each in self.model.trainable_variables if id(each) not in separate]
@@ -661,14 +686,9 @@ class AdaptedModel:
             mapping = [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
             with keras.StatelessScope(state_mapping=mapping), _calling(recording):
                 self.call(leaves, training=False)
-            return [event.value for event in recording.events if _is_fed(event.value)]
+            return chosen(recording.events)
 
-        self._noted = tf.function(noted, autograph=False).get_concrete_function(*self._leaves)
-        self._positions = [number for number, event in enumerate(recording.events) if _is_fed(event.value)]
-        self.events = list(recording.events)
-        self._leads = self._led_by_samples(sample)
-        self._keep_dense(recording.read_whole)
-        self._check_independent(recording.marks)
+        return recording, tf.function(noted, autograph=False).get_concrete_function(*self._leaves)
 
     def _led_by_samples(self, sample: Sequence[NDArray[Any]]) -> set[int]:
         """Return the lookups whose ids have the samples as their first dimension; those of positions have not."""
@@ -703,6 +723,7 @@ class AdaptedModel:
         changed = {id(layer) for layer in [*self._lookups, *self._prepared]}
         kept = [number for number, event in enumerate(self.events) if id(event.layer) in changed]
         new = {old: number for number, old in enumerate(kept)}
+        self._kept = kept
         self.events = [self.events[old] for old in kept]
         self._positions = [new.get(old, -1) for old in self._positions]
         self._leads = {new[old] for old in self._leads if old in new}
@@ -721,16 +742,38 @@ class AdaptedModel:
                 )
             self.events[number] = Event(event.kind, event.layer, None)
 
+    def shorten(self) -> None:
+        """Let a batch compute only what its keys are made of and what a step is fed with.
+
+        A value that is an input, but for its type, is taken from there: TensorFlow's call costs more than all the rest.
+        """
+        fed = {candidate.event for candidate in self.fed}
+        needed = [number for number, event in enumerate(self.events) if event.kind == "rows" or number in fed]
+        inputs = {tensor.op.name: number for number, tensor in enumerate(self._noted.inputs)}
+        for number in needed:
+            found = _cast_input(self.events[number].value, inputs)
+            if found is not None:
+                self._direct[number] = found
+        self._positions = [number for number in needed if number not in self._direct]
+        wanted = [self._kept[number] for number in self._positions]
+        if wanted:
+            self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1]
+
     def noted(self, leaves: Sequence[Any]) -> dict[int, Any]:
         """Return the noted values of a batch by event: arrays, or TensorFlow's ragged and sparse tensors."""
-        found = self._noted(
-            *(tf.convert_to_tensor(each, spec.dtype) for each, spec in zip(leaves, self._leaves, strict=True))
-        )
-        return {
-            number: value.numpy() if isinstance(value, tf.Tensor) else value
-            for number, value in zip(self._positions, found, strict=True)
-            if number >= 0
-        }
+        values: dict[int, Any] = {}
+        for number, (leaf, types_) in self._direct.items():
+            value = leaves[leaf]
+            for kind in types_:
+                value = value.astype(kind, copy=False)
+            values[number] = value
+        if not self._positions:
+            return values
+        tensors = (tf.convert_to_tensor(each, spec.dtype) for each, spec in zip(leaves, self._leaves, strict=True))
+        for number, value in zip(self._positions, self._noted(*tensors), strict=True):
+            if number >= 0:
+                values[number] = value.numpy() if isinstance(value, tf.Tensor) else value
+        return values
 
     # --- tables of the store ------------------------------------------------------------------------------
 
@@ -787,8 +830,7 @@ class AdaptedModel:
         batch: dict[str, Any] = {}
         for number, group in enumerate(self.groups):
             for place, part in enumerate(group.parts):
-                matrix = part.matrix(found)
-                keys = part.keys(matrix)
+                keys = part.keys(found)
                 if keys is None:
                     raise self._outside(group, part, found, start)
                 batch[f"keys {number}.{place}"] = keys
@@ -865,7 +907,7 @@ class AdaptedModel:
     def inverse_specs(self) -> list[Any]:
         return [
             tf.TensorSpec(
-                (None, sum(part.widths)) if part.widths else self.events[part.calls[0].event].value.shape, tf.int64
+                (None,) if part.widths else self.events[part.calls[0].event].value.shape, tf.int64
             )
             for group in self.groups
             for part in group.parts
@@ -913,11 +955,14 @@ class AdaptedModel:
         places = iter(inverse)
         for group, values in zip(self.groups, rows, strict=True):
             for part in group.parts:
-                gathered = tf.gather(values, next(places))
+                place = next(places)
+                gathered = tf.gather(values, place)
                 if not part.widths:
                     found[part.calls[0].event] = gathered
                     continue
-                pieces = tf.split(gathered, part.widths, axis=1) if len(part.widths) > 1 else [gathered]
+                # along the first dimension, so that pieces are views and no copies
+                sizes = tf.constant(part.widths) * (tf.shape(place)[0] // sum(part.widths))
+                pieces = tf.split(gathered, sizes, num=len(part.widths)) if len(part.widths) > 1 else [gathered]
                 for call, piece in zip(part.calls, pieces, strict=True):
                     found[call.event] = tf.reshape(piece, (-1, *(call.shape or ()), group.dimension))
         return found

@@ -201,6 +201,7 @@ class AdaptedProgram(KerasProgram):
         with _as_refusal(self.model):
             graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._label_specs()).graph
         adapted.narrow(graph, seen["fed"])
+        adapted.shorten()
         self.has_own_loss = not self._objective.is_default
         labels = [self._first[_numbered("label", number)] for number in range(len(self._label_leaves))]
         self._binary: Binary | None = self._objective.binary(labels, self._label_of)
