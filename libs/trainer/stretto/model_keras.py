@@ -103,6 +103,10 @@ class KerasProgram(ProgramBase):
     def _labels(self, batch: Batch) -> Any:
         """Return the labels as the step takes them."""
 
+    @abstractmethod
+    def warm(self) -> None:
+        """Trace the step, so that the first real one is as fast as the others."""
+
     # --- parameters ---------------------------------------------------------------------------------------
 
     def initial_dense(self) -> F32:

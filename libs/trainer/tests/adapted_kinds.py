@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -69,7 +69,7 @@ class Kind:
 
     told: str
     build: Callable[[], Any]
-    read: Callable[[int, int], Any] = named("user", "item", "price")
+    read: Callable[[int, int], Any] = field(default_factory=lambda: named("user", "item", "price"))
     refused: str = ""
     why: str = ""
 

@@ -272,7 +272,7 @@ def test_the_memory_of_tables_is_given_back_and_restored(tmp_path: Path):
 
 
 def test_decay_of_weights_is_refused_where_differences_are_kept():
-    with pytest.raises(ModelRefused, match="layer users has initial values of its own.*AdamW"):
+    with pytest.raises(ModelRefused, match=r"layer users has initial values of its own.*AdamW"):
         make_program(Task(TAKEN["normal"]), Options(optimizer="adamw"))
 
 
