@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import keras_rs
 import numpy as np
 import tensorflow as tf
 
@@ -304,6 +305,45 @@ def tied() -> Any:
     return Tied()
 
 
+def embed_reduce() -> Any:
+    given = inputs(user=((), "int64"), tags=((3,), "int64"), weights=((3,), "float32"))
+    kind = keras_rs.layers.EmbedReduce
+    parts = [
+        kind(TAGS, 4, combiner="sqrtn")(given["tags"], weights=given["weights"]),
+        kind(USERS, 4, combiner="sum")(given["user"]),
+    ]
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()(parts)))
+
+
+def weighted_tags(start: int, length: int) -> Any:
+    found = columns(start, length)
+    weights = (found["tags"] > 0) * np.array([1.0, 0.5, 0.25], np.float32)
+    return {"user": found["user"], "tags": found["tags"], "weights": weights, "label": found["label"]}
+
+
+def distributed_embedding() -> Any:
+    table, feature = keras_rs.layers.TableConfig, keras_rs.layers.FeatureConfig
+    tags = table(name="tags", vocabulary_size=TAGS, embedding_dim=4, combiner="mean")
+    users = table(name="users", vocabulary_size=USERS, embedding_dim=6, combiner="sum")
+    configs = {
+        "tags": feature(name="tags", table=tags, input_shape=(None, 3), output_shape=(None, 4)),
+        "user": feature(name="user", table=users, input_shape=(None, 1), output_shape=(None, 6)),
+    }
+
+    class Distributed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = keras_rs.layers.DistributedEmbedding(configs)
+            self.score = layers.Dense(1)
+
+        def call(self, given: Any) -> Any:
+            ids = {"tags": given["tags"], "user": keras.ops.expand_dims(given["user"], -1)}
+            found = self.tables(ids)
+            return self.score(keras.ops.concatenate([found["tags"], found["user"]], axis=-1))
+
+    return Distributed()
+
+
 def frozen() -> Any:
     given = base()
     table = layers.Embedding(USERS, 4, trainable=False)
@@ -439,6 +479,8 @@ TAKEN: dict[str, Kind] = {
     "crossed": Kind("`HashedCrossing` and `IntegerLookup`", crossed, named("user", "item")),
     "buckets": Kind("`Discretization` and `CategoryEncoding`", buckets, named("user", "price")),
     "feature space": Kind("`FeatureSpace`", feature_space, named("city", "user", "price")),
+    "embed reduce": Kind("`keras_rs.layers.EmbedReduce`, with weights", embed_reduce, weighted_tags),
+    "distributed": Kind("`keras_rs.layers.DistributedEmbedding`", distributed_embedding, named("user", "tags")),
     "sequential": Kind("`Sequential` with an `Input`", sequential, pairs("tags")),
     "deferred sequential": Kind("`Sequential` without one", deferred_sequential, pairs("tags")),
     "nested": Kind("models within models, with layers of the same name", nested, named("user", "item")),
