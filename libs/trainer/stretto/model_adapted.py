@@ -19,7 +19,7 @@ from .engine.layout import F32, KeyBatch
 from .entry import Task, read_of
 from .errors import DataError, ModelRefused
 from .model import Inputs, Judged, Metrics, Options
-from .model_keras import KerasProgram, cut, input_names
+from .model_keras import KerasProgram, cut, input_names, input_structure
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
 from .samples import (
@@ -42,6 +42,8 @@ _TOLERANCE = 1e-4
 
 class AdaptedProgram(KerasProgram):
     """A Keras model as it is, ready to train."""
+
+    _objective: Objective
 
     def __init__(self, task: Task, model: Any, options: Options) -> None:
         begun = time.monotonic()
@@ -134,7 +136,7 @@ class AdaptedProgram(KerasProgram):
     def _pack(self, leaves: Sequence[Any]) -> Any:
         """Return inputs in the form in which the model is called."""
         if self._is_functional:
-            return keras.tree.pack_sequence_as(self.model.input, list(leaves))
+            return keras.tree.pack_sequence_as(input_structure(self.model), list(leaves))
         return fill(self._structure, {leaf.path: value for leaf, value in zip(self._leaves, leaves, strict=True)})
 
     def _nest(self, kind: str, arrays: Sequence[Any]) -> Any:
@@ -201,6 +203,7 @@ class AdaptedProgram(KerasProgram):
         with _as_refusal(self.model):
             graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._label_specs()).graph
         adapted.narrow(graph, seen["fed"])
+        adapted.shorten()
         self.has_own_loss = not self._objective.is_default
         labels = [self._first[_numbered("label", number)] for number in range(len(self._label_leaves))]
         self._binary: Binary | None = self._objective.binary(labels, self._label_of)
@@ -225,15 +228,15 @@ class AdaptedProgram(KerasProgram):
         return [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in leaves]
 
     def _check_update(self) -> None:
-        """Raise ModelRefused for an optimizer whose update of a row depends on its weights, where differences are kept."""
+        """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
         rule = self.update.optimizer
         decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
         kept = next((each for each in self.embeddings or self._adapted.embeddings if each.initial is not None), None)
         if decays and kept is not None:
             raise ModelRefused(
-                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, which "
-                f"{type(rule).__name__} would decay in the place of the weights; use a uniform embeddings_initializer, "
-                "or an optimizer without decay of weights"
+                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, "
+                f"which {type(rule).__name__} would decay in the place of the weights; use a uniform "
+                "embeddings_initializer, or an optimizer without decay of weights"
             )
 
     def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
@@ -379,8 +382,8 @@ def _leaf_of(name: str, tensor: Any) -> Leaf:
     if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
         kind = "ragged" if getattr(tensor, "ragged", False) else "sparse"
         raise ModelRefused(
-            f"the input {name!r} is {kind}; make it a dense one of shape (None,), which ragged data are padded for with "
-            "0, and let mask_zero or weights leave the padding out"
+            f"the input {name!r} is {kind}; make it a dense one of shape (None,), for which ragged data are padded "
+            "with 0, and let mask_zero or weights leave the padding out"
         )
     return Leaf(name, (name,), str(tensor.dtype), tuple(tensor.shape[1:]))
 
@@ -390,7 +393,7 @@ def _leaf_like(path: tuple[str | int, ...], value: Any, where: str) -> Leaf:
     array = array_of(value, None, where)
     name = ".".join(map(str, path))
     is_ragged = hasattr(value, "to_tensor") or hasattr(value, "dense_shape") or isinstance(value, list)
-    is_ragged = is_ragged or (getattr(value, "dtype", None) == object and array.ndim > 1)
+    is_ragged = is_ragged or (getattr(value, "dtype", None) == np.dtype(object) and array.ndim > 1)
     kind = "string" if array.dtype == object else str(array.dtype)
     shape = tuple(None if is_ragged and array.ndim == 2 else length for length in array.shape[1:])
     return Leaf(name, path, kind, shape)
@@ -411,13 +414,13 @@ def _output_names(model: Any, output: Any) -> list[str]:
     if isinstance(output, dict):
         return sorted(cast("dict[str, Any]", output))
     count = len(keras.tree.flatten(output))
-    names = list(getattr(model, "output_names", None) or ())
+    names: list[str] = list(getattr(model, "output_names", None) or ())
     return names if len(names) == count else [f"output_{number}" for number in range(count)]
 
 
 def _probability(output: NDArray[Any], binary: Binary) -> F32:
-    flat = output.reshape(-1).astype(np.float32)
-    return 1 / (1 + np.exp(-flat)) if binary.is_logit else flat
+    flat: F32 = output.reshape(-1).astype(np.float32)
+    return (1 / (1 + np.exp(-flat))).astype(np.float32) if binary.is_logit else flat
 
 
 def _is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:

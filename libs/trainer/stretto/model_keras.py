@@ -103,6 +103,10 @@ class KerasProgram(ProgramBase):
     def _labels(self, batch: Batch) -> Any:
         """Return the labels as the step takes them."""
 
+    @abstractmethod
+    def warm(self) -> None:
+        """Trace the step, so that the first real one is as fast as the others."""
+
     # --- parameters ---------------------------------------------------------------------------------------
 
     def initial_dense(self) -> F32:
@@ -294,8 +298,14 @@ def _check_layers(model: Any) -> None:
             )
 
 
+def input_structure(model: Any) -> Any:
+    """Return the symbolic inputs of a functional or sequential model, nested as it takes them."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
 def input_names(model: Any) -> list[str]:
-    structure = model.input
+    """Return the names of the inputs in the order in which Keras flattens them."""
+    structure = input_structure(model)
     if isinstance(structure, dict):
         # Keras flattens a dict by its sorted keys
         return sorted(cast("dict[str, Any]", structure))

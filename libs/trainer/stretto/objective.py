@@ -1,4 +1,4 @@
-"""The loss and the metrics of a Keras model: those of the task, those that the user compiled, or binary cross-entropy."""
+"""The loss and the metrics of a Keras model: the task's, those that the user compiled, or binary cross-entropy."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Objective:
         if self._own is not None:
             total = _weighted(self._own(_like(labels, output), output), weights)
         else:
-            total = self._default(_like(labels, output), output, sample_weight=weights)
+            total = cast("Any", self._default)(_like(labels, output), output, sample_weight=weights)
         penalties = [tf.cast(each, tf.float32) for each in self._model.losses]
         return tf.add_n([tf.cast(total, tf.float32), *penalties, *extra])
 

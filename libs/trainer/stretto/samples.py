@@ -111,8 +111,8 @@ def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
             return list(given.values())
         missing = [name for name in names if name not in given]
         raise DataError(
-            f"{where} gave {[*given]}, the model has the inputs {[*names]}: {missing[0]!r} is missing; name them alike, "
-            "or return (inputs, labels) with the inputs in the model's order"
+            f"{where} gave {[*given]}, the model has the inputs {[*names]}: {missing[0]!r} is missing; name them "
+            "alike, or return (inputs, labels) with the inputs in the model's order"
         )
     if isinstance(inputs, (tuple, list)):
         members = list(cast("Sequence[Any]", inputs))

@@ -260,7 +260,7 @@ def failing() -> Any:
 @pytest.mark.parametrize(
     ("build", "named"),
     [
-        (subclassed, "a subclassed model.*functional one"),
+        (subclassed, "no embedding layer and no input 'rows'"),
         (two_outputs, "2 outputs; expected one"),
         (lambda: functional(), None),
         (no_rows, "none named 'rows'; add"),
@@ -270,7 +270,7 @@ def failing() -> Any:
         (sequential, r"keras.Sequential.*keras.Model\(model.inputs, model.outputs\)"),
         (text_input, "'city' has type string.*hash_strings"),
         (failing, "build\\(\\) failed: ValueError: no such layer"),
-        (lambda: "a model", "gave str; expected a functional"),
+        (lambda: "a model", "gave str; expected a keras.Model"),
     ],
 )
 def test_models_that_cannot_be_trained(build: Any, named: str | None):
