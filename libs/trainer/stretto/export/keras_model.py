@@ -11,8 +11,9 @@ from keras import ops
 from numpy.typing import NDArray
 from stretto_parameters.checksums import MULTIPLIER
 
-from ..adapt import Lookup, restore
+from ..adapt import restore
 from ..engine.layout import F32, Table
+from ..lookups import Lookup, table_of
 from ..model import ROWS, Program
 from ..model_keras import input_names
 from .checkpoint import Rows
@@ -43,8 +44,7 @@ def own_model(program: Program, values: Mapping[str, F32]) -> Any:
 def dense_variables(program: Program) -> list[Any]:
     """Return the variables of a model that are in the model alone, and in no table."""
     layers = program.model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
-    lookups = [layer for layer in layers if isinstance(layer, Lookup)]
-    tables = {id(layer._embeddings) for layer in lookups}  # pyright: ignore[reportPrivateUsage]
+    tables = {id(table_of(layer)) for layer in layers if isinstance(layer, Lookup)}
     return [each for each in program.model.variables if id(each) not in tables]
 
 
