@@ -139,6 +139,11 @@ class AdaptedProgram(KerasProgram):
             return keras.tree.pack_sequence_as(input_structure(self.model), list(leaves))
         return fill(self._structure, {leaf.path: value for leaf, value in zip(self._leaves, leaves, strict=True)})
 
+    @property
+    def input_signature(self) -> Any:
+        """The types of the inputs, nested as the model is called with them."""
+        return self._pack([tf.TensorSpec((None, *leaf.shape), leaf.dtype, leaf.name) for leaf in self._leaves])
+
     def _nest(self, kind: str, arrays: Sequence[Any]) -> Any:
         """Return labels or weights nested as the user has them."""
         structure, leaves = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,8 +14,10 @@ from stretto_parameters.checksums import MULTIPLIER
 
 from ..adapt import restore
 from ..engine.layout import F32, Table
+from ..errors import ExportRefused
 from ..lookups import Lookup, table_of
 from ..model import ROWS, Program
+from ..model_adapted import AdaptedProgram
 from ..model_keras import input_names
 from .checkpoint import Rows
 from .tables import ExportedTable
@@ -39,6 +42,30 @@ def own_model(program: Program, values: Mapping[str, F32]) -> Any:
     """
     restore(program.model, values)
     return program.model
+
+
+def save(model: Any, path: Path) -> None:
+    """Write a model as one file. Raises ExportRefused if Keras cannot load it again, which depends on its classes."""
+    model.save(path)
+    layers = [model, *model._flatten_layers()]  # pyright: ignore[reportPrivateUsage]
+    if all(type(layer).__module__.partition(".")[0] == "keras" for layer in layers):
+        return
+    try:
+        keras.models.load_model(path, compile=False)
+    except Exception as error:  # whatever a constructor raises
+        first = str(error).strip().partition("\n")[0][:200]
+        raise ExportRefused(
+            f"Keras cannot load {path.name} again ({type(error).__name__}: {first}); give the class a constructor that "
+            "takes its get_config(), at the top of a module that can be imported, or use --format savedmodel"
+        ) from error
+
+
+def save_for_serving(program: Program, model: Any, path: Path) -> None:
+    """Write a model as a SavedModel with the signature `serving_default`."""
+    known = isinstance(program, AdaptedProgram) and model is program.model
+    # Keras would take the ids of a model that is not functional for floats
+    signature = [program.input_signature] if known else None
+    model.export(path, format="tf_saved_model", verbose=False, input_signature=signature)
 
 
 def dense_variables(program: Program) -> list[Any]:

@@ -283,8 +283,8 @@ def _write_model(made: _Export, chosen: Format, memory_bytes: int | None) -> dic
         model = keras_model.with_tables(made.program, values)
     if chosen == "keras":
         with made.target.local(f"{MODEL}.keras") as path:
-            model.save(path)
+            keras_model.save(model, path)
     else:
         with made.target.local(MODEL) as path:
-            model.export(path, format="tf_saved_model", verbose=False)
+            keras_model.save_for_serving(made.program, model, path)
     return {name: len(rows.keys) for name, rows in values.items()}
