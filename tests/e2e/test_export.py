@@ -16,6 +16,8 @@ import pytest
 import yaml
 from stretto.evaluate import log_loss
 from stretto.examples.wide_deep import WideDeep
+from stretto_cli.client import Gateway, locate
+from stretto_cli.errors import BadInput
 
 from tests.e2e.typed import shell
 
@@ -92,6 +94,14 @@ def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, 
     changes = exported(folder, "--to", str(tmp_path / "changes"), "--since", str(tmp_path / "early"))
     assert 0 < changes["tables"]["rows"]["rows"] <= done["tables"]["rows"]["rows"]
 
+    told = stretto(folder, "export", JOB, "--format", "savedmodel", "--to", str(tmp_path / "served")).stdout
+    assert f"exported exported to {tmp_path / 'served'} as savedmodel" in " ".join(told.split())
+    assert f"({SAMPLES:,} samples trained)" in told
+    assert (tmp_path / "served/model/saved_model.pb").is_file()
+    again = stretto(folder, "export", JOB, "--to", str(tmp_path / "served"))
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
     task = WideDeep(**ARGUMENTS | {"samples_per_s": 0}, embedding_dim=8)
     batch = task.read(SAMPLES, HELD_OUT)
     np.savez(tmp_path / "inputs.npz", keys=task.keys(batch), numeric=batch["numeric"])
@@ -110,9 +120,15 @@ def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, 
 def wait_for_early_export(folder: Path, to: Path, limit_s: float = 200) -> dict[str, Any]:
     """Export as soon as a checkpoint with trained samples is stored."""
     deadline = time.monotonic() + limit_s
-    while True:
-        done = stretto(folder, "export", JOB, "-o", "json", "--live", "--format", "parquet", "--to", str(to))
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        assert time.monotonic() < deadline, done.stderr[-2000:]
-        time.sleep(1)
+    with Gateway(*locate(folder, None, None)) as gateway:
+        while not any(each["stage"] == "stored" and each["checkpoint"]["samples"] for each in checkpoints(gateway)):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    return exported(folder, "--live", "--format", "parquet", "--to", str(to))
+
+
+def checkpoints(gateway: Gateway) -> list[dict[str, Any]]:
+    try:
+        return gateway.job(JOB)["checkpoints"]
+    except BadInput:  # it is just being submitted
+        return []

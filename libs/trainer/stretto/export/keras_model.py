@@ -62,9 +62,8 @@ def save(model: Any, path: Path) -> None:
 
 def save_for_serving(program: Program, model: Any, path: Path) -> None:
     """Write a model as a SavedModel with the signature `serving_default`."""
-    known = isinstance(program, AdaptedProgram) and model is program.model
     # Keras would take the ids of a model that is not functional for floats
-    signature = [program.input_signature] if known else None
+    signature = [program.input_signature] if isinstance(program, AdaptedProgram) else None
     model.export(path, format="tf_saved_model", verbose=False, input_signature=signature)
 
 
