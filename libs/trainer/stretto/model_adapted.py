@@ -18,6 +18,7 @@ from .adapt import AdaptedModel, Candidate, has_tables
 from .engine.layout import F32, KeyBatch
 from .entry import Task, read_of
 from .errors import DataError, ModelRefused
+from .initial import take_weights
 from .model import Inputs, Judged, Metrics, Options
 from .model_keras import KerasProgram, cut, input_names, input_structure
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
@@ -51,7 +52,11 @@ class AdaptedProgram(KerasProgram):
         self.model = model
         self._seed = options.seed
         self._forms(options)
+        was_built = model.built
         outputs, self._label_of = self._original_outputs()
+        if options.restore_from and not was_built:
+            take_weights(model, options.restore_from)
+            outputs, _ = self._original_outputs()
         self._adapted = AdaptedModel(model, self._leaves, self._pack)
         try:
             with _as_refusal(model):

@@ -93,7 +93,9 @@ def make_program(task: Task, options: Options) -> Program:
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
     if options.restore_from:
-        take_weights(model.model if _is_explicit(model) else model, options.restore_from)
+        plain = model.model if _is_explicit(model) else model
+        if getattr(plain, "built", True):  # else its first batch makes its variables (model_adapted.py)
+            take_weights(plain, options.restore_from)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
     if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
         from .model_keras import keras_program

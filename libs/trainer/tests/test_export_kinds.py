@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from adapted_kinds import TAKEN, Kind  # noqa: E402
+from adapted_kinds import TAKEN, Kind, Offset  # noqa: E402
 from stretto.engine import Access, Parameters, ParameterServer, export_image  # noqa: E402
 from stretto.errors import ExportRefused  # noqa: E402
 from stretto.export.checkpoint import open_checkpoint  # noqa: E402
@@ -27,7 +27,7 @@ from stretto.model import Options  # noqa: E402
 from stretto.program import make_program  # noqa: E402
 from stretto.training import Trainer, Work  # noqa: E402
 
-OWN_CLASSES = {"distributed", "subclassed", "own loss", "subclassed layer", "positions", "tied"}
+OWN_CLASSES = {"distributed", "subclassed", "own loss", "positions", "tied"}
 """Kinds with classes that Keras cannot make again: it says so of a plain `model.save`, too."""
 
 
@@ -82,9 +82,27 @@ def test_the_exported_model_gives_the_outputs_that_were_trained(name: str, forma
     with target:
         write(program, open_checkpoint(manifest), target, format)
     if format == "keras":
-        output = keras.models.load_model(tmp_path / "out/model.keras", compile=False)(inputs, training=False)
+        own = {"Offset": Offset} if name == "subclassed layer" else {}
+        output = keras.models.load_model(tmp_path / "out/model.keras", own, compile=False)(inputs, training=False)
     else:
         served = tf.saved_model.load(str(tmp_path / "out/model"))  # its variables go with it
         output = served.serve(inputs)
     found = [np.asarray(each) for each in tf.nest.flatten(output)]
     assert max(float(np.abs(one - other).max()) for one, other in zip(found, wanted, strict=True)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["functional", "deferred sequential", "subclassed", "nested"])
+def test_a_job_starts_with_the_weights_of_a_saved_model(name: str, tmp_path: Path) -> None:
+    """Goal: dense parameters, state and tables; also of models whose variables only a batch makes."""
+    program, manifest, *_ = trained(TAKEN[name], tmp_path)
+    with Target(str(tmp_path / "out")) as target:
+        write(program, open_checkpoint(manifest), target, "savedmodel")
+    options = Options(optimizer="sgd", learning_rate=0.5, restore_from=str(tmp_path / "out/model"))
+    again = make_program(Task(TAKEN[name]), options)
+    dense, state = open_checkpoint(manifest).dense()
+    assert (again.initial_dense() == dense).all()
+    assert (again.initial_state() == state).all()
+    tables = {layer.path or layer.name: layer for layer in program.model._flatten_layers()}
+    for before, each in zip(program.embeddings, again.embeddings, strict=True):
+        assert each.initial is not None
+        assert (each.initial == tables[before.layer].get_weights()[0]).all()

@@ -47,16 +47,17 @@ def own_model(program: Program, values: Mapping[str, F32]) -> Any:
 def save(model: Any, path: Path) -> None:
     """Write a model as one file. Raises ExportRefused if Keras cannot load it again, which depends on its classes."""
     model.save(path)
-    layers = [model, *model._flatten_layers()]  # pyright: ignore[reportPrivateUsage]
-    if all(type(layer).__module__.partition(".")[0] == "keras" for layer in layers):
+    kinds = {type(each) for each in [model, *model._flatten_layers()]}  # pyright: ignore[reportPrivateUsage]
+    own = {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
+    if not own:
         return
     try:
-        keras.models.load_model(path, compile=False)
+        keras.models.load_model(path, own, compile=False)
     except Exception as error:  # whatever a constructor raises
         first = str(error).strip().partition("\n")[0][:200]
         raise ExportRefused(
-            f"Keras cannot load {path.name} again ({type(error).__name__}: {first}); give the class a constructor that "
-            "takes its get_config(), at the top of a module that can be imported, or use --format savedmodel"
+            f"Keras cannot load {path.name} again ({type(error).__name__}: {first}); give {', '.join(sorted(own))} a "
+            "constructor that takes what get_config() returns, or use --format savedmodel"
         ) from error
 
 
