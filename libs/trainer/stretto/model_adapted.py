@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, cast
 
 import keras
@@ -18,6 +19,7 @@ from .adapt import AdaptedModel, Candidate, has_tables
 from .engine.layout import F32, KeyBatch
 from .entry import Task, read_of
 from .errors import DataError, ModelRefused
+from .lookups import Feeding, calling
 from .model import Inputs, Judged, Metrics, Options
 from .model_keras import KerasProgram, cut, input_names, input_structure
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
@@ -52,10 +54,13 @@ class AdaptedProgram(KerasProgram):
         self._seed = options.seed
         self._forms(options)
         outputs, self._label_of = self._original_outputs()
-        self._adapted = AdaptedModel(model, self._leaves, self._pack)
+        own = type(model).compute_loss is not keras.Model.compute_loss and not callable(getattr(task, "loss", None))
+        self._build_loss(outputs, own)
+        targets = [*self._label_leaves, *self._weight_leaves]
+        self._adapted = AdaptedModel(model, self._leaves, self._pack, targets, self._own_loss if own else None)
         try:
             with _as_refusal(model):
-                self._adapted.record(self._first_leaves)
+                self._adapted.record([*self._first_leaves, *self._labels(self._first)])
                 self._adapted.divide()
             super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
             self._check_update()
@@ -199,7 +204,6 @@ class AdaptedProgram(KerasProgram):
                     results.extend(keras.tree.flatten(output))
             return results
 
-        self._build_loss(outputs)
         with _as_refusal(self.model):
             graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._label_specs()).graph
         adapted.narrow(graph, seen["fed"])
@@ -207,16 +211,22 @@ class AdaptedProgram(KerasProgram):
         self.has_own_loss = not self._objective.is_default
         labels = [self._first[_numbered("label", number)] for number in range(len(self._label_leaves))]
         self._binary: Binary | None = self._objective.binary(labels, self._label_of)
-        self._trace(self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed)), self._label_specs())
+        signature = self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed))
+        self._trace(signature, self._label_specs())
+        self._judge = tf.function(self._judge_graph, input_signature=(*signature, self._label_specs()), autograph=False)
 
-    def _build_loss(self, outputs: Sequence[NDArray[Any]]) -> None:
+    def _build_loss(self, outputs: Sequence[NDArray[Any]], has_own_loss: bool) -> None:
         """Let a compiled loss make its variables, which cannot be done in a graph, and see that it takes the labels."""
-        if getattr(self.model, "_compile_loss", None) is None or callable(getattr(self.task, "loss", None)):
+        if callable(getattr(self.task, "loss", None)):
             return
         labels, weights = self._eager("label"), self._eager("weight")
         output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
-        with _as_refusal(self.model, "the compiled loss"):
-            self.model._compile_loss(labels, output, weights)
+        with _as_refusal(self.model, "the loss of"):
+            if has_own_loss:
+                inputs = self._pack([tf.convert_to_tensor(each) for each in self._first_leaves])
+                self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+            elif getattr(self.model, "_compile_loss", None) is not None:
+                self.model._compile_loss(labels, output, weights)
 
     def _eager(self, kind: str) -> Any:
         leaves = self._label_leaves if kind == "label" else self._weight_leaves
@@ -241,7 +251,7 @@ class AdaptedProgram(KerasProgram):
 
     def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
         """Raise ModelRefused if the adapted model gives other outputs than the original one for the first samples."""
-        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        batch = self._batch(self._first_leaves, self._first, 0)
         keys = self.index(batch)
         rows = self._adapted.original_rows(keys)
         with _as_refusal(self.model):
@@ -250,7 +260,7 @@ class AdaptedProgram(KerasProgram):
         if all(_is_close(a, b) for a, b in zip(arrays, outputs, strict=True)):
             return
         largest = max(float(np.max(np.abs(a - b))) for a, b in zip(arrays, outputs, strict=True) if a.shape == b.shape)
-        layers = self._adapted.differing(self._first_leaves, outputs, _is_close)
+        layers = self._adapted.differing([*self._first_leaves, *self._labels(self._first)], outputs, _is_close)
         named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
         raise ModelRefused(
             f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
@@ -277,7 +287,7 @@ class AdaptedProgram(KerasProgram):
             raise DataError(f"{where}: ids cannot be computed: {type(error).__name__}: {error}") from error
 
     def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
-        return {**batch, **self._adapted.prepare(leaves, start)}
+        return {**batch, **self._adapted.prepare([*leaves, *self._labels(batch)], start)}
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch."""
@@ -303,17 +313,19 @@ class AdaptedProgram(KerasProgram):
 
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
         """Predict a batch and compare with its labels."""
-        arrays = self._raw(rows, keys, dense, state, batch)
-        output = keras.tree.pack_sequence_as(self._output_structure, arrays)
-        given = [tf.convert_to_tensor(each) for each in self._labels(batch)]
-        labels, weights = self._split(given)
+        given = self._labels(batch)
+        labels, weights = self._split([tf.convert_to_tensor(each) for each in given])
         n = len(batch["label"])
-        nested = {"labels": labels, "outputs": output, "weights": weights}
         if self._binary is None:
-            tensors = keras.tree.map_structure(tf.convert_to_tensor, output)
-            with self._scope(cut(tf.constant(dense), self._shapes), tf.constant(state), self._local):
-                loss = self._objective.mean(labels, tensors, weights)
-            return Judged(n, None, None, loss, **nested)
+            whole, inverse, fed = self._arguments(rows, keys, batch)
+            output, loss = self._judge(whole, inverse, dense, state, self._local, fed, given)
+            return Judged(n, None, None, float(loss), labels, output, weights)
+        arrays = self._raw(rows, keys, dense, state, batch)
+        nested = {
+            "labels": labels,
+            "outputs": keras.tree.pack_sequence_as(self._output_structure, arrays),
+            "weights": weights,
+        }
         label = np.asarray(batch[_numbered("label", self._binary.label)], np.float32).reshape(-1)
         return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
 
@@ -324,7 +336,7 @@ class AdaptedProgram(KerasProgram):
 
     def warm(self) -> None:
         """Trace the step on the first samples, so that the first real step is as fast as the others."""
-        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        batch = self._batch(self._first_leaves, self._first, 0)
         keys = self.index(batch)
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
@@ -344,6 +356,23 @@ class AdaptedProgram(KerasProgram):
         count = len(self._label_leaves)
         weights = self._nest("weight", given[count:]) if self._weight_leaves else None
         return self._nest("label", given[:count]), weights
+
+    def _own_loss(self, inputs: Any, targets: Sequence[Any], output: Any) -> Any:
+        """Return the loss of a model that overrides compute_loss."""
+        labels, weights = self._split(targets)
+        return self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+
+    @contextlib.contextmanager
+    def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:
+        with super()._scope(variables, state, local) as scope, calling(Feeding()):
+            yield scope
+
+    def _judge_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any, labels: Any
+    ) -> Any:
+        with self._scope(cut(dense, self._shapes), state, local):
+            output = self._run(rows, inverse, fed, training=False)
+            return output, self._loss_of(rows, fed, labels, output)
 
     def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
         return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)
