@@ -51,7 +51,7 @@ from .lookups import (
 from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows
 from .samples import Leaf
 
-__all__ = ["AdaptedModel", "Explicit", "adapt", "has_tables", "restore"]
+__all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
 
 
 # --- the public functions -----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Explicit:
 def adapt(model: Any) -> Explicit:
     """Let all embedding layers of a Keras model live on the parameter servers, whatever its inputs are called.
 
-    A model with embedding layers and no input `rows` is adapted without this. Raises ModelRefused for a layer that
+    A model without an input `rows` is adapted without this. Raises ModelRefused for a layer that
     cannot be.
     """
     _check_is_keras(model)
@@ -95,11 +95,6 @@ def restore(model: Any, tables: Mapping[str, F32]) -> None:
             variable = table_of(layer)
             variable._value = tf.Variable(tf.constant(found), dtype=variable.dtype, trainable=True, name=variable.name)
         change_back(layer)
-
-
-def has_tables(model: Any) -> bool:
-    """Return whether a Keras model has embedding layers."""
-    return bool(embedding_layers(model))
 
 
 def embedding_layers(model: Any) -> list[Any]:

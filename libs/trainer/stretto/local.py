@@ -7,17 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from .engine import Access, KeyBatch, Parameters, ParameterServer
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
-from .evaluate import Quality, evaluate
+from .evaluate import Pull, Quality, evaluate
+from .keys import VALUE_BITS
 from .meter import Meter
 from .model import FIRST_SAMPLES, Options, Program
 from .program import make_program
 from .training import Trainer, Work
 
 log = logging.getLogger("stretto.local")
+
+_RESTORED_FLOATS = 2**28
+_IDS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,10 @@ class Trained:
     program: Program
 
     def model(self) -> Any:
-        """The Keras model or PyTorch module with the trained dense parameters."""
+        """The Keras model or PyTorch module with the trained dense parameters.
+
+        The embedding layers of an adapted one have their trained weights if these take up to 1 GiB in all.
+        """
         return self.program.model
 
 
@@ -101,11 +110,30 @@ def train_locally(
         quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
         last = parameters.pull(program.no_keys())
         program.load_into_model(last.dense, last.state)
+        if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
+            from .adapt import restore
+
+            restore(program.model, _tables(program, pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
     finally:
         trainer.close()
         parameters.close()
         server.close()
+
+
+def _tables(program: Program, pull: Pull) -> dict[str, F32]:
+    """Return the trained weights of an adapted model's embedding layers: [ids, dimension] by layer."""
+    found: dict[str, F32] = {}
+    for each in program.embeddings:
+        weights = np.empty((each.ids, each.dimension), np.float32)
+        for begin in range(0, each.ids, _IDS_AT_ONCE):
+            part = slice(begin, min(begin + _IDS_AT_ONCE, each.ids))
+            keys = [np.zeros(0, np.int64) for _ in program.layout.tables]
+            keys[each.table] = np.arange(part.start, part.stop) | each.field << VALUE_BITS
+            batch = program.layout.index(*keys)
+            weights[part] = pull(batch)[0][each.table][batch.tables[each.table].inverse]
+        found[each.layer] = weights if each.initial is None else weights + each.initial
+    return found
 
 
 def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from stretto_parameters.optimizers import AdamW, Ftrl
 
-from .adapt import AdaptedModel, Candidate, has_tables
+from .adapt import AdaptedModel, Candidate
 from .engine.layout import F32, KeyBatch
 from .entry import Task, read_of
 from .errors import DataError, ModelRefused
@@ -160,10 +160,6 @@ class AdaptedProgram(KerasProgram):
             has_training = self.model._call_has_training_arg  # pyright: ignore[reportPrivateUsage]
             output = self.model(inputs, training=False) if has_training else self.model(inputs)
             arrays = [np.asarray(keras.ops.convert_to_numpy(each)) for each in keras.tree.flatten(output)]
-        if not has_tables(self.model):
-            raise ModelRefused(
-                "the model has no embedding layer and no input 'rows': nothing in it would be on the parameter servers"
-            )
         self._output_structure = keras.tree.map_structure(lambda _: 0, output)
         self._output_names = _output_names(self.model, output)
         return arrays, self._labels_of_outputs(len(arrays))

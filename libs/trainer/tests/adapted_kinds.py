@@ -393,6 +393,12 @@ def distributed_embedding() -> Any:
     return Distributed()
 
 
+def no_tables() -> Any:
+    given = inputs(city=((1,), "string"), price=((1,), "float32"))
+    city = layers.StringLookup(vocabulary=list(CITIES[1:]), output_mode="one_hot")(given["city"])
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([city, layers.Rescaling(2.0)(given["price"])])))
+
+
 def frozen() -> Any:
     given = base()
     table = layers.Embedding(USERS, 4, trainable=False)
@@ -540,6 +546,7 @@ TAKEN: dict[str, Kind] = {
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
+    "no tables": Kind("models without an `Embedding` layer", no_tables, named("city", "price")),
     "frozen": Kind("`trainable=False`: each worker holds the table", frozen),
     "normal": Kind(
         "initial values that are not uniform: kept exactly",
