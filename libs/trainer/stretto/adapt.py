@@ -38,8 +38,8 @@ from .lookups import (
     cast_input,
     change,
     change_back,
-    current_mode,
     components,
+    current_mode,
     is_fed,
     lookup_class,
     original_of,
@@ -141,7 +141,7 @@ class AdaptedModel:
     """A model whose embedding layers are remote lookups.
 
     Its life: `record` (what is looked up), `divide` (into tables of the store), `narrow` (what a step is fed),
-    `release` (the memory of the tables). Larger than 250 lines would be two classes that know each other's fields.
+    `release` (the memory of the tables). Larger than 250 lines: calls, tables and batches share one list of events.
     """
 
     def __init__(

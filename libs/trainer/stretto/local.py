@@ -67,15 +67,10 @@ def train_locally(
     evaluate on.
     Raises ModelRefused and DataError as a job would.
     """
-    partitioned = isinstance(samples, Mapping)
-    if evaluate_samples and partitioned != bool(held_out):
-        raise DataError(
-            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
-        )
+    first = _first(samples, held_out if evaluate_samples else None)
     made = instantiate(task, arguments or {}, embedding_dim)
-    if partitioned:
+    if isinstance(samples, Mapping):
         check_reads_partitions(made)
-    first = next(((name, n) for name, n in samples.items() if n), ("", 0)) if partitioned else ("", samples)
     options = Options(
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -119,6 +114,17 @@ def train_locally(
         trainer.close()
         parameters.close()
         server.close()
+
+
+def _first(samples: int | Mapping[str, int], held_out: str | None) -> tuple[str, int]:
+    """Return the first partition with samples, and their number. held_out: None where nothing is evaluated."""
+    if held_out is not None and isinstance(samples, Mapping) != bool(held_out):
+        raise DataError(
+            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
+        )
+    if not isinstance(samples, Mapping):
+        return "", samples
+    return next(((name, count) for name, count in samples.items() if count), ("", 0))
 
 
 def _tables(program: Program, pull: Pull) -> dict[str, F32]:

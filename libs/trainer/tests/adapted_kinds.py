@@ -249,7 +249,7 @@ class TwoTowers(keras.Model):
 
 
 class Retrieval(keras.Model):
-    """As the retrieval example of Keras RS: the loss looks candidates up, and an evaluation uses their whole table."""
+    """The retrieval example of Keras RS: the loss looks candidates up, and an evaluation uses their whole table."""
 
     def __init__(self) -> None:
         super().__init__()
