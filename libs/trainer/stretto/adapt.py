@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,6 +39,7 @@ from .lookups import (
     change,
     change_back,
     components,
+    current_mode,
     is_fed,
     lookup_class,
     original_of,
@@ -49,7 +51,7 @@ from .lookups import (
 from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows
 from .samples import Leaf
 
-__all__ = ["AdaptedModel", "Explicit", "adapt", "has_tables", "restore"]
+__all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
 
 
 # --- the public functions -----------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ class Explicit:
 def adapt(model: Any) -> Explicit:
     """Let all embedding layers of a Keras model live on the parameter servers, whatever its inputs are called.
 
-    A model with embedding layers and no input `rows` is adapted without this. Raises ModelRefused for a layer that
+    A model without an input `rows` is adapted without this. Raises ModelRefused for a layer that
     cannot be.
     """
     _check_is_keras(model)
@@ -93,11 +95,6 @@ def restore(model: Any, tables: Mapping[str, F32]) -> None:
             variable = table_of(layer)
             variable._value = tf.Variable(tf.constant(found), dtype=variable.dtype, trainable=True, name=variable.name)
         change_back(layer)
-
-
-def has_tables(model: Any) -> bool:
-    """Return whether a Keras model has embedding layers."""
-    return bool(embedding_layers(model))
 
 
 def embedding_layers(model: Any) -> list[Any]:
@@ -144,15 +141,24 @@ class AdaptedModel:
     """A model whose embedding layers are remote lookups.
 
     Its life: `record` (what is looked up), `divide` (into tables of the store), `narrow` (what a step is fed),
-    `release` (the memory of the tables). Larger than 250 lines would be two classes that know each other's fields.
+    `release` (the memory of the tables). Larger than 250 lines: calls, tables and batches share one list of events.
     """
 
-    def __init__(self, model: Any, leaves: Sequence[Leaf], pack: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        leaves: Sequence[Leaf],
+        pack: Callable[[Sequence[Any]], Any],
+        targets: Sequence[Leaf] = (),
+        loss: Callable[[Any, Sequence[Any], Any], Any] | None = None,
+    ) -> None:
         """leaves: the inputs; pack: makes of their tensors what the model is called with. The model must be built.
 
-        Raises ModelRefused.
+        loss: that of inputs, targets and outputs, if it may look up rows, too. Raises ModelRefused.
         """
         self.model = model
+        self._loss = loss
+        self._targets = [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in targets] if loss else []
         self._leaves = [tf.TensorSpec((None, *leaf.shape), leaf.dtype, name=_identifier(leaf.name)) for leaf in leaves]
         self._pack = pack
         self._lookups: list[Any] = []
@@ -201,13 +207,15 @@ class AdaptedModel:
     # --- what is looked up --------------------------------------------------------------------------------
 
     def record(self, sample: Sequence[NDArray[Any]]) -> None:
-        """Trace the function that makes keys, and see for which layers it can. sample: the inputs of a real batch."""
+        """Trace the function that makes keys, and see for which layers it can. sample: a real batch."""
         recording, self._noted = self._trace(lambda events: [each.value for each in events if is_fed(each.value)])
         self._positions = [number for number, event in enumerate(recording.events) if is_fed(event.value)]
         self._direct: dict[int, tuple[int, tuple[str, ...]]] = {}
         self.events = list(recording.events)
         self._leads = self._led_by_samples(sample)
-        self._keep_dense(recording.read_whole)
+        reached = sources(recording.results)
+        tables = {recording.table_marks[name] for name in recording.table_marks if name in reached}
+        self._keep_dense(tables)
         self._check_independent(recording.marks)
 
     def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]]) -> tuple[Recording, Any]:
@@ -218,11 +226,17 @@ class AdaptedModel:
 
         def noted(*leaves: Any) -> list[Any]:
             mapping = [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
-            with keras.StatelessScope(state_mapping=mapping), calling(recording):
-                self.call(leaves, training=False)
+            mapping += [(table_of(layer), recording.mark_table(layer)) for layer in self._lookups]
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True), calling(recording):
+                inputs = leaves[: len(self._leaves)]
+                output = self.call(inputs, training=False)
+                recording.results.append(output)
+                if self._loss is not None:
+                    recording.results.append(self._loss(self._pack(inputs), leaves[len(self._leaves) :], output))
             return chosen(recording.events)
 
-        return recording, tf.function(noted, autograph=False).get_concrete_function(*self._leaves)
+        signature = [*self._leaves, *self._targets]
+        return recording, tf.function(noted, autograph=False).get_concrete_function(*signature)
 
     def _led_by_samples(self, sample: Sequence[NDArray[Any]]) -> set[int]:
         """Return the lookups whose ids have the samples as their first dimension; those of positions have not."""
@@ -236,13 +250,13 @@ class AdaptedModel:
             if whole[number].shape[:1] == (n,) and less[number].shape[:1] == (max(1, n - 1),)
         }
 
-    def _keep_dense(self, read_whole: Sequence[Any]) -> None:
+    def _keep_dense(self, read_whole: AbstractSet[int]) -> None:
         """Leave small tables among the dense parameters where rows are no gain; refuse what must be whole and is not
         small."""
         for layer in list(self._lookups):
             mine = [number for number, event in enumerate(self.events) if event.layer is layer]
             looked_up = [number for number in mine if self.events[number].kind == "rows"]
-            must_be_whole = any(layer is each for each in read_whole) or (bool(mine) and not looked_up)
+            must_be_whole = id(layer) in read_whole or (bool(mine) and not looked_up)
             is_small = layer.input_dim * layer.output_dim <= LARGEST_EMBEDDING
             if must_be_whole and not is_small:
                 raise ModelRefused(
@@ -283,7 +297,8 @@ class AdaptedModel:
         """
         fed = {candidate.event for candidate in self.fed}
         needed = [number for number, event in enumerate(self.events) if event.kind == "rows" or number in fed]
-        inputs = {tensor.op.name: number for number, tensor in enumerate(self._noted.inputs)}
+        count = len(self._leaves) + len(self._targets)
+        inputs = {tensor.op.name: number for number, tensor in enumerate(self._noted.inputs[:count])}
         for number in needed:
             found = cast_input(self.events[number].value, inputs)
             if found is not None:
@@ -303,7 +318,8 @@ class AdaptedModel:
             values[number] = value
         if not self._positions:
             return values
-        tensors = (tf.convert_to_tensor(each, spec.dtype) for each, spec in zip(leaves, self._leaves, strict=True))
+        specs = [*self._leaves, *self._targets]
+        tensors = (tf.convert_to_tensor(each, spec.dtype) for each, spec in zip(leaves, specs, strict=False))
         for number, value in zip(self._positions, self._noted(*tensors), strict=True):
             if number >= 0:
                 values[number] = value.numpy() if isinstance(value, tf.Tensor) else value
@@ -467,14 +483,14 @@ class AdaptedModel:
     def feed(
         self, rows: Sequence[Any], inverse: Sequence[Any], of: Sequence[Candidate], fed: Sequence[Any], training: bool
     ) -> Any:
-        """Call the model with rows and the values `fed`, which are those `of` the candidates."""
+        """Call the model in a feeding mode, with rows and the values `fed`, which are those `of` the candidates."""
         values = {candidate.event: value for candidate, value in zip(of, fed, strict=True) if candidate.event >= 0}
         for candidate in self.candidates:
             if candidate.event >= 0 and candidate.event not in values:
                 values[candidate.event] = placeholder(spec_of(self.events[candidate.event].value))
-        mode = Feeding(self.events, values, self._gathered(rows, inverse))
-        with calling(mode):
-            return self.call(self.fed_leaves(of, fed), training)
+        mode = cast("Feeding", current_mode())
+        mode.events, mode.values, mode.looked_up = self.events, values, self._gathered(rows, inverse)
+        return self.call(self.fed_leaves(of, fed), training)
 
     def fed_leaves(self, of: Sequence[Candidate], fed: Sequence[Any]) -> list[Any]:
         """Return all inputs; those that are not fed are values that nothing depends on in the end."""
@@ -522,7 +538,8 @@ class AdaptedModel:
             mine = [n for n, event in enumerate(self.events) if event.kind == "rows" and event.layer is layer]
             mode = Direct(layer, [noted[number] for number in mine], self._weights)
             with calling(mode):
-                output = self.call([tf.convert_to_tensor(each) for each in leaves], training=False)
+                inputs = [tf.convert_to_tensor(each) for each in leaves[: len(self._leaves)]]
+                output = self.call(inputs, training=False)
             values = [each.numpy() for each in keras.tree.flatten(output)]
             if not all(is_close(value, wanted) for value, wanted in zip(values, expected, strict=True)):
                 found.append(cast("Original", original_of(layer)).path)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
@@ -20,12 +22,16 @@ from .export.checkpoint import open_checkpoint
 from .export.run import Format, write
 from .export.target import Target
 from .images import ImageWriter, Part
+from .keys import VALUE_BITS
 from .meter import Meter
 from .model import FIRST_SAMPLES, Options, Program
 from .program import make_program
 from .training import Trainer, Work
 
 log = logging.getLogger("stretto.local")
+
+_RESTORED_FLOATS = 2**28
+_IDS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,10 @@ class Trained:
     program: Program
 
     def model(self) -> Any:
-        """The Keras model or PyTorch module with the trained dense parameters."""
+        """The Keras model or PyTorch module with the trained dense parameters.
+
+        The embedding layers of an adapted one have their trained weights if these take up to 1 GiB in all.
+        """
         return self.program.model
 
 
@@ -69,16 +78,11 @@ def train_locally(
     export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
-    partitioned = isinstance(samples, Mapping)
-    if evaluate_samples and partitioned != bool(held_out):
-        raise DataError(
-            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
-        )
+    first = _first(samples, held_out if evaluate_samples else None)
     target = Target(export_to) if export_to else None  # before the training, since there may be something
     made = instantiate(task, arguments or {}, embedding_dim)
-    if partitioned:
+    if isinstance(samples, Mapping):
         check_reads_partitions(made)
-    first = next(((name, n) for name, n in samples.items() if n), ("", 0)) if partitioned else ("", samples)
     options = Options(
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -103,7 +107,12 @@ def train_locally(
         last = parameters.pull(program.no_keys())
         program.load_into_model(last.dense, last.state)
         if target is not None:
-            _export(program, server, sum(samples.values()) if partitioned else samples, target, export_format)
+            total = samples if isinstance(samples, int) else sum(samples.values())
+            _export(program, server, total, target, export_format)
+        if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
+            from .adapt import restore
+
+            restore(program.model, _tables(program, pull))
     return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
 
 
@@ -148,6 +157,32 @@ def _export(program: Program, server: ParameterServer, samples: int, target: Tar
         document = {"id": "local", "job": "local", "samples": samples, "parts": [asdict(part)]}
         manifest.write_text(json.dumps(document))
         write(program, open_checkpoint(f"file://{manifest}"), target, format)
+
+
+def _first(samples: int | Mapping[str, int], held_out: str | None) -> tuple[str, int]:
+    """Return the first partition with samples, and their number. held_out: None where nothing is evaluated."""
+    if held_out is not None and isinstance(samples, Mapping) != bool(held_out):
+        raise DataError(
+            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
+        )
+    if not isinstance(samples, Mapping):
+        return "", samples
+    return next(((name, count) for name, count in samples.items() if count), ("", 0))
+
+
+def _tables(program: Program, pull: Pull) -> dict[str, F32]:
+    """Return the trained weights of an adapted model's embedding layers: [ids, dimension] by layer."""
+    found: dict[str, F32] = {}
+    for each in program.embeddings:
+        weights = np.empty((each.ids, each.dimension), np.float32)
+        for begin in range(0, each.ids, _IDS_AT_ONCE):
+            part = slice(begin, min(begin + _IDS_AT_ONCE, each.ids))
+            keys = [np.zeros(0, np.int64) for _ in program.layout.tables]
+            keys[each.table] = np.arange(part.start, part.stop) | each.field << VALUE_BITS
+            batch = program.layout.index(*keys)
+            weights[part] = pull(batch)[0][each.table][batch.tables[each.table].inverse]
+        found[each.layer] = weights if each.initial is None else weights + each.initial
+    return found
 
 
 def _shards(samples: int | Mapping[str, int], size: int) -> list[Work]:

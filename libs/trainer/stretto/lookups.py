@@ -56,6 +56,11 @@ class Mode(Protocol):
 _MODE: ContextVar[Mode | None] = ContextVar("mode", default=None)
 
 
+def current_mode() -> Mode | None:
+    """Return the mode of this thread."""
+    return _MODE.get()
+
+
 @contextlib.contextmanager
 def calling(mode: Mode) -> Generator[None]:
     token = _MODE.set(mode)
@@ -164,15 +169,22 @@ class Recording:
     """Notes ids and prepared data, in the order of the calls."""
 
     events: list[Event] = field(default_factory=list[Event])
-    read_whole: list[Any] = field(default_factory=list[Any])
-    """Lookups whose whole table was used."""
+    results: list[Any] = field(default_factory=list[Any])
+    """Outputs and loss of the call."""
     marks: dict[str, str] = field(default_factory=dict[str, str])
     """By the name of an operation: what its result is, which no key may depend on."""
+    table_marks: dict[str, int] = field(default_factory=dict[str, int])
+    """By the name of an operation: the id of the layer whose whole table is its result."""
     _depth: int = 0
 
     def mark(self, value: Any, told: str) -> Any:
         marked = tf.identity(value)
         self.marks[marked.op.name] = told
+        return marked
+
+    def mark_table(self, layer: Any) -> Any:
+        marked = self.mark(table_of(layer).value, f"the table of layer {layer.name}")
+        self.table_marks[marked.op.name] = id(layer)
         return marked
 
     def enter(self, layer: Any, ids: Any) -> Any:
@@ -200,17 +212,16 @@ class Recording:
         return result
 
     def table(self, layer: Any, read: Callable[[], Any]) -> Any:
-        self.read_whole.append(layer)
         return read()
 
 
 @dataclass(slots=True)
 class Feeding:
-    """Answers with rows and with values from outside. values: by the number of the event; None is to be computed."""
+    """Answers with rows and with values from outside, by the number of the event. Other values are computed."""
 
-    events: Sequence[Event]
-    values: Mapping[int, Any]
-    looked_up: Mapping[int, Any]
+    events: Sequence[Event] = ()
+    values: Mapping[int, Any] = field(default_factory=dict[int, Any])
+    looked_up: Mapping[int, Any] = field(default_factory=dict[int, Any])
     _next: int = 0
     _depth: int = 0
 

@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a batch consists of, each nested as the user has it: inputs, labels, and sample weights or None."""
+    """The parts of a batch, each nested as the user has it. weights: of the samples, or None."""
 
     inputs: Any
     labels: Any

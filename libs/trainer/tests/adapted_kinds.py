@@ -248,6 +248,55 @@ class TwoTowers(keras.Model):
         return self.score(self.norm(both, training=training))
 
 
+class Retrieval(keras.Model):
+    """The retrieval example of Keras RS: the loss looks candidates up, and an evaluation uses their whole table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+        self.retrieval = keras_rs.layers.BruteForceRetrieval(k=3, return_scores=False)
+        self.loss_fn = keras.losses.MeanSquaredError()
+
+    def build(self, shape: Any) -> None:
+        self.users.build(shape)
+        self.items.build(shape)
+        self.retrieval.candidate_embeddings = self.items.embeddings
+        self.retrieval.build(shape)
+        super().build(shape)
+
+    def call(self, ids: Any, training: bool = False) -> Any:
+        users = self.users(ids)
+        result = {"user_embeddings": users}
+        if not training:
+            result["predictions"] = self.retrieval(users)
+        return result
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:
+        items = self.items(y["item"])
+        scores = keras.ops.sum(y_pred["user_embeddings"] * items, axis=1, keepdims=True)
+        return self.loss_fn(keras.ops.expand_dims(y["stars"], -1), scores, sample_weight)
+
+
+class RankingLoss(keras.Model):
+    """Rows that are looked up by the loss alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+
+    def call(self, ids: Any) -> Any:
+        return self.users(ids)
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True) -> Any:
+        scores = keras.ops.sum(y_pred * self.items(y["item"]), axis=1)
+        return keras.ops.mean(keras.ops.square(scores - y["stars"]))
+
+
+def retrieval_read(start: int, length: int) -> Any:
+    found = columns(start, length)
+    return found["user"], {"item": found["item"], "stars": found["stars"]}
+
+
 class OwnLoss(keras.Model):
     def __init__(self) -> None:
         super().__init__()
@@ -342,6 +391,12 @@ def distributed_embedding() -> Any:
             return self.score(keras.ops.concatenate([found["tags"], found["user"]], axis=-1))
 
     return Distributed()
+
+
+def no_tables() -> Any:
+    given = inputs(city=((1,), "string"), price=((1,), "float32"))
+    city = layers.StringLookup(vocabulary=list(CITIES[1:]), output_mode="one_hot")(given["city"])
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([city, layers.Rescaling(2.0)(given["price"])])))
 
 
 def frozen() -> Any:
@@ -485,10 +540,13 @@ TAKEN: dict[str, Kind] = {
     "deferred sequential": Kind("`Sequential` without one", deferred_sequential, pairs("tags")),
     "nested": Kind("models within models, with layers of the same name", nested, named("user", "item")),
     "subclassed": Kind("subclassed models", TwoTowers, named("user", "item")),
+    "retrieval": Kind("an own `compute_loss`, with a table that is used as a whole", Retrieval, retrieval_read),
+    "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
+    "no tables": Kind("models without an `Embedding` layer", no_tables, named("city", "price")),
     "frozen": Kind("`trainable=False`: each worker holds the table", frozen),
     "normal": Kind(
         "initial values that are not uniform: kept exactly",

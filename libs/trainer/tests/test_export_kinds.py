@@ -61,15 +61,15 @@ def trained(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndar
     part = Part("ps-0", "image", f"file://{folder}/image", size, digest, tuple(image.manifest["columns"]))
     document = {"id": "c1", "job": "job", "samples": 512, "parts": [asdict(part)]}
     (folder / "manifest.json").write_text(json.dumps(document))
-    given = program._read_parts(600, 64, "", "the test")
-    return program, f"file://{folder}/manifest.json", program._inputs_of(given, "the test"), outputs
+    inputs, _ = program._form.read(600, 64, "", "the test")
+    return program, f"file://{folder}/manifest.json", inputs, outputs
 
 
 @pytest.mark.parametrize("format", ["keras", "savedmodel"])
 @pytest.mark.parametrize("name", TAKEN)
 def test_the_exported_model_gives_the_outputs_that_were_trained(name: str, format: Any, tmp_path: Path) -> None:
     program, manifest, leaves, wanted = trained(TAKEN[name], tmp_path)
-    inputs = program._pack([tf.constant(each) for each in leaves])
+    inputs = program._form.pack([tf.constant(each) for each in leaves])
     target = Target(str(tmp_path / "out"))
     if format == "keras" and name in OWN_CLASSES:
         with (
