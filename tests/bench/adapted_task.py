@@ -1,4 +1,4 @@
-"""Wide & Deep as a user of Keras writes it, 26 embedding layers in the place of an input of rows, on the same batches."""
+"""Wide & Deep as a user of Keras writes it: 26 embedding layers in the place of rows, on the same batches."""
 
 from typing import Any
 

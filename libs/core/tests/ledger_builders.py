@@ -12,7 +12,7 @@ from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat, ShardReport
 from stretto_messages.gateway import DataArrived, JobCancelled
 from stretto_messages.profiler import StragglerDetected
-from stretto_messages.values import CheckpointRef, DataPartition, PartialEvaluation
+from stretto_messages.values import CheckpointRef, DataPartition, MetricSum, PartialEvaluation
 
 JOB = "j"
 AUDIT = AuditLedger(job=JOB)
@@ -42,9 +42,15 @@ def data_arrived(partitions: tuple[DataPartition, ...], closed: bool = False) ->
 
 
 def evaluation(
-    samples: int, loss_sum: float, positives: tuple[int, ...], negatives: tuple[int, ...]
+    samples: int,
+    loss_sum: float,
+    positives: tuple[int, ...],
+    negatives: tuple[int, ...],
+    metrics: tuple[MetricSum, ...] = (),
 ) -> PartialEvaluation:
-    return PartialEvaluation(samples=samples, loss_sum=loss_sum, positives=positives, negatives=negatives)
+    return PartialEvaluation(
+        samples=samples, loss_sum=loss_sum, positives=positives, negatives=negatives, metrics=metrics
+    )
 
 
 def next_shard(

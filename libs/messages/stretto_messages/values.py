@@ -385,7 +385,7 @@ class Evaluation(Record):
 
     samples: Count
     loss: Annotated[float, Ge(0)]
-    """Mean log loss of the first output with probabilities; without one the mean of the model's own loss, at least 0."""
+    """Mean log loss of the first output with probabilities; without one the model's own mean loss, at least 0."""
     auc: Fraction
     """Area under the ROC curve of that output; 0.5 without one."""
     metrics: Annotated[tuple[MetricValue, ...], MaxLen(64)] = ()

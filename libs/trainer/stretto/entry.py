@@ -27,8 +27,8 @@ class Task(Protocol):
     """
 
     def build(self) -> Any:
-        """Return the model: a functional Keras 3 one with an input named ``rows`` of shape (fields, dimension), or a
-        torch.nn.Module whose ``forward`` has an argument of this name. It may be called twice.
+        """Return the model: a Keras 3 one with embedding layers of its own, or with an input named ``rows`` of shape
+        (fields, dimension), or a torch.nn.Module whose ``forward`` has an argument of this name. It may be called twice.
         """
         ...
 
@@ -38,6 +38,8 @@ class Task(Protocol):
 
     def read(self, start: int, length: int) -> Batch:
         """Return samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them.
+
+        For a Keras model with embedding layers of its own, (inputs, labels) or (inputs, labels, weights) are fine, too.
 
         If the job's dataset has partitions, it is called as ``read(start, length, partition)``.
         """

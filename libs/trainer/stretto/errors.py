@@ -78,6 +78,10 @@ class ModelRefused(StrettoError):
     """The user's model, optimizer or entry cannot be trained as it is; the message says what to change."""
 
 
+class ExportRefused(StrettoError):
+    """An export that cannot be made as it was asked for; the message says what to change."""
+
+
 class DataError(StrettoError):
     """Samples that are malformed or do not exist: the fault is in the data, not in the pod."""
 

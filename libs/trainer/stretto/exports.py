@@ -221,7 +221,7 @@ class Exports:
         control: the life of the server that owns them; ServerEmptied if it ends meanwhile.
         Raises NoRoom, with nothing changed, if they might take more than ``room_bytes``, and CheckpointError.
         """
-        parts = _parts(manifest_url)
+        parts = read_manifest(manifest_url).parts
         counted = [0]
         with contextlib.ExitStack() as held:
             cache = held.enter_context(contextlib.closing(_Cache(cache_url)))
@@ -246,12 +246,18 @@ def _sources(
             sources.append((f"memory {where}", _file_reader(where, held)))
         elif kind == "cache":
             sources.append((f"cache {where}", cache.reader(where)))
-    # first beside the manifest and in the folders beside it, which may have been moved, then at the original place
+    sources += stored_copies(part, manifest_url)
+    return [(name, _counting(read, counted)) for name, read in sources]
+
+
+def stored_copies(part: Part, manifest_url: str) -> list[tuple[str, ReadRange]]:
+    """Return where the store may have an image, and the reader of each place.
+
+    First beside the manifest and in the folders beside it, which may have been moved, then at the original place.
+    """
     folder, job_folder = (manifest_url.rsplit("/", levels)[0] for levels in (1, 2))
     moved = f"{job_folder}/{'/'.join(part.url.rsplit('/', 2)[1:])}"
-    for url in dict.fromkeys((f"{folder}/{part.file}", moved, part.url)):
-        sources.append((url, _store_reader(url)))
-    return [(name, _counting(read, counted)) for name, read in sources]
+    return [(url, _store_reader(url)) for url in dict.fromkeys((f"{folder}/{part.file}", moved, part.url))]
 
 
 def _free(path: Path | None) -> None:
@@ -316,18 +322,28 @@ def _resolve(url: str) -> tuple[Any, str]:
         raise CheckpointError(f"{url} cannot be opened: {error}") from error
 
 
-def _parts(manifest_url: str) -> list[Part]:
-    filesystem, path = _resolve(manifest_url)
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of a complete checkpoint, as far as a reader of images needs it."""
+
+    url: str
+    document: dict[str, Any]
+    parts: list[Part]
+
+
+def read_manifest(url: str) -> Manifest:
+    """Read a manifest from the store. Raises CheckpointError."""
+    filesystem, path = _resolve(url)
     try:
-        manifest = json.loads(filesystem.cat_file(path))
-        parts = manifest["parts"]
+        document = json.loads(filesystem.cat_file(path))
+        parts = document["parts"]
     except Exception as error:
         raise CheckpointError(
-            f"manifest {manifest_url} cannot be read ({type(error).__name__}: {error}); name a complete checkpoint"
+            f"manifest {url} cannot be read ({type(error).__name__}: {error}); name a complete checkpoint"
         ) from error
     if not isinstance(parts, list) or not parts:
-        raise CheckpointError(f"manifest {manifest_url} has no parts; name a complete checkpoint")
-    return [Part.parse(part) for part in cast("list[object]", parts)]
+        raise CheckpointError(f"manifest {url} has no parts; name a complete checkpoint")
+    return Manifest(url, document, [Part.parse(part) for part in cast("list[object]", parts)])
 
 
 def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:

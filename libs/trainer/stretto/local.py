@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from .engine import Access, KeyBatch, Parameters, ParameterServer
+import numpy as np
+
+from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32
 from .entry import Task, check_reads_partitions, instantiate
 from .errors import DataError
-from .evaluate import Quality, evaluate
+from .evaluate import Pull, Quality, evaluate
+from .export.checkpoint import open_checkpoint
+from .export.run import Format, write
+from .export.target import Target
+from .images import ImageWriter, Part
+from .keys import VALUE_BITS
 from .meter import Meter, Window
 from .model import FIRST_SAMPLES, Options, Program
 from .program import make_program
@@ -20,6 +30,8 @@ from .training import Trainer, Work
 log = logging.getLogger("stretto.local")
 
 _BATCHES_A_SHARD = 16
+_RESTORED_FLOATS = 2**28
+_IDS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,10 @@ class Trained:
     program: Program
 
     def model(self) -> Any:
-        """The Keras model or PyTorch module with the trained dense parameters."""
+        """The Keras model or PyTorch module with the trained dense parameters.
+
+        The embedding layers of an adapted one have their trained weights if these take up to 1 GiB in all.
+        """
         return self.program.model
 
 
@@ -50,25 +65,29 @@ class Here:
     ) -> None:
         self._program = program
         self._shard_size = _BATCHES_A_SHARD * batch_size
-        self._server = ParameterServer(0, program.layout)
-        self._server.own(range(program.layout.columns))
-        access = Access(self._server.key)
+        self.server = ParameterServer(0, program.layout)
+        self.server.own(range(program.layout.columns))
+        access = Access(self.server.key)
         self._parameters = Parameters(
-            program.layout, {0: self._server.address}, worker=0, access=access, transfer=transfer
+            program.layout, {0: self.server.address}, worker=0, access=access, transfer=transfer
         )
         self._meter = Meter()
         self._trainer = Trainer(program, self._parameters, batch_size, self._meter, pipeline=pipeline)
         self._shards = 0
 
     def __enter__(self) -> Here:
-        self._parameters.seed(self._program.initial_dense(), self._program.initial_state())
-        self._program.warm()
+        try:
+            self._parameters.seed(self._program.initial_dense(), self._program.initial_state())
+            self._program.warm()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._trainer.close()
         self._parameters.close()
-        self._server.close()
+        self.server.close()
 
     def train(self, start: int, length: int, partition: str = "") -> list[float]:
         """Train samples [start, start + length) once; return the loss of the last batch of each shard.
@@ -115,23 +134,22 @@ def train_locally(
     transfer: Literal["float32", "bfloat16"] = "float32",
     pipeline: bool = True,
     held_out: str = "",
+    export_to: str = "",
+    export_format: Format | None = None,
 ) -> Trained:
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
     samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the one to
     evaluate on.
+    export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
-    partitioned = isinstance(samples, Mapping)
-    if evaluate_samples and partitioned != bool(held_out):
-        raise DataError(
-            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
-        )
+    first = _first(samples, held_out if evaluate_samples else None)
+    target = Target(export_to) if export_to else None  # before the training, since there may be something
     made = instantiate(task, arguments or {}, embedding_dim)
-    if partitioned:
+    if isinstance(samples, Mapping):
         check_reads_partitions(made)
-    first = next(((name, n) for name, n in samples.items() if n), ("", 0)) if partitioned else ("", samples)
     options = Options(
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -152,4 +170,52 @@ def train_locally(
             evaluate(program, here.pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
         )
         here.load_into_model()
+        if target is not None:
+            total = samples if isinstance(samples, int) else sum(samples.values())
+            _export(program, here.server, total, target, export_format)
+        if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
+            from .adapt import restore
+
+            restore(program.model, _tables(program, here.pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
+
+
+def _export(program: Program, server: ParameterServer, samples: int, target: Target, format: Format | None) -> None:
+    """Take a checkpoint of the server, and write it out as that of a job."""
+    with target, tempfile.TemporaryDirectory() as folder:
+        image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
+        with open(image, "wb") as file:
+            writer = ImageWriter(file)
+            exported = export_image(server.control, writer)
+            size, digest = writer.finish(exported.manifest)
+        columns = tuple(exported.manifest["columns"])
+        part = Part("ps-0", image.name, f"file://{image}", size, digest, columns)
+        document = {"id": "local", "job": "local", "samples": samples, "parts": [asdict(part)]}
+        manifest.write_text(json.dumps(document))
+        write(program, open_checkpoint(f"file://{manifest}"), target, format)
+
+
+def _first(samples: int | Mapping[str, int], held_out: str | None) -> tuple[str, int]:
+    """Return the first partition with samples, and their number. held_out: None where nothing is evaluated."""
+    if held_out is not None and isinstance(samples, Mapping) != bool(held_out):
+        raise DataError(
+            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
+        )
+    if not isinstance(samples, Mapping):
+        return "", samples
+    return next(((name, count) for name, count in samples.items() if count), ("", 0))
+
+
+def _tables(program: Program, pull: Pull) -> dict[str, F32]:
+    """Return the trained weights of an adapted model's embedding layers: [ids, dimension] by layer."""
+    found: dict[str, F32] = {}
+    for each in program.embeddings:
+        weights = np.empty((each.ids, each.dimension), np.float32)
+        for begin in range(0, each.ids, _IDS_AT_ONCE):
+            part = slice(begin, min(begin + _IDS_AT_ONCE, each.ids))
+            keys = [np.zeros(0, np.int64) for _ in program.layout.tables]
+            keys[each.table] = np.arange(part.start, part.stop) | each.field << VALUE_BITS
+            batch = program.layout.index(*keys)
+            weights[part] = pull(batch)[0][each.table][batch.tables[each.table].inverse]
+        found[each.layer] = weights if each.initial is None else weights + each.initial
+    return found

@@ -59,6 +59,8 @@ class Program(Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
     layout: Layout
+    tables: Mapping[str, Rows]
+    """The tables of the layout by name: that of the input that receives their rows, where there is one."""
     model: Any
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
@@ -161,6 +163,8 @@ class Options:
     embedding_dim: int = 16
     is_dimension_stated: bool = False
     """True if a model that says otherwise contradicts the specification."""
+    restore_from: str = ""
+    """URL of a model with the weights to start with, empty for those of its initialisers."""
     seed: int = 0
     row_weights: Literal["float32", "bfloat16"] = "float32"
     first_samples: int = FIRST_SAMPLES

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, cast
 
 import keras
@@ -14,25 +15,17 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from stretto_parameters.optimizers import AdamW, Ftrl
 
-from .adapt import AdaptedModel, Candidate, has_tables
+from .adapt import AdaptedModel, Candidate
+from .data_form import DataForm, numbered
 from .engine.layout import F32, KeyBatch
-from .entry import Task, read_of
+from .entry import Task
 from .errors import DataError, ModelRefused
+from .initial import take_weights
+from .lookups import Feeding, calling
 from .model import Inputs, Judged, Metrics, Options
-from .model_keras import KerasProgram, cut, input_names
+from .model_keras import KerasProgram, cut
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
-from .samples import (
-    Leaf,
-    Parts,
-    array_of,
-    check_samples,
-    fill,
-    leaves_of,
-    named_inputs,
-    parts_of,
-    structure_of,
-)
 
 log = logging.getLogger("stretto.adapt")
 
@@ -43,17 +36,26 @@ _TOLERANCE = 1e-4
 class AdaptedProgram(KerasProgram):
     """A Keras model as it is, ready to train."""
 
+    _objective: Objective
+
     def __init__(self, task: Task, model: Any, options: Options) -> None:
         begun = time.monotonic()
         self.task = task
         self.model = model
-        self._seed = options.seed
-        self._forms(options)
-        outputs, self._label_of = self._original_outputs()
-        self._adapted = AdaptedModel(model, self._leaves, self._pack)
+        self._form = form = DataForm(task, model, options)
+        random.seed(options.seed)  # layers that are built by the first call draw their seeds from it
+        was_built = model.built
+        outputs = self._original_outputs()
+        if options.restore_from and not was_built:
+            take_weights(model, options.restore_from)
+            outputs = self._original_outputs()
+        own = type(model).compute_loss is not keras.Model.compute_loss and not callable(getattr(task, "loss", None))
+        self._build_loss(outputs, own)
+        targets = [*form.labels, *form.weights]
+        self._adapted = AdaptedModel(model, form.inputs, form.pack, targets, self._own_loss if own else None)
         try:
             with _as_refusal(model):
-                self._adapted.record(self._first_leaves)
+                self._adapted.record([*form.first, *form.targets(form.first_targets)])
                 self._adapted.divide()
             super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
             self._check_update()
@@ -73,102 +75,24 @@ class AdaptedProgram(KerasProgram):
             len(self._adapted.candidates),
         )
 
-    # --- the form of the data -----------------------------------------------------------------------------
+    @property
+    def input_signature(self) -> Any:
+        """The types of the inputs, nested as the model is called with them."""
+        form = self._form
+        return form.pack([tf.TensorSpec((None, *leaf.shape), leaf.dtype, leaf.name) for leaf in form.inputs])
 
-    def _forms(self, options: Options) -> None:
-        """Read the first samples, and learn from them and the model what a batch is like."""
-        self._is_functional = bool(getattr(self.model, "inputs", None))
-        n = options.first_samples
-        if n < 1:
-            raise ModelRefused(
-                "the dataset has no sample yet, and the model is adapted to the first ones; add a partition with "
-                "samples before the job starts, or give the model an input 'rows'"
-            )
-        where = "the first samples"
-        parts = self._read_parts(0, n, options.first_partition, where)
-        if self._is_functional:
-            self._names = input_names(self.model)
-            self._leaves = [_leaf_of(name, tensor) for name, tensor in zip(self._names, self.model.inputs, strict=True)]
-        else:
-            self._structure = structure_of(parts.inputs)
-            self._leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.inputs)]
-        if not self._leaves:
-            raise DataError(f"{where} have no input beside the label")
-        self._label_structure = structure_of(parts.labels)
-        self._label_leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.labels)]
-        self._weight_structure = structure_of(parts.weights)
-        self._weight_leaves = [_leaf_like(path, value, where) for path, value in leaves_of(parts.weights)]
-        self._first_leaves = self._inputs_of(parts, where)
-        self._first = self._named(parts, where, 0, n)
+    # --- what is computed ---------------------------------------------------------------------------------
 
-    def _read_parts(self, start: int, length: int, partition: str, where: str) -> Parts:
-        try:
-            given: Any = read_of(self.task, start, length, partition)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{where}: read failed: {type(error).__name__}: {error}") from error
-        return parts_of(given, where)
-
-    def _inputs_of(self, parts: Parts, where: str) -> list[NDArray[Any]]:
-        if self._is_functional:
-            given = named_inputs(parts.inputs, self._names, where)
-        else:
-            given = _members(parts.inputs, self._leaves, where)
-        return [array_of(value, leaf, where) for value, leaf in zip(given, self._leaves, strict=True)]
-
-    def _named(self, parts: Parts, where: str, start: int, length: int) -> Batch:
-        """Return labels and weights by the names that they have in a batch."""
-        batch: Batch = {}
-        for kind, nested, leaves in (
-            ("label", parts.labels, self._label_leaves),
-            ("weight", parts.weights, self._weight_leaves),
-        ):
-            values = _members(nested, leaves, where)
-            for number, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
-                array = array_of(value, leaf, where)
-                check_samples(array, leaf.name or kind, where, start, length)
-                batch[_numbered(kind, number)] = array
-        return batch
-
-    def _pack(self, leaves: Sequence[Any]) -> Any:
-        """Return inputs in the form in which the model is called."""
-        if self._is_functional:
-            return keras.tree.pack_sequence_as(self.model.input, list(leaves))
-        return fill(self._structure, {leaf.path: value for leaf, value in zip(self._leaves, leaves, strict=True)})
-
-    def _nest(self, kind: str, arrays: Sequence[Any]) -> Any:
-        """Return labels or weights nested as the user has them."""
-        structure, leaves = {
-            "label": (self._label_structure, self._label_leaves),
-            "weight": (self._weight_structure, self._weight_leaves),
-        }[kind]
-        return fill(structure, {leaf.path: value for leaf, value in zip(leaves, arrays, strict=True)})
-
-    def _original_outputs(self) -> tuple[list[Any], list[int]]:
+    def _original_outputs(self) -> list[NDArray[Any]]:
         """Call the model as it is, which also builds one that is subclassed; return its outputs."""
-        random.seed(self._seed)
         with _as_refusal(self.model):
-            inputs = self._pack([tf.convert_to_tensor(each) for each in self._first_leaves])
+            inputs = self._form.first_tensors[0]
             has_training = self.model._call_has_training_arg  # pyright: ignore[reportPrivateUsage]
             output = self.model(inputs, training=False) if has_training else self.model(inputs)
             arrays = [np.asarray(keras.ops.convert_to_numpy(each)) for each in keras.tree.flatten(output)]
-        if not has_tables(self.model):
-            raise ModelRefused(
-                "the model has no embedding layer and no input 'rows': nothing in it would be on the parameter servers"
-            )
         self._output_structure = keras.tree.map_structure(lambda _: 0, output)
         self._output_names = _output_names(self.model, output)
-        return arrays, self._labels_of_outputs(len(arrays))
-
-    def _labels_of_outputs(self, outputs: int) -> list[int]:
-        """Return for each output the number of its labels."""
-        names = [leaf.path[-1] if leaf.path else "" for leaf in self._label_leaves]
-        if outputs == len(names) and set(names) == set(self._output_names):
-            return [names.index(name) for name in self._output_names]
-        return list(range(outputs)) if outputs == len(names) else [0] * min(outputs, len(names))
-
-    # --- what is computed ---------------------------------------------------------------------------------
+        return arrays
 
     def _decide(self, outputs: Sequence[NDArray[Any]]) -> None:
         """Find what a step is fed with, which loss it has, and which output is binary."""
@@ -189,7 +113,7 @@ class AdaptedProgram(KerasProgram):
                         ends = [ends_in_sigmoid(each) for each in flat]
                         told = zip(self._output_names, widths, ends, strict=True)
                         self._objective = Objective(
-                            self.task, self.model, [Output(*each) for each in told], bool(self._weight_leaves)
+                            self.task, self.model, [Output(*each) for each in told], bool(self._form.weights)
                         )
                     else:
                         results.append(self._total(rows, fed, everything, labels, output))
@@ -197,48 +121,45 @@ class AdaptedProgram(KerasProgram):
                     results.extend(keras.tree.flatten(output))
             return results
 
-        self._build_loss(outputs)
         with _as_refusal(self.model):
-            graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._label_specs()).graph
+            graph = tf.function(trial, autograph=False).get_concrete_function(*forward, self._form.target_specs).graph
         adapted.narrow(graph, seen["fed"])
+        adapted.shorten()
         self.has_own_loss = not self._objective.is_default
-        labels = [self._first[_numbered("label", number)] for number in range(len(self._label_leaves))]
-        self._binary: Binary | None = self._objective.binary(labels, self._label_of)
-        self._trace(self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed)), self._label_specs())
+        labels = self._form.targets(self._form.first_targets)
+        self._binary: Binary | None = self._objective.binary(labels, self._form.labels_of(self._output_names))
+        signature = self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed))
+        self._trace(signature, self._form.target_specs)
+        whole = (*signature, self._form.target_specs)
+        self._judge = tf.function(self._judge_graph, input_signature=whole, autograph=False)
 
-    def _build_loss(self, outputs: Sequence[NDArray[Any]]) -> None:
+    def _build_loss(self, outputs: Sequence[NDArray[Any]], has_own_loss: bool) -> None:
         """Let a compiled loss make its variables, which cannot be done in a graph, and see that it takes the labels."""
-        if getattr(self.model, "_compile_loss", None) is None or callable(getattr(self.task, "loss", None)):
+        if callable(getattr(self.task, "loss", None)):
             return
-        labels, weights = self._eager("label"), self._eager("weight")
+        inputs, labels, weights = self._form.first_tensors
         output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
-        with _as_refusal(self.model, "the compiled loss"):
-            self.model._compile_loss(labels, output, weights)
-
-    def _eager(self, kind: str) -> Any:
-        leaves = self._label_leaves if kind == "label" else self._weight_leaves
-        arrays = [tf.convert_to_tensor(self._first[_numbered(kind, number)]) for number in range(len(leaves))]
-        return self._nest(kind, arrays)
-
-    def _label_specs(self) -> list[Any]:
-        leaves = [*self._label_leaves, *self._weight_leaves]
-        return [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in leaves]
+        with _as_refusal(self.model, "the loss of"):
+            if has_own_loss:
+                self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+            elif getattr(self.model, "_compile_loss", None) is not None:
+                self.model._compile_loss(labels, output, weights)
 
     def _check_update(self) -> None:
-        """Raise ModelRefused for an optimizer whose update of a row depends on its weights, where differences are kept."""
+        """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
         rule = self.update.optimizer
         decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
         kept = next((each for each in self.embeddings or self._adapted.embeddings if each.initial is not None), None)
         if decays and kept is not None:
             raise ModelRefused(
-                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, which "
-                f"{type(rule).__name__} would decay in the place of the weights; use a uniform embeddings_initializer, "
-                "or an optimizer without decay of weights"
+                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, "
+                f"which {type(rule).__name__} would decay in the place of the weights; use a uniform "
+                "embeddings_initializer, or an optimizer without decay of weights"
             )
 
     def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
         """Raise ModelRefused if the adapted model gives other outputs than the original one for the first samples."""
-        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        batch = self._batch(self._form.first, self._form.first_targets, 0)
         keys = self.index(batch)
         rows = self._adapted.original_rows(keys)
         with _as_refusal(self.model):
@@ -247,7 +168,8 @@ class AdaptedProgram(KerasProgram):
         if all(_is_close(a, b) for a, b in zip(arrays, outputs, strict=True)):
             return
         largest = max(float(np.max(np.abs(a - b))) for a, b in zip(arrays, outputs, strict=True) if a.shape == b.shape)
-        layers = self._adapted.differing(self._first_leaves, outputs, _is_close)
+        first = [*self._form.first, *self._form.targets(self._form.first_targets)]
+        layers = self._adapted.differing(first, outputs, _is_close)
         named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
         raise ModelRefused(
             f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
@@ -259,11 +181,7 @@ class AdaptedProgram(KerasProgram):
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read``, and compute the ids of its samples. Raises DataError."""
         where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
-        parts = self._read_parts(start, length, partition, where)
-        leaves = self._inputs_of(parts, where)
-        for array, leaf in zip(leaves, self._leaves, strict=True):
-            check_samples(array, leaf.name, where, start, length)
-        batch = self._named(parts, where, start, length)
+        leaves, batch = self._form.read(start, length, partition, where)
         if self._objective.is_default:
             _check_binary(batch["label"], start)
         try:
@@ -274,7 +192,7 @@ class AdaptedProgram(KerasProgram):
             raise DataError(f"{where}: ids cannot be computed: {type(error).__name__}: {error}") from error
 
     def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
-        return {**batch, **self._adapted.prepare(leaves, start)}
+        return {**batch, **self._adapted.prepare([*leaves, *self._form.targets(batch)], start)}
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch."""
@@ -300,18 +218,20 @@ class AdaptedProgram(KerasProgram):
 
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
         """Predict a batch and compare with its labels."""
-        arrays = self._raw(rows, keys, dense, state, batch)
-        output = keras.tree.pack_sequence_as(self._output_structure, arrays)
-        given = [tf.convert_to_tensor(each) for each in self._labels(batch)]
-        labels, weights = self._split(given)
+        given = self._labels(batch)
+        labels, weights = self._form.split([tf.convert_to_tensor(each) for each in given])
         n = len(batch["label"])
-        nested = {"labels": labels, "outputs": output, "weights": weights}
         if self._binary is None:
-            tensors = keras.tree.map_structure(tf.convert_to_tensor, output)
-            with self._scope(cut(tf.constant(dense), self._shapes), tf.constant(state), self._local):
-                loss = self._objective.mean(labels, tensors, weights)
-            return Judged(n, None, None, loss, **nested)
-        label = np.asarray(batch[_numbered("label", self._binary.label)], np.float32).reshape(-1)
+            whole, inverse, fed = self._arguments(rows, keys, batch)
+            output, loss = self._judge(whole, inverse, dense, state, self._local, fed, given)
+            return Judged(n, None, None, float(loss), labels, output, weights)
+        arrays = self._raw(rows, keys, dense, state, batch)
+        nested = {
+            "labels": labels,
+            "outputs": keras.tree.pack_sequence_as(self._output_structure, arrays),
+            "weights": weights,
+        }
+        label = np.asarray(batch[numbered("label", self._binary.label)], np.float32).reshape(-1)
         return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
 
     def metrics(self) -> Metrics | None:
@@ -321,7 +241,7 @@ class AdaptedProgram(KerasProgram):
 
     def warm(self) -> None:
         """Trace the step on the first samples, so that the first real step is as fast as the others."""
-        batch = self._batch(self._first_leaves, dict(self._first), 0)
+        batch = self._batch(self._form.first, self._form.first_targets, 0)
         keys = self.index(batch)
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
@@ -333,14 +253,24 @@ class AdaptedProgram(KerasProgram):
         return self._adapted.whole_rows(rows, keys), self._adapted.inverse(keys, batch), fed
 
     def _labels(self, batch: Batch) -> list[Any]:
-        labels = [batch[_numbered("label", number)] for number in range(len(self._label_leaves))]
-        return labels + [batch[_numbered("weight", number)] for number in range(len(self._weight_leaves))]
+        return self._form.targets(batch)
 
-    def _split(self, given: Sequence[Any]) -> tuple[Any, Any]:
-        """Return labels and weights, nested as the user has them."""
-        count = len(self._label_leaves)
-        weights = self._nest("weight", given[count:]) if self._weight_leaves else None
-        return self._nest("label", given[:count]), weights
+    def _own_loss(self, inputs: Any, targets: Sequence[Any], output: Any) -> Any:
+        """Return the loss of a model that overrides compute_loss."""
+        labels, weights = self._form.split(targets)
+        return self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+
+    @contextlib.contextmanager
+    def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:
+        with super()._scope(variables, state, local) as scope, calling(Feeding()):
+            yield scope
+
+    def _judge_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any, labels: Any
+    ) -> Any:
+        with self._scope(cut(dense, self._shapes), state, local):
+            output = self._run(rows, inverse, fed, training=False)
+            return output, self._loss_of(rows, fed, labels, output)
 
     def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
         return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)
@@ -349,8 +279,8 @@ class AdaptedProgram(KerasProgram):
         return self._total(rows, fed, self._adapted.fed, labels, output)
 
     def _total(self, rows: Sequence[Any], fed: Any, of: Sequence[Candidate], labels: Any, output: Any) -> Any:
-        inputs = self._pack(self._adapted.fed_leaves(of, fed)) if self._objective.needs_inputs else None
-        expected, weights = self._split(labels)
+        inputs = self._form.pack(self._adapted.fed_leaves(of, fed)) if self._objective.needs_inputs else None
+        expected, weights = self._form.split(labels)
         return self._objective.loss(inputs, expected, output, weights, self._adapted.penalties(rows))
 
 
@@ -371,53 +301,17 @@ class _as_refusal:
             raise ModelRefused(f"{self._told} failed on the first samples: {type(error).__name__}: {error}") from error
 
 
-def _numbered(kind: str, number: int) -> str:
-    return kind if number == 0 else f"{kind} {number}"
-
-
-def _leaf_of(name: str, tensor: Any) -> Leaf:
-    if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
-        kind = "ragged" if getattr(tensor, "ragged", False) else "sparse"
-        raise ModelRefused(
-            f"the input {name!r} is {kind}; make it a dense one of shape (None,), which ragged data are padded for with "
-            "0, and let mask_zero or weights leave the padding out"
-        )
-    return Leaf(name, (name,), str(tensor.dtype), tuple(tensor.shape[1:]))
-
-
-def _leaf_like(path: tuple[str | int, ...], value: Any, where: str) -> Leaf:
-    """Return the leaf of a subclassed model's input, a label or a weight, by its first samples."""
-    array = array_of(value, None, where)
-    name = ".".join(map(str, path))
-    is_ragged = hasattr(value, "to_tensor") or hasattr(value, "dense_shape") or isinstance(value, list)
-    is_ragged = is_ragged or (getattr(value, "dtype", None) == object and array.ndim > 1)
-    kind = "string" if array.dtype == object else str(array.dtype)
-    shape = tuple(None if is_ragged and array.ndim == 2 else length for length in array.shape[1:])
-    return Leaf(name, path, kind, shape)
-
-
-def _members(nested: Any, leaves: Sequence[Leaf], where: str) -> list[Any]:
-    found = dict(leaves_of(nested))
-    paths = [leaf.path for leaf in leaves]
-    if set(found) != set(paths):
-        raise DataError(
-            f"{where} gave {['.'.join(map(str, path)) for path in found]}, the first samples had "
-            f"{[leaf.name for leaf in leaves]}; return the same in every batch"
-        )
-    return [found[path] for path in paths]
-
-
 def _output_names(model: Any, output: Any) -> list[str]:
     if isinstance(output, dict):
         return sorted(cast("dict[str, Any]", output))
     count = len(keras.tree.flatten(output))
-    names = list(getattr(model, "output_names", None) or ())
+    names: list[str] = list(getattr(model, "output_names", None) or ())
     return names if len(names) == count else [f"output_{number}" for number in range(count)]
 
 
 def _probability(output: NDArray[Any], binary: Binary) -> F32:
-    flat = output.reshape(-1).astype(np.float32)
-    return 1 / (1 + np.exp(-flat)) if binary.is_logit else flat
+    flat: F32 = output.reshape(-1).astype(np.float32)
+    return (1 / (1 + np.exp(-flat))).astype(np.float32) if binary.is_logit else flat
 
 
 def _is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:

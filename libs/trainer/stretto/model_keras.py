@@ -103,6 +103,10 @@ class KerasProgram(ProgramBase):
     def _labels(self, batch: Batch) -> Any:
         """Return the labels as the step takes them."""
 
+    @abstractmethod
+    def warm(self) -> None:
+        """Trace the step, so that the first real one is as fast as the others."""
+
     # --- parameters ---------------------------------------------------------------------------------------
 
     def initial_dense(self) -> F32:
@@ -253,13 +257,13 @@ def keras_program(task: Task, given: Any, options: Options) -> KerasProgram:
     """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
     if keras.backend.backend() != "tensorflow":
         raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
-    from .adapt import Explicit, has_tables
+    from .adapt import Explicit
     from .model_adapted import AdaptedProgram
 
     if isinstance(given, Explicit):
         return AdaptedProgram(task, given.model, options)
     is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
-    if is_known and (any(is_rows(name) for name in input_names(given)) or not has_tables(given)):
+    if is_known and any(is_rows(name) for name in input_names(given)):
         return RowsProgram(task, given, options)
     return AdaptedProgram(task, given, options)
 
@@ -294,8 +298,14 @@ def _check_layers(model: Any) -> None:
             )
 
 
+def input_structure(model: Any) -> Any:
+    """Return the symbolic inputs of a functional or sequential model, nested as it takes them."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
 def input_names(model: Any) -> list[str]:
-    structure = model.input
+    """Return the names of the inputs in the order in which Keras flattens them."""
+    structure = input_structure(model)
     if isinstance(structure, dict):
         # Keras flattens a dict by its sorted keys
         return sorted(cast("dict[str, Any]", structure))

@@ -1,4 +1,4 @@
-"""The loss and the metrics of a Keras model: those of the task, those that the user compiled, or binary cross-entropy."""
+"""The loss and the metrics of a Keras model: the task's, those that the user compiled, or binary cross-entropy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Objective:
         self._has_weights = has_weights
 
     def loss(self, inputs: Any, labels: Any, output: Any, weights: Any, extra: Sequence[Any]) -> Any:
-        """Return the mean loss with all penalties. Called in the stateless scope of the model's call.
+        """Return the mean loss with all penalties. Called in the scope and in the mode of the model's call.
 
         extra: penalties that the model does not know of.
         """
@@ -83,15 +83,9 @@ class Objective:
         if self._own is not None:
             total = _weighted(self._own(_like(labels, output), output), weights)
         else:
-            total = self._default(_like(labels, output), output, sample_weight=weights)
+            total = cast("Any", self._default)(_like(labels, output), output, sample_weight=weights)
         penalties = [tf.cast(each, tf.float32) for each in self._model.losses]
         return tf.add_n([tf.cast(total, tf.float32), *penalties, *extra])
-
-    def mean(self, labels: Any, output: Any, weights: Any) -> float:
-        """Return the mean loss of a batch that was predicted, without penalties if they can be left out."""
-        if self._own is not None or not self._is_compiled or self.needs_inputs:
-            return float(self.loss(None, labels, output, weights, ()))
-        return float(self._model._compile_loss(labels, output, weights))
 
     def binary(self, labels: Sequence[NDArray[Any]], label_of: Sequence[int]) -> Binary | None:
         """Return the first output with probabilities of 0/1 labels. label_of: the number of each output's labels."""

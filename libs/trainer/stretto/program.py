@@ -14,10 +14,11 @@ from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
-from stretto_wire.spec import DatasetSpec
+from stretto_wire.spec import DatasetSpec, JobSpec
 
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
+from .initial import take_weights
 from .model import FIRST_SAMPLES, Options, Program
 from .pod import Pod
 
@@ -45,19 +46,7 @@ def build_program(pod: Pod) -> Program:
     pod.detail("building the model")
     if data.partitioned:
         check_reads_partitions(task)
-    program = make_program(
-        task,
-        Options(
-            optimizer=spec.optimizer,
-            learning_rate=spec.learning_rate,
-            batch_size=data.batch_size,
-            embedding_dim=spec.embedding_dim,
-            is_dimension_stated="embedding_dim" in spec.model_fields_set,
-            seed=data.seed,
-            row_weights=spec.row_weights,
-            **_first(data),
-        ),
-    )
+    program = make_program(task, options_of(pod.settings.spec))
     _limit_threads(pod.settings.threads)
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
@@ -69,6 +58,22 @@ def build_program(pod: Pod) -> Program:
         [table.dimension for table in program.layout.tables],
     )
     return program
+
+
+def options_of(job: JobSpec) -> Options:
+    """Return the settings of a job that its model depends on."""
+    model, data = job.model, job.dataset
+    return Options(
+        optimizer=model.optimizer,
+        learning_rate=model.learning_rate,
+        batch_size=data.batch_size,
+        embedding_dim=model.embedding_dim,
+        is_dimension_stated="embedding_dim" in model.model_fields_set,
+        seed=data.seed,
+        row_weights=model.row_weights,
+        restore_from=model.restore_from or "",
+        **_first(data),
+    )
 
 
 def _first(data: DatasetSpec) -> dict[str, Any]:
@@ -87,8 +92,12 @@ def make_program(task: Task, options: Options) -> Program:
     model = _build(task, options.seed)
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
+    if options.restore_from:
+        plain = model.model if _is_explicit(model) else model
+        if getattr(plain, "built", True):  # else its first batch makes its variables (model_adapted.py)
+            take_weights(plain, options.restore_from)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
-    if keras is not None and (isinstance(model, keras.Model) or type(model).__name__ == "Explicit"):
+    if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
         from .model_keras import keras_program
 
         return keras_program(task, model, options)
@@ -97,6 +106,11 @@ def make_program(task: Task, options: Options) -> Program:
 
         return TorchProgram(task, model, options)
     raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
+
+
+def _is_explicit(model: Any) -> bool:
+    """Return whether this is a model that `stretto.adapt` was called with; its module imports Keras."""
+    return type(model).__name__ == "Explicit"
 
 
 def _imported() -> list[str]:

@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a batch consists of, each nested as the user has it: inputs, labels, and sample weights or None."""
+    """The parts of a batch, each nested as the user has it. weights: of the samples, or None."""
 
     inputs: Any
     labels: Any
@@ -111,8 +111,8 @@ def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
             return list(given.values())
         missing = [name for name in names if name not in given]
         raise DataError(
-            f"{where} gave {[*given]}, the model has the inputs {[*names]}: {missing[0]!r} is missing; name them alike, "
-            "or return (inputs, labels) with the inputs in the model's order"
+            f"{where} gave {[*given]}, the model has the inputs {[*names]}: {missing[0]!r} is missing; name them "
+            "alike, or return (inputs, labels) with the inputs in the model's order"
         )
     if isinstance(inputs, (tuple, list)):
         members = list(cast("Sequence[Any]", inputs))

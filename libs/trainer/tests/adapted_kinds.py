@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import keras_rs
 import numpy as np
 import tensorflow as tf
 
@@ -24,7 +25,7 @@ def columns(start: int, length: int) -> dict[str, Any]:
         return ((draw >> np.uint64(shift)) % np.uint64(n)).astype(np.int64)
 
     user, item, city = pick(7, USERS), pick(17, ITEMS), 1 + pick(29, len(CITIES) - 1)
-    many = pick(37, 4)  # tags of a sample: 0 to 3
+    many = 1 + pick(37, 3)  # tags of a sample
     tags = np.stack([1 + pick(shift, TAGS - 1) for shift in (11, 23, 41)], axis=1) * (np.arange(3) < many[:, None])
     price = pick(33, 100).astype(np.float32) / 50 - 1
     taste = (user * 7919 % 11 - 5) / 4 + (item * 104729 % 7 - 3) / 3 + (city % 3 - 1) / 2 + (tags == 3).any(axis=1)
@@ -65,12 +66,13 @@ def pairs(*names: str, label: Any = "label", weight: str | None = None) -> Calla
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model. refused: what the message says, "" if it is trained."""
+    """A kind of model. refused: what the message says, and why in the document; "" if it is trained."""
 
     told: str
     build: Callable[[], Any]
-    read: Callable[[int, int], Any] = named("user", "item", "price")
+    read: Callable[[int, int], Any] = field(default_factory=lambda: named("user", "item", "price"))
     refused: str = ""
+    why: str = ""
 
 
 def inputs(**kinds: Any) -> dict[str, Any]:
@@ -246,6 +248,55 @@ class TwoTowers(keras.Model):
         return self.score(self.norm(both, training=training))
 
 
+class Retrieval(keras.Model):
+    """The retrieval example of Keras RS: the loss looks candidates up, and an evaluation uses their whole table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+        self.retrieval = keras_rs.layers.BruteForceRetrieval(k=3, return_scores=False)
+        self.loss_fn = keras.losses.MeanSquaredError()
+
+    def build(self, shape: Any) -> None:
+        self.users.build(shape)
+        self.items.build(shape)
+        self.retrieval.candidate_embeddings = self.items.embeddings
+        self.retrieval.build(shape)
+        super().build(shape)
+
+    def call(self, ids: Any, training: bool = False) -> Any:
+        users = self.users(ids)
+        result = {"user_embeddings": users}
+        if not training:
+            result["predictions"] = self.retrieval(users)
+        return result
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:
+        items = self.items(y["item"])
+        scores = keras.ops.sum(y_pred["user_embeddings"] * items, axis=1, keepdims=True)
+        return self.loss_fn(keras.ops.expand_dims(y["stars"], -1), scores, sample_weight)
+
+
+class RankingLoss(keras.Model):
+    """Rows that are looked up by the loss alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+
+    def call(self, ids: Any) -> Any:
+        return self.users(ids)
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True) -> Any:
+        scores = keras.ops.sum(y_pred * self.items(y["item"]), axis=1)
+        return keras.ops.mean(keras.ops.square(scores - y["stars"]))
+
+
+def retrieval_read(start: int, length: int) -> Any:
+    found = columns(start, length)
+    return found["user"], {"item": found["item"], "stars": found["stars"]}
+
+
 class OwnLoss(keras.Model):
     def __init__(self) -> None:
         super().__init__()
@@ -296,10 +347,56 @@ def tied() -> Any:
             self.items, self.users = layers.Embedding(ITEMS, 4), layers.Embedding(USERS, 4)
 
         def call(self, given: Any) -> Any:
+            liked = self.items(given["item"])
             scores = keras.ops.matmul(self.users(given["user"]), keras.ops.transpose(self.items.embeddings))
-            return keras.ops.sum(scores, axis=-1, keepdims=True) + 0.0 * keras.ops.sum(self.items(given["item"]))
+            return keras.ops.sum(scores, axis=-1, keepdims=True) + keras.ops.sum(liked, axis=-1, keepdims=True)
 
     return Tied()
+
+
+def embed_reduce() -> Any:
+    given = inputs(user=((), "int64"), tags=((3,), "int64"), weights=((3,), "float32"))
+    kind = keras_rs.layers.EmbedReduce
+    parts = [
+        kind(TAGS, 4, combiner="sqrtn")(given["tags"], weights=given["weights"]),
+        kind(USERS, 4, combiner="sum")(given["user"]),
+    ]
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()(parts)))
+
+
+def weighted_tags(start: int, length: int) -> Any:
+    found = columns(start, length)
+    weights = (found["tags"] > 0) * np.array([1.0, 0.5, 0.25], np.float32)
+    return {"user": found["user"], "tags": found["tags"], "weights": weights, "label": found["label"]}
+
+
+def distributed_embedding() -> Any:
+    table, feature = keras_rs.layers.TableConfig, keras_rs.layers.FeatureConfig
+    tags = table(name="tags", vocabulary_size=TAGS, embedding_dim=4, combiner="mean")
+    users = table(name="users", vocabulary_size=USERS, embedding_dim=6, combiner="sum")
+    configs = {
+        "tags": feature(name="tags", table=tags, input_shape=(None, 3), output_shape=(None, 4)),
+        "user": feature(name="user", table=users, input_shape=(None, 1), output_shape=(None, 6)),
+    }
+
+    class Distributed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = keras_rs.layers.DistributedEmbedding(configs)
+            self.score = layers.Dense(1)
+
+        def call(self, given: Any) -> Any:
+            ids = {"tags": given["tags"], "user": keras.ops.expand_dims(given["user"], -1)}
+            found = self.tables(ids)
+            return self.score(keras.ops.concatenate([found["tags"], found["user"]], axis=-1))
+
+    return Distributed()
+
+
+def no_tables() -> Any:
+    given = inputs(city=((1,), "string"), price=((1,), "float32"))
+    city = layers.StringLookup(vocabulary=list(CITIES[1:]), output_mode="one_hot")(given["city"])
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([city, layers.Rescaling(2.0)(given["price"])])))
 
 
 def frozen() -> Any:
@@ -437,14 +534,19 @@ TAKEN: dict[str, Kind] = {
     "crossed": Kind("`HashedCrossing` and `IntegerLookup`", crossed, named("user", "item")),
     "buckets": Kind("`Discretization` and `CategoryEncoding`", buckets, named("user", "price")),
     "feature space": Kind("`FeatureSpace`", feature_space, named("city", "user", "price")),
+    "embed reduce": Kind("`keras_rs.layers.EmbedReduce`, with weights", embed_reduce, weighted_tags),
+    "distributed": Kind("`keras_rs.layers.DistributedEmbedding`", distributed_embedding, named("user", "tags")),
     "sequential": Kind("`Sequential` with an `Input`", sequential, pairs("tags")),
     "deferred sequential": Kind("`Sequential` without one", deferred_sequential, pairs("tags")),
     "nested": Kind("models within models, with layers of the same name", nested, named("user", "item")),
     "subclassed": Kind("subclassed models", TwoTowers, named("user", "item")),
+    "retrieval": Kind("an own `compute_loss`, with a table that is used as a whole", Retrieval, retrieval_read),
+    "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
+    "no tables": Kind("models without an `Embedding` layer", no_tables, named("city", "price")),
     "frozen": Kind("`trainable=False`: each worker holds the table", frozen),
     "normal": Kind(
         "initial values that are not uniform: kept exactly",
@@ -478,21 +580,53 @@ REFUSED: dict[str, Kind] = {
         "`embeddings_constraint`",
         lambda: functional(embeddings_constraint="non_neg"),
         refused="layer users: embeddings_constraint is applied to the whole table",
+        why="it is applied to the whole table after each update",
     ),
-    "lora": Kind("LoRA", lambda: functional(lora_rank=2), refused="layer users: LoRA"),
-    "half": Kind("tables in half precision", lambda: functional(dtype="float16"), refused="layer users: .*float16"),
+    "lora": Kind("LoRA", lambda: functional(lora_rank=2), refused="layer users: LoRA", why="it keeps the table fixed"),
+    "half": Kind(
+        "tables in half precision",
+        lambda: functional(dtype="float16"),
+        refused="layer users: .*float16",
+        why="parameters are float32",
+    ),
     "dependent": Kind(
         "ids that depend on other rows or on parameters",
         dependent_ids,
         refused="layer second: its ids depend on the rows of layer first",
+        why="they are not known when the rows are requested",
     ),
     "other regularizer": Kind(
-        "other regularisers of tables", table_regularizer, refused="layer users: embeddings_regularizer Orthogonal"
+        "other regularisers of tables",
+        table_regularizer,
+        refused="layer users: embeddings_regularizer Orthogonal",
+        why="they are no sums over rows",
     ),
-    "own step": Kind("an own `train_step`", own_step, named("user", "item"), refused="its own train_step"),
-    "no loss": Kind("several outputs without a loss", two_outputs, both_labels, refused="and no loss: compile it"),
-    "failing": Kind("a call that fails", failing_call, named("user"), refused="Failing.*failed on the first samples"),
+    "own step": Kind(
+        "an own `train_step`",
+        own_step,
+        named("user", "item"),
+        refused="its own train_step",
+        why="it updates parameters where they are not; `compute_loss` is taken",
+    ),
+    "no loss": Kind(
+        "several outputs without a loss",
+        two_outputs,
+        both_labels,
+        refused="and no loss: compile it",
+        why="nothing says what is trained",
+    ),
+    "failing": Kind(
+        "a call that fails",
+        failing_call,
+        named("user"),
+        refused="Failing.*failed on the first samples",
+        why="the message of Keras is passed on",
+    ),
     "ragged input": Kind(
-        "inputs that are ragged or sparse by themselves", ragged_input, pairs("tags"), refused="'tags' is ragged"
+        "inputs that are ragged or sparse by themselves",
+        ragged_input,
+        pairs("tags"),
+        refused="'tags' is ragged",
+        why="make them dense, of shape `(None,)`; ragged data are padded for them",
     ),
 }

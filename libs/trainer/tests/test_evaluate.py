@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto.errors import DataError
 from stretto.evaluate import auc, evaluate, evaluate_part, log_loss
+from stretto.model import Judged
 from stretto_core.dispatcher import Evaluating
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
@@ -47,7 +48,10 @@ def test_parts_of_an_evaluation_add_up_to_the_whole():
     program: Any = SimpleNamespace(
         read=lambda start, length, partition: {"label": label[start : start + length], "place": start},
         index=lambda batch: batch,
-        predict=lambda rows, keys, dense, state, batch: score[batch["place"] : batch["place"] + len(batch["label"])],
+        judge=lambda rows, keys, dense, state, batch: Judged(
+            len(batch["label"]), batch["label"], score[batch["place"] : batch["place"] + len(batch["label"])]
+        ),
+        metrics=lambda: None,
     )
 
     def pull(keys: object) -> Any:

@@ -65,6 +65,11 @@ class ModelSpec(Spec):
         "bfloat16 halves these bytes and rounds both",
     )
     embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
+    restore_from: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
+        default=None,
+        description="URL of a .keras file or SavedModel of the same Keras model, to start with its weights; "
+        "the pods read it",
+    )
     pipeline: bool = Field(
         default=True,
         description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "

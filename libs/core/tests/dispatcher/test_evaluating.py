@@ -14,7 +14,7 @@ from ledger_builders import (
 from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
-from stretto_messages.values import PartialEvaluation, Shard
+from stretto_messages.values import MetricSum, MetricValue, PartialEvaluation, Shard
 
 HELD_OUT = HeldOut(samples=100, every=160, start=800)
 
@@ -55,6 +55,16 @@ def test_held_out_shards_go_round_once_so_many_more_samples_are_done_and_enter_n
     (measured,) = harness.said(EvaluationMeasured)
     assert (measured.samples_done, measured.samples_done_after, measured.evaluation.samples) == (160, 240, 100)
     assert measured.evaluation.loss == pytest.approx(0.5)
+
+
+def test_metrics_that_are_means_are_those_of_all_samples() -> None:
+    harness = Evaluated()
+    second = harness.lease("worker-1")
+    for worker, shard, total in (("worker-1", second, 5.0), ("worker-0", harness.first, 71.0)):
+        sums = (MetricSum(name="accuracy", total=total, count=float(shard.length)),)
+        harness.report(worker, shard, evaluation(shard.length, 1.0, (0,), (shard.length,), sums))
+    (measured,) = harness.said(EvaluationMeasured)
+    assert measured.evaluation.metrics == (MetricValue(name="accuracy", value=pytest.approx(0.76)),)
 
 
 def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_hangs() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -319,7 +319,8 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
     Raises CheckpointError if the images do not fit the layout or do not hold each column exactly once.
     """
     wanted = sorted(set(columns))
-    holder = _holders(control, images)
+    holder = holders(images)
+    _adopt(control, images)
     with control.turn.alone():
         control.store.clear(wanted)  # a column that was here once left its slice and its progress behind
     try:
@@ -368,6 +369,23 @@ def _load_bucket(control: Operations, bucket: int, tables: int, links: Sequence[
         raise
 
 
+def bucket_rows(image: PsImage, bucket: int, table: int, skip: int = 0) -> Iterator[RawBucket]:
+    """Yield a table's rows of a bucket, from the image that has it whole to this one.
+
+    A row of a later image replaces that of an earlier one. skip: how many of the images are left out at the beginning.
+    Raises CheckpointError.
+    """
+    of_keys, of_rows = _names(bucket, table)
+    for link in image.links(bucket)[skip:]:
+        yield RawBucket(link.blocks[of_keys], link.blocks[of_rows])
+
+
+def count_rows(image: PsImage, bucket: int, table: int) -> int:
+    """Return how many rows `bucket_rows` has; a row that changed is counted in each image that has it."""
+    of_keys, _ = _names(bucket, table)
+    return sum(link.manifest["blocks"][of_keys]["shape"][0] for link in image.links(bucket))
+
+
 def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
     """Return the rows of a bucket that a difference has, by table, after their checksums were compared."""
     names = [_names(bucket, table) for table in range(tables)]
@@ -379,8 +397,8 @@ def _load_rows(control: Operations, bucket: int, table: int, keys: U64, rows: By
         return control.store.load_bucket(bucket, table, keys, rows), None
 
 
-def _holders(control: Operations, images: Sequence[PsImage]) -> list[PsImage]:
-    """Return the image that holds each column: [columns]. The server takes the layout of the images."""
+def holders(images: Sequence[PsImage]) -> list[PsImage]:
+    """Return the image that holds each column: [columns]. Raises CheckpointError unless each has exactly one."""
     holder: dict[int, PsImage] = {}
     for image in images:
         if image.manifest.get("version") != VERSION:
@@ -388,14 +406,6 @@ def _holders(control: Operations, images: Sequence[PsImage]) -> list[PsImage]:
                 f"image of ps-{image.manifest.get('server')} has version {image.manifest.get('version')!r}; this "
                 f"release reads {VERSION}: restore it with the release that wrote it, or use another checkpoint"
             )
-        try:
-            if image.layout != UNKNOWN:  # of a server that no worker had told the layout before the checkpoint
-                control.adopt(image.layout)
-        except InputRefused as error:
-            raise CheckpointError(
-                f"image of ps-{image.manifest['server']} was saved with another layout; the model or its optimiser "
-                f"changed: {error}"
-            ) from error
         for column in image.columns:
             if column in holder:
                 raise CheckpointError(f"column {column} is in two images: they are not of one checkpoint")
@@ -406,6 +416,19 @@ def _holders(control: Operations, images: Sequence[PsImage]) -> list[PsImage]:
             f"columns {missing[:8]} ({len(missing)} in all) are in no image: pass those of all servers"
         )
     return [holder[c] for c in range(COLUMNS)]
+
+
+def _adopt(control: Operations, images: Sequence[PsImage]) -> None:
+    """Let the server take the layout of the images."""
+    for image in images:
+        try:
+            if image.layout != UNKNOWN:  # of a server that no worker had told the layout before the checkpoint
+                control.adopt(image.layout)
+        except InputRefused as error:
+            raise CheckpointError(
+                f"image of ps-{image.manifest['server']} was saved with another layout; the model or its optimiser "
+                f"changed: {error}"
+            ) from error
 
 
 def _slices(image: PsImage, ids: I64) -> RawSlices:

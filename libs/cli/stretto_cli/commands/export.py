@@ -1,0 +1,183 @@
+"""``stretto export``: the trained model of a job, for programs without Stretto."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import IO, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+from stretto_core.checkpoints.names import is_final
+
+from ..client import ENDED_STATES, Json
+from ..errors import BadInput, CliError
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobArgument,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    complaints,
+    connect,
+    example,
+)
+
+_REFUSED = 2
+"""Exit status of the process for whatever its user can mend."""
+_LAST_LINES = 5
+
+
+class Format(StrEnum):
+    """Form of an export."""
+
+    KERAS = "keras"
+    SAVEDMODEL = "savedmodel"
+    PARQUET = "parquet"
+    SAFETENSORS = "safetensors"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        rich_help_panel="Jobs",
+        epilog=example("stretto export ctr --to ctr-model", "stretto export ctr --live --to s3://models/ctr"),
+    )(export)
+
+
+def export(
+    job: JobArgument,
+    to: Annotated[str, typer.Option("--to", help="Folder or URL for the export; it must not exist yet.")],
+    format: Annotated[
+        Format | None,
+        typer.Option(help="keras or savedmodel: one model; parquet: tables of any size beside it. Default: keras."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Take the last checkpoint of a job that has not finished.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option("--since", help="An earlier export as Parquet: write only the rows that changed since.")
+    ] = "",
+    path: Annotated[
+        str | None, typer.Option("--path", help="Folder with the job's code on this machine, instead of model.path.")
+    ] = None,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option("--argument", metavar="NAME=VALUE", help="An argument of the job's code, instead of its own."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", help="URL of a manifest to export, instead of the one that the gateway names."),
+    ] = None,
+    python: Annotated[
+        str, typer.Option("--python", help="Python in which stretto-trainer and the job's code can be imported.")
+    ] = sys.executable,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Export a trained model: your own Keras model with its tables, a SavedModel, Parquet or safetensors.
+
+    The result is loaded by plain Keras, TensorFlow, PyArrow or PyTorch. It has the parameters of the job's last
+    checkpoint after the last shard, or with --live those of the last one that is stored.
+    """
+    with connect(folder, url, token) as gateway:
+        view = gateway.job(job)
+    manifest = checkpoint or manifest_of(view, live)
+    command = [python, "-m", "stretto.export", "--json", "--spec", "-", "--checkpoint", manifest, "--to", to]
+    given = (("--format", format), ("--since", since), ("--path", path))
+    command += [word for name, value in given if value for word in (name, str(value))]
+    command += [word for each in argument or () for word in ("--argument", each)]
+    done = _run(command, json.dumps(view["spec"]), quiet=output is Output.JSON)
+    answer(output, done, lambda: _told(to, done))
+
+
+def manifest_of(view: Json, live: bool) -> str:
+    """Return the URL of the checkpoint to export. Raises BadInput if there is none, or not yet."""
+    name, status = view["name"], view["status"]
+    stored = [
+        each["checkpoint"]
+        for each in view["checkpoints"]
+        if each["stage"] in ("stored", "restored")
+        and each["checkpoint"]
+        and each["checkpoint"]["url"].rsplit("/", 3)[1] == name  # not the one of another job that it started from
+    ]
+    final = [each for each in stored if is_final(each["id"])]
+    if status == "finished" and final:
+        return str(final[-1]["url"])
+    if not stored:
+        raise BadInput(
+            f"{name} is {status} and has no stored checkpoint"
+            + ("" if status in ENDED_STATES else f"; take one with `stretto checkpoint {name}`, or wait")
+        )
+    if not live:
+        raise BadInput(f"{name} is {status}: its last checkpoint is {stored[-1]['id']}; export that one with --live")
+    return str(stored[-1]["url"])
+
+
+def _run(command: Sequence[str], spec: str, quiet: bool) -> Json:
+    """Run the process of an export and return its export.json. Raises CliError with its reason."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as notes:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=notes, text=True, encoding="utf-8"
+            )
+        except OSError as error:
+            raise BadInput(f"--python {command[0]} cannot be started: {error.strerror or error}") from error
+        last: Json = {}
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(spec)
+                process.stdin.close()
+                last = _followed(process.stdout, quiet)
+            except BrokenPipeError:  # it ended at once: its notes say why
+                pass
+            except KeyboardInterrupt:
+                process.terminate()
+                raise
+        if "export" in last:
+            return last["export"]
+        if "error" in last:
+            kind = BadInput if process.returncode == _REFUSED else CliError
+            raise kind(f"nothing was exported: {last['error']}")
+        notes.seek(0)
+        told = notes.read().strip().splitlines()[-_LAST_LINES:]
+    if any("No module named stretto" in line or "No module named 'stretto" in line for line in told):
+        raise BadInput(f"{command[0]} has no stretto-trainer: install it there, or name another Python with --python")
+    raise CliError("\n  ".join([f"the export ended with status {process.returncode}", *told]))
+
+
+def _followed(lines: IO[str], quiet: bool) -> Json:
+    """Show the progress that the process tells; return its last document."""
+    last: Json = {}
+    columns = (TextColumn("{task.description}"), BarColumn())
+    is_shown = complaints.is_terminal and not quiet
+    with Progress(*columns, console=complaints, transient=True, disable=not is_shown) as drawn:
+        task = drawn.add_task("starting", total=None)
+        for line in lines:
+            last = json.loads(line)
+            if "progress" in last:
+                what, done, total = last["progress"]
+                drawn.update(task, description=what, completed=done, total=total if total > 1 else None)
+    return last
+
+
+def _told(to: str, done: dict[str, Any]) -> str:
+    tables, checkpoint = done["tables"], done["checkpoint"]
+    rows = sum(table["rows"] for table in tables.values())
+    size = sum(file["bytes"] for file in done["files"].values())
+    changed = f" that changed since {done['since']['checkpoint']}" if done["since"] else ""
+    return (
+        f"{done['job']} exported to {to} as {done['format']}: {rows:,} rows in {len(tables)} tables{changed}, "
+        f"{size:,} bytes, of checkpoint {checkpoint['id']} ({checkpoint['samples']:,} samples trained)"
+    )
