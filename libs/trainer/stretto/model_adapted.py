@@ -123,16 +123,22 @@ class AdaptedProgram(KerasProgram):
         self._judge = tf.function(self._judge_graph, input_signature=whole, autograph=False)
 
     def _build_loss(self, outputs: Sequence[NDArray[Any]], has_own_loss: bool) -> None:
-        """Let a compiled loss make its variables, which cannot be done in a graph, and see that it takes the labels."""
-        if callable(getattr(self.task, "loss", None)):
-            return
+        """Let a compiled loss make its variables, which no graph can; see that it and the metrics take the labels."""
         inputs, labels, weights = self._form.first_tensors
         output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
         with _as_refusal(self.model, "the loss of"):
-            if has_own_loss:
+            if callable(getattr(self.task, "loss", None)):
+                pass
+            elif has_own_loss:
                 self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
             elif getattr(self.model, "_compile_loss", None) is not None:
                 self.model._compile_loss(labels, output, weights)
+        metrics = self.metrics()
+        if metrics is not None:  # now, and not when all samples are trained
+            try:
+                metrics.add(labels, output, weights)
+            finally:
+                metrics.close()
 
     def _check_update(self) -> None:
         """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""

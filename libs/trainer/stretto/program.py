@@ -88,7 +88,8 @@ def make_program(task: Task, options: Options) -> Program:
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model = _build(task, options.seed)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
-    if keras is not None and (isinstance(model, keras.Model) or type(model).__name__ == "Explicit"):
+    explicit: Any = getattr(sys.modules.get("stretto.adapt"), "Explicit", ())
+    if keras is not None and isinstance(model, (keras.Model, explicit)):
         from .model_keras import keras_program
 
         return keras_program(task, model, options)
@@ -96,6 +97,10 @@ def make_program(task: Task, options: Options) -> Program:
         from .model_torch import TorchProgram
 
         return TorchProgram(task, model, options)
+    if type(model).__module__.startswith("tf_keras."):
+        raise ModelRefused(
+            f"build() gave {type(model).__name__} of tf_keras, which is Keras 2; build it with `import keras`, Keras 3"
+        )
     raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
 
 

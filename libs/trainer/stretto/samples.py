@@ -154,7 +154,10 @@ def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
     elif hasattr(value, "toarray"):  # scipy.sparse
         value = value.toarray()
     elif hasattr(value, "to_numpy"):  # pandas, pyarrow
+        is_series = type(value).__module__.startswith("pandas.") and value.ndim == 1
         value = value.to_numpy()
+        if is_series:
+            value = value.reshape(-1, 1)  # as model.fit takes it
     if hasattr(value, "numpy"):
         value = value.numpy()
     if isinstance(value, (list, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,16 @@ def test_the_public_function_adapts_whatever_the_inputs_are_called():
         return {"rows": np.stack([found["item"], found["item"]], axis=1), "label": found["label"]}
 
     assert len(program_of(Kind("", build, read)).embeddings) == 1
+
+
+def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[1:])
+    (tmp_path / "ranking.py").write_text(task)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    exec(compile(trial, DOCUMENT.name, "exec"), {})
+    found = re.search(r"metrics={'auc': ([0-9.]+)}", capsys.readouterr().out)
+    assert found is not None
+    assert float(found.group(1)) > 0.95
 
 
 def test_the_document_lists_what_was_tried():
