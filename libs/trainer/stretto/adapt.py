@@ -208,7 +208,9 @@ class AdaptedModel:
 
     def record(self, sample: Sequence[NDArray[Any]]) -> None:
         """Trace the function that makes keys, and see for which layers it can. sample: a real batch."""
-        recording, self._noted = self._trace(lambda events: [each.value for each in events if is_fed(each.value)])
+        recording, self._noted = self._trace(
+            lambda events: [each.value for each in events if is_fed(each.value)], is_marked=True
+        )
         self._positions = [number for number, event in enumerate(recording.events) if is_fed(event.value)]
         self._direct: dict[int, tuple[int, tuple[str, ...]]] = {}
         self.events = list(recording.events)
@@ -218,15 +220,20 @@ class AdaptedModel:
         self._keep_dense(tables)
         self._check_independent(recording.marks)
 
-    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]]) -> tuple[Recording, Any]:
-        """Record a call; return it with the function that computes the chosen values of its events."""
+    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]], is_marked: bool = False) -> tuple[Recording, Any]:
+        """Record a call; return it with the function that computes the chosen values of its events.
+
+        is_marked: note what depends on parameters. Such a function holds the memory of the tables.
+        """
         recording = Recording()
         separate = self.separate_variables
         dense = [each for each in self.model.trainable_variables if id(each) not in separate]
 
         def noted(*leaves: Any) -> list[Any]:
-            mapping = [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
-            mapping += [(table_of(layer), recording.mark_table(layer)) for layer in self._lookups]
+            mapping: list[tuple[Any, Any]] = []
+            if is_marked:
+                mapping += [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
+                mapping += [(table_of(layer), recording.mark_table(layer)) for layer in self._lookups]
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True), calling(recording):
                 inputs = leaves[: len(self._leaves)]
                 output = self.call(inputs, training=False)
@@ -305,8 +312,9 @@ class AdaptedModel:
                 self._direct[number] = found
         self._positions = [number for number in needed if number not in self._direct]
         wanted = [self._kept[number] for number in self._positions]
-        if wanted:
-            self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1]
+        self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1] if wanted else None
+        # not the values themselves: their graph holds the memory of the tables
+        self.events = [Event(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
 
     def noted(self, leaves: Sequence[Any]) -> dict[int, Any]:
         """Return the noted values of a batch by event: arrays, or TensorFlow's ragged and sparse tensors."""
@@ -435,6 +443,14 @@ class AdaptedModel:
         for group, table, values in zip(self.groups, keys.tables, rows, strict=True):
             initial = group.initial(keys_of_stored(table.stored))
             found.append(values if initial is None else values + initial)
+        return found
+
+    def places(self, keys: KeyBatch) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return for each layer its table, and where its rows are among the unique ones of it."""
+        found: list[tuple[int, NDArray[np.int64]]] = []
+        for number, (group, table) in enumerate(zip(self.groups, keys.tables, strict=True)):
+            fields = keys_of_stored(table.stored) >> VALUE_BITS
+            found.extend((number, np.flatnonzero(fields == field)) for field in range(len(group.layers)))
         return found
 
     def original_rows(self, keys: KeyBatch) -> list[F32]:

@@ -256,6 +256,25 @@ def test_inputs_with_other_names_are_listed():
         )
 
 
+def test_gradients_of_each_layer_are_clipped_as_those_of_a_variable_of_its_own():
+    """Layers that share a table are clipped apart. Keras takes the norm before it adds up rows that occur twice."""
+    kind = TAKEN["functional"]
+    program: Any = make_program(Task(kind, optimizer=keras.optimizers.SGD(RATE, clipnorm=1e-3)), Options())
+    batch = program.read(40, 24)
+    keys = program.index(batch)
+    model = built(kind, kind.read(0, 16))
+    before = rows_of(program, keys, original_tables(program, model))
+    found = program.step(before, keys, program.initial_dense(), program.initial_state(), batch)
+    inputs, labels, _ = as_fit_takes(kind.read(40, 24))
+    model.compile(keras.optimizers.SGD(RATE, clipnorm=1e-3), keras.losses.BinaryCrossentropy(from_logits=True))
+    model.train_on_batch(inputs, labels)
+    after = rows_of(program, keys, original_tables(program, model))
+    np.testing.assert_allclose(RATE * found.rows[0], before[0] - after[0], rtol=0.1, atol=1e-8)
+    fields = keys_of_stored(keys.tables[0].stored) >> VALUE_BITS
+    norms = [float(np.linalg.norm(found.rows[0][fields == field])) for field in (0, 1)]
+    assert norms == pytest.approx([1e-3, 1e-3])
+
+
 def test_texts_never_enter_the_step():
     program: Any = program_of(TAKEN["strings"])
     batch = program.read(0, 8)
