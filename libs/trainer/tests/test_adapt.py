@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +312,44 @@ def test_the_memory_of_tables_is_given_back_and_restored(tmp_path: Path):
         float(each.embeddings.numpy()[0, 0]) for each in model._flatten_layers() if hasattr(each, "embeddings")
     )
     assert found == [1.0, 2.0]
+
+
+MEMORY = """
+import gc
+import keras, numpy as np, psutil
+from stretto.model import Options
+from stretto.program import make_program
+
+class Task:
+    def build(self):
+        ids = keras.Input((1,), name="ids", dtype="int64")
+        text = keras.Input((1,), name="text", dtype="string")
+        rows = [keras.layers.Embedding(500_000, 64)(ids), keras.layers.Embedding(9, 2)(keras.layers.Hashing(9)(text))]
+        x = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
+        model = keras.Model([ids, text], keras.layers.Dense(1)(x))
+        print(resident())
+        return model
+
+    def read(self, start, length):
+        ids = np.arange(start, start + length)
+        return {"ids": ids, "text": ids.astype(str), "label": ids % 2}
+
+def resident():
+    gc.collect()
+    return psutil.Process().memory_info().rss
+
+program = make_program(Task(), Options())
+program.warm()
+print(resident())
+"""
+
+
+def test_a_worker_does_not_hold_a_table_of_the_servers():
+    """TensorFlow gives memory back only without oneDNN, whose allocator keeps it for later tensors."""
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run([sys.executable, "-c", MEMORY], env=environment, capture_output=True, text=True, check=True)
+    built, ready = map(int, done.stdout.split())
+    assert built - ready > 0.8 * 500_000 * 64 * 4
 
 
 def test_decay_of_weights_is_refused_where_differences_are_kept():
