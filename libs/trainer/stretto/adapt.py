@@ -48,7 +48,7 @@ from .lookups import (
     spec_of,
     table_of,
 )
-from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows
+from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows, size_of
 from .samples import Leaf
 
 __all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
@@ -366,8 +366,8 @@ class AdaptedModel:
             lengths = tuple(int(length) for length in shape[1:]) if is_fixed else None
             calls.append(Call(number, numbers[id(event.layer)], event.layer.input_dim, lengths))
         fixed = [call for call in calls if call.shape is not None]
-        parts = [Part.of(fixed, are_fixed=True)] if fixed else []
-        return (*parts, *(Part.of([call], are_fixed=False) for call in calls if call.shape is None))
+        parts = [Part.of(fixed)] if fixed else []
+        return (*parts, *(Part.of([call]) for call in calls if call.shape is None))
 
     @property
     def tables(self) -> dict[str, Rows]:
@@ -441,7 +441,7 @@ class AdaptedModel:
         """Return the weights of rows, some of which are kept as differences to the initial ones."""
         found: list[F32] = []
         for group, table, values in zip(self.groups, keys.tables, rows, strict=True):
-            initial = group.initial(keys_of_stored(table.stored))
+            initial = group.initial(keys_of_stored(table.stored)) if group.is_difference else None
             found.append(values if initial is None else values + initial)
         return found
 
@@ -472,7 +472,7 @@ class AdaptedModel:
     @property
     def inverse_specs(self) -> list[Any]:
         return [
-            tf.TensorSpec((None,) if part.widths else self.events[part.calls[0].event].value.shape, tf.int64)
+            tf.TensorSpec((None,) if part.is_fixed else self.events[part.calls[0].event].value.shape, tf.int64)
             for group in self.groups
             for part in group.parts
         ]
@@ -521,14 +521,17 @@ class AdaptedModel:
             for part in group.parts:
                 place = next(places)
                 gathered = tf.gather(values, place)
-                if not part.widths:
+                if not part.is_fixed:
                     found[part.calls[0].event] = gathered
                     continue
                 # along the first dimension, so that pieces are views and no copies
-                sizes = tf.constant(part.widths) * (tf.shape(place)[0] // sum(part.widths))
-                pieces = tf.split(gathered, sizes, num=len(part.widths)) if len(part.widths) > 1 else [gathered]
-                for call, piece in zip(part.calls, pieces, strict=True):
-                    found[call.event] = tf.reshape(piece, (-1, *(call.shape or ()), group.dimension))
+                runs = part.runs()
+                widths = [len(calls) * size_of(shape) for shape, calls in runs]
+                sizes = tf.constant(widths) * (tf.shape(place)[0] // sum(widths))
+                pieces = tf.split(gathered, sizes, num=len(runs)) if len(runs) > 1 else [gathered]
+                for (shape, calls), piece in zip(runs, pieces, strict=True):
+                    rows_of_calls = tf.unstack(tf.reshape(piece, (len(calls), -1, *shape, group.dimension)), len(calls))
+                    found.update((call.event, each) for call, each in zip(calls, rows_of_calls, strict=True))
         return found
 
     def penalties(self, rows: Sequence[Any]) -> list[Any]:

@@ -121,16 +121,24 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Lookups that are gathered together, one after the other: those of a known number of ids a sample, or a single
-    one."""
+    one. Lookups of equal shape are neighbours."""
 
     calls: tuple[Call, ...]
-    widths: tuple[int, ...]
-    """Ids a sample of each lookup; none for the single one."""
 
     @staticmethod
-    def of(calls: Sequence[Call], *, are_fixed: bool) -> Part:
-        widths = tuple(int(np.prod(call.shape or (), dtype=np.int64)) for call in calls) if are_fixed else ()
-        return Part(tuple(calls), widths)
+    def of(calls: Sequence[Call]) -> Part:
+        shapes = list(dict.fromkeys(call.shape for call in calls))
+        return Part(tuple(sorted(calls, key=lambda call: shapes.index(call.shape))))
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if the number of ids a sample is known."""
+        return self.calls[0].shape is not None
+
+    def runs(self) -> list[tuple[tuple[int, ...], tuple[Call, ...]]]:
+        """Return the lookups of each shape."""
+        shapes = dict.fromkeys(call.shape or () for call in self.calls)
+        return [(shape, tuple(call for call in self.calls if call.shape == shape)) for shape in shapes]
 
     def keys(self, ids: Mapping[int, NDArray[Any]]) -> NDArray[np.int64] | None:
         """Return the keys of the lookups: flat, or of the single one in the shape of its ids; None if an id is outside
@@ -140,7 +148,7 @@ class Part:
             # a negative id is a very large one
             if each.size and int(each.view(np.uint64).max()) >= call.ids_max:
                 return None
-        if not self.widths:
+        if not self.is_fixed:
             return found[0] | np.int64(self.calls[0].field << VALUE_BITS)
         flat = np.concatenate([each.reshape(-1) for each in found])
         position = 0
