@@ -143,18 +143,20 @@ class Part:
     def keys(self, ids: Mapping[int, NDArray[Any]]) -> NDArray[np.int64] | None:
         """Return the keys of the lookups: flat, or of the single one in the shape of its ids; None if an id is outside
         its table."""
-        found: list[NDArray[np.int64]] = [ids[call.event] for call in self.calls]
-        for call, each in zip(self.calls, found, strict=True):
-            # a negative id is a very large one
-            if each.size and int(each.view(np.uint64).max()) >= call.ids_max:
-                return None
         if not self.is_fixed:
-            return found[0] | np.int64(self.calls[0].field << VALUE_BITS)
-        flat = np.concatenate([each.reshape(-1) for each in found])
+            call, single = self.calls[0], ids[self.calls[0].event]
+            inside = not single.size or int(single.view(np.uint64).max()) < call.ids_max
+            return single | np.int64(call.field << VALUE_BITS) if inside else None
+        flat = np.concatenate([ids[call.event].reshape(-1) for call in self.calls])
         position = 0
-        for call, each in zip(self.calls, found, strict=True):
-            flat[position : position + each.size] |= call.field << VALUE_BITS
-            position += each.size
+        for _, calls in self.runs():
+            end = position + sum(ids[call.event].size for call in calls)
+            block = flat[position:end].reshape(len(calls), -1)
+            # a negative id is a very large one
+            if block.size and (block.view(np.uint64).max(axis=1) >= [call.ids_max for call in calls]).any():
+                return None
+            block |= np.array([[call.field << VALUE_BITS] for call in calls])
+            position = end
         return flat
 
 
