@@ -161,6 +161,7 @@ class AdaptedModel:
         self._targets = [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in targets] if loss else []
         self._leaves = [tf.TensorSpec((None, *leaf.shape), leaf.dtype, name=_identifier(leaf.name)) for leaf in leaves]
         self._pack = pack
+        self._noted: Any = None
         self._lookups: list[Any] = []
         self._prepared: list[Any] = []
         self._frozen: list[Any] = []

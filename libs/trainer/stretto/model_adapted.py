@@ -34,7 +34,10 @@ _TOLERANCE = 1e-4
 
 
 class AdaptedProgram(KerasProgram):
-    """A Keras model as it is, ready to train."""
+    """A Keras model as it is, ready to train.
+
+    Larger than 250 lines: the trial of a model and its steps share the form of the data, the tables and the objective.
+    """
 
     _objective: Objective
 
