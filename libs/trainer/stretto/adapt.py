@@ -48,7 +48,7 @@ from .lookups import (
     spec_of,
     table_of,
 )
-from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows
+from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows, size_of
 from .samples import Leaf
 
 __all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
@@ -161,6 +161,7 @@ class AdaptedModel:
         self._targets = [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in targets] if loss else []
         self._leaves = [tf.TensorSpec((None, *leaf.shape), leaf.dtype, name=_identifier(leaf.name)) for leaf in leaves]
         self._pack = pack
+        self._noted: Any = None
         self._lookups: list[Any] = []
         self._prepared: list[Any] = []
         self._frozen: list[Any] = []
@@ -208,7 +209,9 @@ class AdaptedModel:
 
     def record(self, sample: Sequence[NDArray[Any]]) -> None:
         """Trace the function that makes keys, and see for which layers it can. sample: a real batch."""
-        recording, self._noted = self._trace(lambda events: [each.value for each in events if is_fed(each.value)])
+        recording, self._noted = self._trace(
+            lambda events: [each.value for each in events if is_fed(each.value)], is_marked=True
+        )
         self._positions = [number for number, event in enumerate(recording.events) if is_fed(event.value)]
         self._direct: dict[int, tuple[int, tuple[str, ...]]] = {}
         self.events = list(recording.events)
@@ -218,15 +221,20 @@ class AdaptedModel:
         self._keep_dense(tables)
         self._check_independent(recording.marks)
 
-    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]]) -> tuple[Recording, Any]:
-        """Record a call; return it with the function that computes the chosen values of its events."""
+    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]], is_marked: bool = False) -> tuple[Recording, Any]:
+        """Record a call; return it with the function that computes the chosen values of its events.
+
+        is_marked: note what depends on parameters. Such a function holds the memory of the tables.
+        """
         recording = Recording()
         separate = self.separate_variables
         dense = [each for each in self.model.trainable_variables if id(each) not in separate]
 
         def noted(*leaves: Any) -> list[Any]:
-            mapping = [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
-            mapping += [(table_of(layer), recording.mark_table(layer)) for layer in self._lookups]
+            mapping: list[tuple[Any, Any]] = []
+            if is_marked:
+                mapping += [(each, recording.mark(each.value, f"the parameter {each.path}")) for each in dense]
+                mapping += [(table_of(layer), recording.mark_table(layer)) for layer in self._lookups]
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True), calling(recording):
                 inputs = leaves[: len(self._leaves)]
                 output = self.call(inputs, training=False)
@@ -305,8 +313,9 @@ class AdaptedModel:
                 self._direct[number] = found
         self._positions = [number for number in needed if number not in self._direct]
         wanted = [self._kept[number] for number in self._positions]
-        if wanted:
-            self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1]
+        self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1] if wanted else None
+        # not the values themselves: their graph holds the memory of the tables
+        self.events = [Event(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
 
     def noted(self, leaves: Sequence[Any]) -> dict[int, Any]:
         """Return the noted values of a batch by event: arrays, or TensorFlow's ragged and sparse tensors."""
@@ -358,8 +367,8 @@ class AdaptedModel:
             lengths = tuple(int(length) for length in shape[1:]) if is_fixed else None
             calls.append(Call(number, numbers[id(event.layer)], event.layer.input_dim, lengths))
         fixed = [call for call in calls if call.shape is not None]
-        parts = [Part.of(fixed, are_fixed=True)] if fixed else []
-        return (*parts, *(Part.of([call], are_fixed=False) for call in calls if call.shape is None))
+        parts = [Part.of(fixed)] if fixed else []
+        return (*parts, *(Part.of([call]) for call in calls if call.shape is None))
 
     @property
     def tables(self) -> dict[str, Rows]:
@@ -433,8 +442,16 @@ class AdaptedModel:
         """Return the weights of rows, some of which are kept as differences to the initial ones."""
         found: list[F32] = []
         for group, table, values in zip(self.groups, keys.tables, rows, strict=True):
-            initial = group.initial(keys_of_stored(table.stored))
+            initial = group.initial(keys_of_stored(table.stored)) if group.is_difference else None
             found.append(values if initial is None else values + initial)
+        return found
+
+    def places(self, keys: KeyBatch) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return for each layer its table, and where its rows are among the unique ones of it."""
+        found: list[tuple[int, NDArray[np.int64]]] = []
+        for number, (group, table) in enumerate(zip(self.groups, keys.tables, strict=True)):
+            fields = keys_of_stored(table.stored) >> VALUE_BITS
+            found.extend((number, np.flatnonzero(fields == field)) for field in range(len(group.layers)))
         return found
 
     def original_rows(self, keys: KeyBatch) -> list[F32]:
@@ -456,7 +473,7 @@ class AdaptedModel:
     @property
     def inverse_specs(self) -> list[Any]:
         return [
-            tf.TensorSpec((None,) if part.widths else self.events[part.calls[0].event].value.shape, tf.int64)
+            tf.TensorSpec((None,) if part.is_fixed else self.events[part.calls[0].event].value.shape, tf.int64)
             for group in self.groups
             for part in group.parts
         ]
@@ -505,14 +522,17 @@ class AdaptedModel:
             for part in group.parts:
                 place = next(places)
                 gathered = tf.gather(values, place)
-                if not part.widths:
+                if not part.is_fixed:
                     found[part.calls[0].event] = gathered
                     continue
                 # along the first dimension, so that pieces are views and no copies
-                sizes = tf.constant(part.widths) * (tf.shape(place)[0] // sum(part.widths))
-                pieces = tf.split(gathered, sizes, num=len(part.widths)) if len(part.widths) > 1 else [gathered]
-                for call, piece in zip(part.calls, pieces, strict=True):
-                    found[call.event] = tf.reshape(piece, (-1, *(call.shape or ()), group.dimension))
+                runs = part.runs()
+                widths = [len(calls) * size_of(shape) for shape, calls in runs]
+                sizes = tf.constant(widths) * (tf.shape(place)[0] // sum(widths))
+                pieces = tf.split(gathered, sizes, num=len(runs)) if len(runs) > 1 else [gathered]
+                for (shape, calls), piece in zip(runs, pieces, strict=True):
+                    rows_of_calls = tf.unstack(tf.reshape(piece, (len(calls), -1, *shape, group.dimension)), len(calls))
+                    found.update((call.event, each) for call, each in zip(calls, rows_of_calls, strict=True))
         return found
 
     def penalties(self, rows: Sequence[Any]) -> list[Any]:

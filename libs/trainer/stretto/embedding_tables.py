@@ -121,32 +121,42 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Lookups that are gathered together, one after the other: those of a known number of ids a sample, or a single
-    one."""
+    one. Lookups of equal shape are neighbours."""
 
     calls: tuple[Call, ...]
-    widths: tuple[int, ...]
-    """Ids a sample of each lookup; none for the single one."""
 
     @staticmethod
-    def of(calls: Sequence[Call], *, are_fixed: bool) -> Part:
-        widths = tuple(int(np.prod(call.shape or (), dtype=np.int64)) for call in calls) if are_fixed else ()
-        return Part(tuple(calls), widths)
+    def of(calls: Sequence[Call]) -> Part:
+        shapes = list(dict.fromkeys(call.shape for call in calls))
+        return Part(tuple(sorted(calls, key=lambda call: shapes.index(call.shape))))
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if the number of ids a sample is known."""
+        return self.calls[0].shape is not None
+
+    def runs(self) -> list[tuple[tuple[int, ...], tuple[Call, ...]]]:
+        """Return the lookups of each shape."""
+        shapes = dict.fromkeys(call.shape or () for call in self.calls)
+        return [(shape, tuple(call for call in self.calls if call.shape == shape)) for shape in shapes]
 
     def keys(self, ids: Mapping[int, NDArray[Any]]) -> NDArray[np.int64] | None:
         """Return the keys of the lookups: flat, or of the single one in the shape of its ids; None if an id is outside
         its table."""
-        found: list[NDArray[np.int64]] = [ids[call.event] for call in self.calls]
-        for call, each in zip(self.calls, found, strict=True):
-            # a negative id is a very large one
-            if each.size and int(each.view(np.uint64).max()) >= call.ids_max:
-                return None
-        if not self.widths:
-            return found[0] | np.int64(self.calls[0].field << VALUE_BITS)
-        flat = np.concatenate([each.reshape(-1) for each in found])
+        if not self.is_fixed:
+            call, single = self.calls[0], ids[self.calls[0].event]
+            inside = not single.size or int(single.view(np.uint64).max()) < call.ids_max
+            return single | np.int64(call.field << VALUE_BITS) if inside else None
+        flat = np.concatenate([ids[call.event].reshape(-1) for call in self.calls])
         position = 0
-        for call, each in zip(self.calls, found, strict=True):
-            flat[position : position + each.size] |= call.field << VALUE_BITS
-            position += each.size
+        for _, calls in self.runs():
+            end = position + sum(ids[call.event].size for call in calls)
+            block = flat[position:end].reshape(len(calls), -1)
+            # a negative id is a very large one
+            if block.size and (block.view(np.uint64).max(axis=1) >= [call.ids_max for call in calls]).any():
+                return None
+            block |= np.array([[call.field << VALUE_BITS] for call in calls])
+            position = end
         return flat
 
 

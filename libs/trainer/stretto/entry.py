@@ -28,7 +28,8 @@ class Task(Protocol):
 
     def build(self) -> Any:
         """Return the model: a Keras 3 one with embedding layers of its own, or with an input named ``rows`` of shape
-        (fields, dimension), or a torch.nn.Module whose ``forward`` has an argument of this name. It may be called twice.
+        (fields, dimension), or a torch.nn.Module whose ``forward`` has an argument of this name. It may be called
+        twice.
         """
         ...
 

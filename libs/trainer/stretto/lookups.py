@@ -338,7 +338,9 @@ def cast_input(value: Any, inputs: Mapping[str, int]) -> tuple[int, tuple[str, .
 
 
 def spec_of(value: Any) -> Any:
-    """Return the type of a value in a graph, with its static shape."""
+    """Return the type of a value in a graph, with its static shape; of a type itself."""
+    if isinstance(value, tf.TypeSpec):
+        return value
     return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else tf.type_spec_from_value(value)
 
 

@@ -350,8 +350,10 @@ class ProgramBase(ABC):
             raise ModelRefused(
                 f"the loss is {found.loss}: training diverged; lower model.learning_rate or check the loss"
             )
-        if not self.update.clipping:
-            return found
+        return self._clipped(found, keys) if self.update.clipping else found
+
+    def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
+        """Clip gradients; a table counts as one variable."""
         clipped = self.update.clipping.apply([*found.rows, *pieces(found.dense, self._shapes)])
         tables = len(found.rows)
         return replace(found, rows=tuple(clipped[:tables]), dense=flat(clipped[tables:]))

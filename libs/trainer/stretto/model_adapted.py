@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import keras
@@ -22,7 +23,7 @@ from .entry import Task
 from .errors import DataError, ModelRefused
 from .initial import take_weights
 from .lookups import Feeding, calling
-from .model import Inputs, Judged, Metrics, Options
+from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
 from .model_keras import KerasProgram, cut
 from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
@@ -34,7 +35,10 @@ _TOLERANCE = 1e-4
 
 
 class AdaptedProgram(KerasProgram):
-    """A Keras model as it is, ready to train."""
+    """A Keras model as it is, ready to train.
+
+    Larger than 250 lines: the trial of a model and its steps share the form of the data, the tables and the objective.
+    """
 
     _objective: Objective
 
@@ -134,16 +138,22 @@ class AdaptedProgram(KerasProgram):
         self._judge = tf.function(self._judge_graph, input_signature=whole, autograph=False)
 
     def _build_loss(self, outputs: Sequence[NDArray[Any]], has_own_loss: bool) -> None:
-        """Let a compiled loss make its variables, which cannot be done in a graph, and see that it takes the labels."""
-        if callable(getattr(self.task, "loss", None)):
-            return
+        """Let a compiled loss make its variables, which no graph can; see that it and the metrics take the labels."""
         inputs, labels, weights = self._form.first_tensors
         output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
         with _as_refusal(self.model, "the loss of"):
-            if has_own_loss:
-                self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+            if callable(getattr(self.task, "loss", None)):
+                pass
+            elif has_own_loss:
+                self._own_loss(inputs, self._form.targets(self._form.first_targets), output)
             elif getattr(self.model, "_compile_loss", None) is not None:
                 self.model._compile_loss(labels, output, weights)
+        metrics = self.metrics()
+        if metrics is not None:  # now, and not when all samples are trained
+            try:
+                metrics.add(labels, output, weights)
+            finally:
+                metrics.close()
 
     def _check_update(self) -> None:
         """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
@@ -252,13 +262,23 @@ class AdaptedProgram(KerasProgram):
         fed: list[Any] = [batch[f"fed {number}"] for number in range(len(self._adapted.fed))]
         return self._adapted.whole_rows(rows, keys), self._adapted.inverse(keys, batch), fed
 
+    def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
+        """Clip the gradients of each layer as those of a variable of its own, as Keras does; layers share tables."""
+        places = self._adapted.places(keys)
+        parts = [found.rows[table][at] for table, at in places]
+        clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
+        rows = [values.copy() for values in found.rows]
+        for (table, at), part in zip(places, clipped[: len(parts)], strict=True):
+            rows[table][at] = part
+        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]))
+
     def _labels(self, batch: Batch) -> list[Any]:
         return self._form.targets(batch)
 
     def _own_loss(self, inputs: Any, targets: Sequence[Any], output: Any) -> Any:
         """Return the loss of a model that overrides compute_loss."""
         labels, weights = self._form.split(targets)
-        return self.model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+        return self.model._compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights, training=True)
 
     @contextlib.contextmanager
     def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:

@@ -78,7 +78,8 @@ class Objective:
         extra: penalties that the model does not know of.
         """
         if self._own is None and self._is_compiled:
-            total = self._model.compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights)
+            # as Keras calls it: an override may have no argument `training`
+            total = self._model._compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights, training=True)
             return tf.add_n([tf.cast(total, tf.float32), *extra])
         if self._own is not None:
             total = _weighted(self._own(_like(labels, output), output), weights)

@@ -105,6 +105,10 @@ def make_program(task: Task, options: Options) -> Program:
         from .model_torch import TorchProgram
 
         return TorchProgram(task, model, options)
+    if type(model).__module__.startswith("tf_keras."):
+        raise ModelRefused(
+            f"build() gave {type(model).__name__} of tf_keras, which is Keras 2; build it with `import keras`, Keras 3"
+        )
     raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -129,6 +130,8 @@ def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
 
     leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. Raises DataError.
     """
+    if leaf is not None and isinstance(value, np.ndarray) and value.dtype is _type(leaf.dtype) and value.ndim:
+        return _fitted(cast("NDArray[Any]", value), leaf, where)  # the usual case, without the rest of the questions
     array = _dense(value, leaf)
     if array.dtype.kind in "OSU":
         array = _strings(array, where)
@@ -144,6 +147,11 @@ def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
     return array.astype(leaf.dtype, copy=False)
 
 
+@lru_cache
+def _type(name: str) -> Any:
+    return None if name in ("string", "bfloat16") else np.dtype(name)
+
+
 def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
     if hasattr(value, "to_tensor"):  # tf.RaggedTensor
         value = value.to_tensor()
@@ -154,7 +162,10 @@ def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
     elif hasattr(value, "toarray"):  # scipy.sparse
         value = value.toarray()
     elif hasattr(value, "to_numpy"):  # pandas, pyarrow
+        is_series = type(value).__module__.startswith("pandas.") and value.ndim == 1
         value = value.to_numpy()
+        if is_series:
+            value = value.reshape(-1, 1)  # as model.fit takes it
     if hasattr(value, "numpy"):
         value = value.numpy()
     if isinstance(value, (list, tuple)):
@@ -201,6 +212,8 @@ def _strings(array: NDArray[Any], where: str) -> NDArray[Any]:
 def _fitted(array: NDArray[Any], leaf: Leaf, where: str) -> NDArray[Any]:
     """Return the array in the leaf's rank; as in Keras, a last dimension of 1 may be missing or too many."""
     rank = len(leaf.shape) + 1
+    if array.shape[1:] == leaf.shape:
+        return array
     if array.ndim == rank - 1 and leaf.shape[-1] in (1, None):
         array = array[..., None]
     elif array.ndim == rank + 1 and array.shape[-1] == 1:
