@@ -9,10 +9,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stretto_messages.actuator import ServersChanged
-from stretto_messages.dispatcher import NextShardReply
-from stretto_messages.pods import EvaluateModel, EvaluateModelReply, TrainUnder, TrainUnderReply, WorkerReported
+from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.base import Record
+from stretto_messages.dispatcher import (
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+)
+from stretto_messages.pods import (
+    EvaluateModel,
+    EvaluateModelReply,
+    PodPing,
+    PodPingReply,
+    TrainUnder,
+    TrainUnderReply,
+    WorkerReported,
+)
 from stretto_messages.values import Evaluation, Shard, StepTimes
+from stretto_wire.codec import adapter_of
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
@@ -38,6 +55,13 @@ _PULL_PAUSE_S = 0.3
 _ASK_AFTER_END_S = 2.0
 _LINEAGE_PAUSE_S = 0.1
 """Pause before a worker asks again whose parameters and ledger have not both gone back to a checkpoint yet."""
+_SPOKEN: tuple[type[Record], ...] = (
+    PodPing, PodPingReply, TrainUnder, TrainUnderReply, EvaluateModel, EvaluateModelReply, ServersChanged, GetServers,
+    GetServersReply, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply, ShardHeartbeat, ShardHeartbeatReply,
+    WorkerReported,
+)  # fmt: skip
+"""Messages whose readers are made before the framework is imported. Both parse Python source, and the parser of Python
+3.11 counts its depth for all threads together: it fails now and then if two of them parse (gh-106905)."""
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
@@ -64,6 +88,8 @@ class Worker:
         bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
         bus.follow(ServersChanged, self._servers_changed)
         self._pod.detail("importing the model's framework")
+        for each in _SPOKEN:
+            adapter_of(each)
         self.program = build_program(self._pod)
         self._pod.ready()
         self._pod.report_by(self._report)

@@ -27,11 +27,12 @@ class Good:
 
 
 class Drawn(Good):
-    """Other samples at each reading, and a model without rows."""
+    """Other samples at each reading, and a model with a second output."""
 
     def build(self):
-        numeric = keras.Input((3,), name="numeric")
-        return keras.Model(numeric, keras.layers.Dense(1)(numeric))
+        rows = keras.Input((2, 8), name="rows")
+        flat = keras.layers.Flatten()(rows)
+        return keras.Model(rows, [keras.layers.Dense(1)(flat), keras.layers.Dense(1)(flat)])
 
     def read(self, start, length):
         return {"label": np.random.random(length), "categorical": np.zeros((length, 2), np.int64)}
@@ -78,7 +79,7 @@ def test_faults_of_data_and_model_are_told_together():
     report = tried("Drawn")
     assert [finding.where for finding in report.findings] == ["data", "model"]
     assert "gave another 'label' when it was called again" in report.findings[0].text
-    assert "none named 'rows'" in report.findings[1].text
+    assert "the model has 2 outputs" in report.findings[1].text
     assert (report.figures, report.job) == (None, "")
 
 
