@@ -128,12 +128,49 @@ void adopt(struct part *p, int64_t n, const uint64_t *keys, uint32_t epoch) {
     rebuild(p);
 }
 
-void gather(const struct part *parts, const struct format *f, int64_t n, const uint64_t *keys, const uint64_t *places,
-            float *out) {
-    for (int64_t i = 0; i < n; i++, out += f->width) {
-        if (i + AHEAD < n && places[i + AHEAD] != ABSENT) {
+/* base^k by squaring: the same bits everywhere, which powf does not promise. */
+static float power(float base, int64_t k) {
+    float result = 1;
+    for (; k > 0; k >>= 1, base = base * base) if (k & 1) result = result * base;
+    return result;
+}
+
+/* A float counts steps exactly up to 2^24; there it stops. */
+static int64_t steps_of(float count) { return count < 16777216.0f ? (int64_t)count : 16777216; }
+
+/* The steps of Adam that a row has missed: all rows have made `clock` of them, this one has seen t. clock below 0: each
+ * row has a clock of its own. factors: [6][last + 1], as Adam.factors. */
+struct gap { int64_t seen, now, steps; float kept, step, epsilon; };
+
+static struct gap gap_of(float t, float rate, const float *h, const float *factors, int64_t last, float clock) {
+    struct gap gap = {0, 0, 0, 1, 0, 0};
+    gap.seen = t >= 0 ? steps_of(t) : 0; /* a damaged row: no index out of a NaN */
+    gap.now = clock > (t >= 0 ? t : 0) ? steps_of(clock) : gap.seen;
+    if (gap.now <= gap.seen) return gap;
+    int64_t width = last + 1, at = gap.now < last ? gap.now : last;
+    gap.steps = gap.now - gap.seen < last ? gap.now - gap.seen : last;
+    float drift = factors[2 * width + (gap.seen < last ? gap.seen : last)] -
+                  factors[3 * width + gap.steps] * factors[2 * width + at];
+    gap.step = rate * drift;
+    gap.epsilon = factors[width + at];
+    if (h[4] != 0) gap.kept = power(1 - rate * h[4], gap.now - gap.seen);
+    return gap;
+}
+
+/* A weight after these steps: momentum fades first, then the weight decays. */
+static float moved(const struct gap *gap, float w, float m, float v) {
+    return gap->kept * (w - gap->step * m / (sqrtf(v) + gap->epsilon));
+}
+
+/* clocks: NULL, or those of Adam's steps, which rows have not made yet: weights as if they had. */
+void gather(const struct part *parts, const struct format *f, int64_t count, const uint64_t *keys,
+            const uint64_t *places, float *out, const float *rates, const float *clocks, const float *h,
+            const float *factors, int64_t last) {
+    int64_t n = f->width;
+    for (int64_t i = 0; i < count; i++, out += n) {
+        if (i + AHEAD < count && places[i + AHEAD] != ABSENT) {
             const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
-            for (int64_t d = 0; d < f->words - f->slots; d += LINE_WORDS) PREFETCH(ahead + d);
+            for (int64_t d = 0; d < (clocks ? f->words : f->words - f->slots); d += LINE_WORDS) PREFETCH(ahead + d);
         }
         const uint32_t *words = places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
         if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
@@ -141,6 +178,10 @@ void gather(const struct part *parts, const struct format *f, int64_t n, const u
             if (words) out[d] = widened(((const uint16_t *)words)[d]);
             else out[d] = f->half ? widened(narrowed(initial(f, keys[i], d))) : initial(f, keys[i], d);
         }
+        if (!words || !clocks) continue;
+        const float *slots = (const float *)(words + f->words - f->slots);
+        struct gap gap = gap_of(slots[2 * n], rates[places[i] >> 32], h, factors, last, clocks[places[i] >> 32]);
+        if (gap.steps) EACH out[d] = moved(&gap, out[d], slots[d], slots[n + d]);
     }
 }
 
@@ -168,40 +209,21 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
     EACH w[d] = w[d] - rate * g[d] / root;
 }
 
-/* base^k by squaring: the same bits everywhere, which powf does not promise. */
-static float power(float base, int64_t k) {
-    float result = 1;
-    for (; k > 0; k >>= 1, base = base * base) if (k & 1) result = result * base;
-    return result;
-}
-
-/* A float counts steps exactly up to 2^24; there it stops. */
-static int64_t steps_of(float count) { return count < 16777216.0f ? (int64_t)count : 16777216; }
-
-/* clock: steps that all rows have made, of which this row has seen t and gets the others now; below 0: each row has a
- * clock of its own. factors: [6][last + 1], as Adam.factors. */
 static void adam(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h,
                  const float *factors, int64_t last, float clock) {
     float *m = s, *v = s + n, *t = s + 2 * n;
-    if (!(t[0] >= 0)) t[0] = 0; /* a damaged row: no index out of a NaN */
-    int64_t seen = steps_of(t[0]), now = clock > t[0] ? steps_of(clock) : seen, width = last + 1;
-    if (now > seen) {
-        int64_t gap = now - seen < last ? now - seen : last;
-        float fading = factors[3 * width + gap];
-        float drift = factors[2 * width + (seen < last ? seen : last)] -
-                      fading * factors[2 * width + (now < last ? now : last)];
-        float step = rate * drift, epsilon = factors[width + (now < last ? now : last)];
-        float kept = h[4] != 0 ? power(1 - rate * h[4], now - seen) : 1;
-        float keep_m = factors[4 * width + gap], keep_v = factors[5 * width + gap];
+    struct gap gap = gap_of(t[0], rate, h, factors, last, clock);
+    if (gap.steps) {
+        float keep_m = factors[4 * (last + 1) + gap.steps], keep_v = factors[5 * (last + 1) + gap.steps];
         EACH {
-            w[d] = kept * (w[d] - step * m[d] / (sqrtf(v[d]) + epsilon)); /* momentum fades first */
+            w[d] = moved(&gap, w[d], m[d], v[d]);
             m[d] = keep_m * m[d];
             v[d] = keep_v * v[d];
         }
     }
-    t[0] = (float)(now + 1);
-    int64_t at = now + 1 < last ? now + 1 : last;
-    float step = rate * factors[at], epsilon = factors[width + at], shrink = rate * h[4];
+    t[0] = (float)(gap.now + 1);
+    int64_t at = gap.now + 1 < last ? gap.now + 1 : last;
+    float step = rate * factors[at], epsilon = factors[last + 1 + at], shrink = rate * h[4];
     EACH {
         m[d] = h[0] * m[d] + h[1] * g[d];
         v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from . import checksums, compiling
 from .optimizers import Optimizer
 from .parts import F32, U64, Parts
-from .reference import U16, Reference
+from .reference import U16, Due, Reference
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -30,7 +30,7 @@ class Kernels(Protocol):
     def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None: ...
     def rebuild(self, parts: Parts, part: int) -> None: ...
     def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None: ...
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None: ...
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None: ...
     def update(
         self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
     ) -> None: ...
@@ -72,7 +72,7 @@ class Library:
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)
+        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, *[_POINTER] * 7, _INT)
         self._update = _function(
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 6, _INT, ctypes.c_uint32, _POINTER
         )
@@ -101,9 +101,17 @@ class Library:
     def _head(parts: Parts, part: int) -> int:
         return parts.heads_address + part * parts.heads.strides[0]
 
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
+        if due is not None and due.optimizer.KERNEL is None:
+            self._reference.gather(parts, keys, places, out, due)
+            return
         form = _format(parts)
-        self._gather(parts.heads_address, ctypes.addressof(form), len(keys), _at(keys), _at(places), _at(out))
+        what = (parts.heads_address, ctypes.addressof(form), len(keys), _at(keys), _at(places), _at(out))
+        if due is None:
+            self._gather(*what, None, None, None, None, 0)
+            return
+        h, factors = due.optimizer.hyperparameters(), due.optimizer.factors()
+        self._gather(*what, _at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1)
 
     def update(
         self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int

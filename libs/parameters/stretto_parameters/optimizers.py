@@ -62,6 +62,11 @@ class Optimizer(ABC):
         return self
 
     @property
+    def moves_rows_late(self) -> bool:
+        """True where a row makes steps without a gradient later: what is read is as if it had made them."""
+        return False
+
+    @property
     def has_constant_rate(self) -> bool:
         """True where the rate never changes."""
         return isinstance(self.schedule, Constant)
@@ -200,6 +205,10 @@ class Adam(Optimizer):
                 "above 0, or give step_samples=0"
             )
         self.factors()
+
+    @property
+    def moves_rows_late(self) -> bool:
+        return bool(self.step_samples)
 
     def shares(self) -> dict[str, float]:
         return {"beta_1": self.beta_1, "beta_2": self.beta_2}

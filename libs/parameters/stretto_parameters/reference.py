@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,22 @@ Indices = NDArray[np.intp]
 
 _HIGH = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Steps that rows make later. rates, clocks [parts]: learning rate and steps of each part."""
+
+    optimizer: Optimizer
+    rates: F32
+    clocks: F32
+
+    def weights(self, form: RowFormat, rows: F32, part: int) -> F32:
+        """Return the weights of rows [n, words] of a part as if they had made them: [n, width]."""
+        weights, slots = read_weights(form, rows), rows[:, form.weight_words :].copy()
+        rate, clock = (np.full((len(rows), 1), each[part], np.float32) for each in (self.rates, self.clocks))
+        self.optimizer.catch_up(weights, slots, rate, clock, self.optimizer.hyperparameters())
+        return weights
 
 
 class Reference:
@@ -66,8 +83,8 @@ class Reference:
         parts.append(part, keys, epoch)
         self.rebuild(parts, part)
 
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32) -> None:
-        """Write the weights of each key: those of its row, else the initial ones."""
+    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
+        """Write the weights of each key: those of its row, after the steps that it is due, else the initial ones."""
         form = parts.form
         absent = np.flatnonzero(places == ABSENT)
         initial = initial_weights(form, keys[absent])
@@ -75,7 +92,8 @@ class Reference:
         present = np.flatnonzero(places != ABSENT)
         for part, of_present in _by_part(places[present] >> _HIGH):
             chosen = present[of_present]
-            out[chosen] = read_weights(form, parts.rows(part)[_rows(places[chosen])])
+            rows = parts.rows(part)[_rows(places[chosen])]
+            out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
         self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int

@@ -19,8 +19,10 @@ from . import checksums, kernels, schedules
 from .errors import InputRefused
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
+from .optimizers import Optimizer
 from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
+from .reference import Due
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -248,7 +250,7 @@ class Store:
         wanted = self._keys(keys)
         ids = self._slice_ids(slices)
         return Pulled(
-            tuple(self._weights(table, chosen) for table, chosen in zip(self._tables, wanted, strict=True)),
+            tuple(self._weights(number, chosen) for number, chosen in enumerate(wanted)),
             self._slices(ids),
             self._state.copy(),
             self.own(),
@@ -260,11 +262,14 @@ class Store:
             to[:] = self._dense.rows(number)[0, : self.layout.slice_length]
         return out
 
-    def _weights(self, table: Parts, keys: U64) -> F32:
+    def _weights(self, number: int, keys: U64) -> F32:
+        table = self._tables[number]
         places = np.empty(len(keys), np.uint64)
         self.kernels.locate(table, keys, places)
         out = np.empty((len(keys), table.form.width), np.float32)
-        self.kernels.gather(table, keys, places, out)
+        optimizer = self.layout.tables[number].optimizer
+        due = due_of(optimizer, self.records.samples[: self.layout.buckets]) if optimizer.moves_rows_late else None
+        self.kernels.gather(table, keys, places, out, due)
         return out
 
     # --- push ---------------------------------------------------------------------------------------------
@@ -655,6 +660,11 @@ class Store:
         delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
         header = (push.shard, push.attempt, push.start, push.stop, push.worker)
         return Push(*header, claim, keys, gradients, slices, delta)
+
+
+def due_of(optimizer: Optimizer, samples: I64) -> Due:
+    """Return the steps that the rows of each bucket are due after these samples: [buckets]."""
+    return Due(optimizer, schedules.rates(optimizer.schedule, samples), optimizer.clocks(samples))
 
 
 @dataclass(frozen=True, slots=True)

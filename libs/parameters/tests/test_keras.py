@@ -90,10 +90,10 @@ def test_an_optimizer_equals_that_of_keras(name: str) -> None:
 
 
 def rarely(random: np.random.Generator) -> np.ndarray:
-    """Return gradients of which most steps have none, the last one has: [steps, size]."""
+    """Return gradients of which most steps, the last ones too, have none: [steps, size]."""
     gradients = random.normal(0, 1, (STEPS, SIZE)).astype(np.float32)
     gradients[random.random(STEPS) < 0.95] = 0
-    gradients[-1] = 1
+    gradients[-20:-5], gradients[-5:] = 1, 0
     return gradients
 
 

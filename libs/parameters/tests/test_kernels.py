@@ -28,7 +28,7 @@ from stretto_parameters.optimizers import (
     RowWiseAdagrad,
 )
 from stretto_parameters.parts import ABSENT, Parts
-from stretto_parameters.reference import Reference, read_weights
+from stretto_parameters.reference import Due, Reference, read_weights
 
 BUCKETS = 4
 MULTIPLIER = 0xD1342543DE82EF95
@@ -82,11 +82,11 @@ class Run:
         self.kernels.update(self.parts, places, gradients, rates, clocks, table.optimizer, epoch)
         return places
 
-    def weights(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
+    def weights(self, keys: np.ndarray, due: Due | None) -> tuple[np.ndarray, int]:
         places = np.empty(len(keys), np.uint64)
         absent = self.kernels.locate(self.parts, keys, places)
         out = np.empty((len(keys), self.parts.form.width), np.float32)
-        self.kernels.gather(self.parts, keys, places, out)
+        self.kernels.gather(self.parts, keys, places, out, due)
         return out, absent
 
 
@@ -113,9 +113,12 @@ def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> 
             assert ours.parts.entries(part).tobytes() == reference.parts.entries(part).tobytes()
             assert same_rows(ours.parts, reference.parts, part), (epoch, part)
         everything = np.append(pool[:600], random.integers(0, 2**64, 50, dtype=np.uint64))
-        (mine, absent), (theirs, theirs_absent) = ours.weights(everything), reference.weights(everything)
-        assert same_words(mine, theirs)
-        assert absent == theirs_absent
+        later = table.optimizer.clocks(random.choice(GAPS, BUCKETS) * (epoch + 1))
+        for due in (None, Due(table.optimizer, rates, later) if table.optimizer.moves_rows_late else None):
+            with np.errstate(all="ignore"):
+                (mine, absent), (theirs, theirs_absent) = (run.weights(everything, due) for run in (ours, reference))
+            assert same_words(mine, theirs)
+            assert absent == theirs_absent
         if odd:
             damage(random, ours.parts, reference.parts)
     check_index(ours)

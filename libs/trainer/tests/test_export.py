@@ -149,6 +149,16 @@ def test_one_model_predicts_what_the_job_measured(
     assert json.loads((tmp_path / "out/export.json").read_text()) == document
 
 
+def test_rows_that_adam_moves_without_a_batch_predict_the_same(tmp_path: Path) -> None:
+    """Their steps are made when they are read: by the job's own evaluation, and by the export."""
+    model = {"row_weights": "float32", "optimizer": "adam", "learning_rate": 0.01}
+    trained = train(tmp_path, spec_of(SAMPLES, name="adam", model=model))
+    trained.export(tmp_path / "out", format="keras")
+    inputs, output = given(trained, tmp_path)
+    run(KERAS, str(tmp_path / "out/model.keras"), inputs, output)
+    assert same(trained, sigmoid(np.load(output)))
+
+
 TABLES = """
 import keras, numpy as np, pyarrow.dataset as ds
 dense = keras.models.load_model(f"{sys.argv[1]}/dense.keras")

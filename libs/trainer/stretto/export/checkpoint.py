@@ -10,7 +10,8 @@ from stretto_messages.values import BUCKETS
 from stretto_parameters import RawBucket
 from stretto_parameters.keys import restore, store
 from stretto_parameters.layout import RowFormat
-from stretto_parameters.reference import initial_weights, narrowed, read_weights, widened
+from stretto_parameters.reference import Due, initial_weights, narrowed, read_weights, widened
+from stretto_parameters.store import due_of
 
 from ..engine import PsImage
 from ..engine.checkpoint import bucket_rows, count_rows, holders
@@ -66,22 +67,29 @@ class Checkpoint:
             image = self._holders[bucket]
             if image.layout == UNKNOWN:
                 return Rows(np.zeros(0, np.int64), np.zeros((0, self.layout.tables[table].dimension), np.float32))
-            self._last[at] = _latest(self.layout.tables[table], bucket_rows(image, bucket, table))
+            self._last[at] = self._latest(table, bucket, 0)
         return self._last[at]
 
     def changed(self, table: int, bucket: int, since: Set[str]) -> Rows | None:
         """Return the rows that changed after an earlier checkpoint, whose digests are `since`.
 
-        None if the images do not say it: the server wrote a full one since, or the bucket has moved.
+        None if the images do not say it: the server wrote a full one since, the bucket has moved, or the optimizer
+        moves rows that no batch had.
         """
         image = self._holders[bucket]
-        if image.layout == UNKNOWN:
+        if image.layout == UNKNOWN or self.layout.tables[table].optimizer.moves_rows_late:
             return None
         digests = self._chains[id(image)][-len(image.links(bucket)) :]
         known = [number for number, digest in enumerate(digests) if digest in since]
         if not known:
             return None
-        return _latest(self.layout.tables[table], bucket_rows(image, bucket, table, known[-1] + 1))
+        return self._latest(table, bucket, known[-1] + 1)
+
+    def _latest(self, table: int, bucket: int, first_link: int) -> Rows:
+        image, optimizer = self._holders[bucket], self.layout.tables[table].optimizer
+        samples = image.blocks["progress/samples"][[bucket]]
+        due = due_of(optimizer, samples) if optimizer.moves_rows_late else None
+        return _latest(self.layout.tables[table], bucket_rows(image, bucket, table, first_link), due)
 
     def count(self, table: int) -> int:
         """Return how many rows a table has at most."""
@@ -119,10 +127,12 @@ def initial_rows(table: Table, keys: I64) -> F32:
     return widened(narrowed(weights)) if form.half else weights
 
 
-def _latest(table: Table, links: Iterable[RawBucket]) -> Rows:
-    """Return each row as the last link has it."""
+def _latest(table: Table, links: Iterable[RawBucket], due: Due | None) -> Rows:
+    """Return each row as the last link has it, after the steps that it is due."""
     form = RowFormat.of_table(table)
-    found = [(link.keys, read_weights(form, link.rows)) for link in links]
+    found = [
+        (link.keys, read_weights(form, link.rows) if due is None else due.weights(form, link.rows, 0)) for link in links
+    ]
     keys, weights = found[0] if len(found) == 1 else (np.zeros(0, np.uint64), np.zeros((0, form.width), np.float32))
     if len(found) > 1:
         keys, weights = (np.concatenate(each) for each in zip(*found, strict=True))
