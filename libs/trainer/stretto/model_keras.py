@@ -253,21 +253,6 @@ class RowsProgram(KerasProgram):
 # --- what can be trained ------------------------------------------------------------------------------------
 
 
-def keras_program(task: Task, given: Any, options: Options) -> KerasProgram:
-    """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
-    if keras.backend.backend() != "tensorflow":
-        raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
-    from .adapt import Explicit
-    from .model_adapted import AdaptedProgram
-
-    if isinstance(given, Explicit):
-        return AdaptedProgram(task, given.model, options)
-    is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
-    if is_known and any(is_rows(name) for name in input_names(given)):
-        return RowsProgram(task, given, options)
-    return AdaptedProgram(task, given, options)
-
-
 def _check(model: Any) -> None:
     """Raise ModelRefused for a model whose inputs or output cannot be fed or read."""
     if isinstance(model, keras.Sequential):

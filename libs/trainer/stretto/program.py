@@ -19,7 +19,7 @@ from stretto_wire.spec import DatasetSpec, JobSpec
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
 from .initial import take_weights
-from .model import FIRST_SAMPLES, Options, Program
+from .model import FIRST_SAMPLES, Options, Program, is_rows
 from .pod import Pod
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -98,9 +98,7 @@ def make_program(task: Task, options: Options) -> Program:
             take_weights(plain, options.restore_from)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
     if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
-        from .model_keras import keras_program
-
-        return keras_program(task, model, options)
+        return _keras_program(task, model, options)
     if torch is not None and isinstance(model, torch.nn.Module):
         from .model_torch import TorchProgram
 
@@ -110,6 +108,23 @@ def make_program(task: Task, options: Options) -> Program:
             f"build() gave {type(model).__name__} of tf_keras, which is Keras 2; build it with `import keras`, Keras 3"
         )
     raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
+
+
+def _keras_program(task: Task, given: Any, options: Options) -> Program:
+    """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
+    import keras
+
+    from .model_adapted import AdaptedProgram
+    from .model_keras import RowsProgram, input_names
+
+    if keras.backend.backend() != "tensorflow":
+        raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+    if _is_explicit(given):
+        return AdaptedProgram(task, given.model, options)
+    is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
+    if is_known and any(is_rows(name) for name in input_names(given)):
+        return RowsProgram(task, given, options)
+    return AdaptedProgram(task, given, options)
 
 
 def _is_explicit(model: Any) -> bool:
