@@ -146,7 +146,7 @@ static struct gap gap_of(float t, float rate, const float *h, const float *facto
     struct gap gap = {0, 0, 0, 1, 0, 0};
     gap.seen = t >= 0 ? steps_of(t) : 0; /* a damaged row: no index out of a NaN */
     gap.now = clock > (t >= 0 ? t : 0) ? steps_of(clock) : gap.seen;
-    if (gap.now <= gap.seen) return gap;
+    if (gap.now <= gap.seen || !gap.seen) return gap; /* a new row begins now: nobody has read it decayed */
     int64_t width = last + 1, at = gap.now < last ? gap.now : last;
     gap.steps = gap.now - gap.seen < last ? gap.now - gap.seen : last;
     float drift = factors[2 * width + (gap.seen < last ? gap.seen : last)] -

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar
 
@@ -183,21 +183,22 @@ class Adam(Optimizer):
     (the paper's Algorithm 1, PyTorch).
     step_samples: samples of a step, for Adam as Keras and PyTorch have it: all rows make every step, those without a
     gradient by their momentum alone. A row makes them all at once when its key comes again, with the rate, the epsilon
-    and the v of that moment: m, v and the sum of the moves are closed forms. 0: a row rests without a gradient, and
-    counts its own steps ("lazy").
+    and the v of that moment: m, v and the sum of the moves are closed forms. A row begins with its first gradient. 0: a
+    row rests without a gradient, and counts its own steps ("lazy"). None: the batch size of the job, and lazy in a
+    store alone. Parameters of one value go on under another, in steps as long as before.
     """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
     is_epsilon_corrected: bool = False
-    step_samples: int = 0
+    step_samples: int | None = field(default=None, compare=False)
 
     KERNEL = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.step_samples < 0:
+        if self.step_samples is not None and self.step_samples < 0:
             raise InputRefused(f"step_samples = {self.step_samples} of {type(self).__name__} must not be negative")
         if self.step_samples and not 0 < self.beta_1**2 < self.beta_2:
             raise InputRefused(
@@ -236,7 +237,8 @@ class Adam(Optimizer):
         t[~(t >= 0)] = 0
         seen = _steps_of(t)
         now = np.where(clocks > t, _steps_of(clocks), seen)
-        behind = np.flatnonzero(now[:, 0] > seen[:, 0])
+        t[:] = np.where(seen == 0, now.astype(np.float32), t)  # a new row begins now: nobody has read it decayed
+        behind = np.flatnonzero((now[:, 0] > seen[:, 0]) & (seen[:, 0] > 0))
         if len(behind):
             seen, now, rates = seen[behind], now[behind], rates[behind]
             gap, at = np.minimum(now - seen, last), np.minimum(now, last)

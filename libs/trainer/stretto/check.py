@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from stretto_wire import JobSpec, WireError
-from stretto_wire.commented import commented
+from stretto_wire.commented import STAGE, commented
 
 from .entry import Task, check_reads_partitions, load, read_of
 from .errors import DataError, ModelRefused, StrettoError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .readers import Batch
 
 STEPS = 60
-STAGE = "stage: "
-"""Begins a line on stderr that tells what the trial does."""
 _READ_S = 2.0
 """The time for which reading alone is measured."""
 _MILLION = 10**6
@@ -237,14 +235,23 @@ def _different(one: Any, other: Any, length: int) -> str | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if hasattr(one, "to_list") and hasattr(other, "to_list"):  # ragged tensors
-        return one.to_list() == other.to_list()
-    ours, theirs = np.asarray(one), np.asarray(other)
+    ours, theirs = _plain(one), _plain(other)
+    if isinstance(ours, list) or isinstance(theirs, list):  # of different lengths
+        return ours == theirs
     if ours.shape != theirs.shape:
         return False
-    if ours.dtype.kind == "f":
-        return bool(np.array_equal(ours, theirs, equal_nan=True))
-    return bool((ours == theirs).all())
+    same = (ours == theirs) | ((ours != ours) & (theirs != theirs))  # what is missing in both is the same
+    return bool(np.all(same))
+
+
+def _plain(value: Any) -> Any:
+    """Return an array, or lists where the samples have different lengths."""
+    if hasattr(value, "to_list"):  # ragged tensors
+        return value.to_list()
+    if isinstance(value, (list, tuple)):
+        lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in cast("list[Any]", value)]
+        return lists if any(isinstance(each, list | tuple) for each in lists) else np.asarray(lists)
+    return np.asarray(value)
 
 
 # --- model --------------------------------------------------------------------------------------------------

@@ -58,12 +58,12 @@ def resolve(
     given: a name, an optimizer of the store, one that `foreign` understands, or None for `kind` (the specification's).
     clipping: the task's own, or None. Raises ModelRefused for what the parameter servers would not apply exactly.
     """
-    if isinstance(given, Optimizer):
-        update = Update(given)
+    name = kind if given is None else given
+    if isinstance(name, str):
+        update = Update(_named(name.lower(), learning_rate))
     else:
-        name = kind if given is None else given
-        update = Update(_named(name.lower(), learning_rate)) if isinstance(name, str) else foreign(name)
-        update = Update(_shared(update.optimizer, batch_size), update.clipping)
+        update = Update(name) if isinstance(name, Optimizer) else foreign(name)
+    update = Update(_shared(update.optimizer, batch_size), update.clipping)
     if clipping is None:
         return update
     if not isinstance(clipping, Clipping):
@@ -75,7 +75,7 @@ def resolve(
 
 def _shared(optimizer: Optimizer, batch_size: int) -> Optimizer:
     """Return an optimizer whose rows make every step, as those of Keras and PyTorch do, where it has such a form."""
-    if isinstance(optimizer, Adam) and 0 < optimizer.beta_1**2 < optimizer.beta_2:
+    if isinstance(optimizer, Adam) and optimizer.step_samples is None and 0 < optimizer.beta_1**2 < optimizer.beta_2:
         return replace(optimizer, step_samples=batch_size)
     return optimizer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -345,8 +344,7 @@ def test_an_optimizer_is_the_stores_of_the_same_figures(given: Any, expected: An
     """Steps, of a schedule and of Adam, become samples: those of a batch, 100 here. The formulas agree
     (libs/parameters/tests)."""
     layout = program_of(Task(optimizer=given()), batch_size=100).layout
-    if isinstance(expected, Adam):
-        expected = replace(expected, step_samples=100)
+    assert getattr(layout.optimizer, "step_samples", None) == (100 if isinstance(expected, Adam) else None)
     assert layout.optimizer == layout.tables[0].optimizer == expected
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from .jobfile import scalar
 from .quantities import BYTES, written_bytes
 from .schemas import Schema, job_schema
 
+STAGE = "stage: "
+"""Begins a line by which a trial (`stretto check`) tells what it does."""
 _WIDTH = 110
 _INDENT = "  "
 _LEFT_OUT = frozenset({"api"})
@@ -70,6 +74,8 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in cast("Mapping[str, Any]", value).items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_flow, cast("list[Any]", value))) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
     if isinstance(value, str) and value.replace("-", "").replace("_", "").replace(".", "").replace("/", "").isalnum():
         return value if not _looks_otherwise(value) else json.dumps(value)
     return "".join(each if each.isprintable() else _escaped(each) for each in json.dumps(value, ensure_ascii=False))
@@ -80,7 +86,6 @@ def _escaped(character: str) -> str:
 
 
 def _looks_otherwise(text: str) -> bool:
-    """Return whether YAML would read a bare text as a number, a truth value, a date or nothing."""
-    import yaml
-
-    return yaml.safe_load(text) != text
+    """Return whether a job file would read a bare text as a number, a truth value, a date or nothing."""
+    found = scalar(text)
+    return not isinstance(found, str) or found != text

@@ -55,6 +55,15 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))  # pyright: ignore[reportUnknownMemberType]
 
 
+def scalar(text: str) -> Any:
+    """Return what a bare text stands for in a job file; the text itself where it stands for no single value."""
+    try:
+        found = yaml.load(text, _Loader)
+    except (yaml.YAMLError, WireError, ValueError, OverflowError, RecursionError):
+        return text
+    return text if isinstance(found, dict | list) else found
+
+
 class _Walk:
     """Places of all nodes, and findings about duplicate names."""
 

@@ -29,7 +29,7 @@ _SIZES = {
     "T": 10**12,
 }
 _DURATIONS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBER = r"(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _SIZE = re.compile(rf"({_NUMBER}(?:[eE][-+]?[0-9]{{1,2}})?)\s*([A-Za-z]*)")
 _CORES = re.compile(rf"({_NUMBER})\s*(m?)")
 _DURATION = re.compile(rf"({_NUMBER})\s*(ms|[smhd])")
@@ -43,7 +43,10 @@ def parse_bytes(value: Any) -> Any:
     unit = found[2].upper().removesuffix("B") if found else None
     if found is None or unit not in _SIZES:
         raise ValueError(BYTES)
-    return int(float(found[1]) * _SIZES[unit])
+    try:
+        return int(float(found[1]) * _SIZES[unit])
+    except OverflowError as error:  # 1e99 is infinite
+        raise ValueError(BYTES) from error
 
 
 def parse_cores(value: Any) -> Any:

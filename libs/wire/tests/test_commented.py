@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_wire import JobSpec
 from stretto_wire.commented import commented
@@ -38,7 +38,15 @@ def test_a_default_may_be_stated_by_deleting_the_mark() -> None:
         assert read_job(text.replace(f"\n{option}\n", f"\n{option[1:]}\n")) == JobSpec.parse(STATED)
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.text(max_size=30), max_size=3))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,9}", fullmatch=True),
+        st.text(max_size=30) | st.from_regex(r"[-+.0-9eE_:xonys]{1,10}", fullmatch=True),
+        max_size=3,
+    )
+)
+@example({"a": "1e-05", "b": "12e03", "c": "2001-13-45"})
+@example({"a": "yes", "b": "NaN", "c": "0x1F"})
 def test_arguments_of_any_text_are_kept(arguments: dict[str, str]) -> None:
     stated = STATED | {"model": {"entry": "m:M", "arguments": arguments}}
     assert read_job(commented(stated)).model.arguments == arguments

@@ -107,7 +107,10 @@ def routes() -> list[tuple[str, str]]:
     return sorted(flat(edge._app.routes))
 
 
-SAY_NOTHING = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/api/v1/schema/job"}
+SAY_NOTHING = {
+    *("/", "/problems", "/problems/{kind}"),
+    *("/healthz", "/readyz", "/metrics", "/openapi.json", "/api/v1/schema/job"),
+}
 """Routes that answer the same to everybody, and name no job."""
 FILTERED = {"/api/v1/jobs": True, "/api/v1/events": True, "/api/v1/history": False, "/api/v1/status": False}
 """Routes that answer about the jobs of readable teams; True: the job of this test must be there for its readers."""

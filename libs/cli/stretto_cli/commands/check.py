@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from stretto_wire.commented import STAGE
 
 from .. import figures
 from ..errors import BadInput, CliError
 from ..options import Output, OutputOption, answer, complaints, console, example
 from ..render import table
 
-STAGE = "stage: "
-"""Begins a line by which the trial tells what it does (stretto.check)."""
 _LAST_WORDS = 20
 
 
@@ -60,7 +59,7 @@ def check(
             "entry": entry,
             "path": str(path),
             "arguments": _arguments(arguments or [], data),
-            "name": entry.partition(":")[2].replace("_", "-").lower() or "my-job",
+            "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
             "samples": samples,
             "partition": partition,
             "batch_size": batch_size,
@@ -89,9 +88,9 @@ def _arguments(given: list[str], data: str | None) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """Return a number or a truth value where a text is one, as a job file does."""
-    import yaml
+    from stretto_wire.jobfile import scalar
 
-    found = yaml.safe_load(text)
+    found = scalar(text)
     return found if isinstance(found, bool | int | float) else text
 
 

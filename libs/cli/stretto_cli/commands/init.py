@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from stretto_wire import JobSpec, WireError
 from stretto_wire.commented import commented
 
 from ..errors import BadInput
@@ -38,6 +39,10 @@ def init(
         "dataset": {"samples": SAMPLES},
         "evaluate": HELD_OUT,
     }
+    try:
+        JobSpec.parse(stated)
+    except WireError as error:
+        raise BadInput(str(error)) from error
     folder.mkdir(parents=True, exist_ok=True)
     targets[0].write_text(files("stretto_cli").joinpath(TEMPLATE).read_text())
     targets[1].write_text(commented(stated))

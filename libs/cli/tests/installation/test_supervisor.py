@@ -315,7 +315,7 @@ async def test_a_bus_that_never_answers_is_told_with_its_last_words(
     child.command.log.write_text("starting\nno space left\n")
     monkeypatch.setattr(supervisor, "READY_S", 0.3)
     with pytest.raises(CliError, match="no space left"):
-        await installation._provision("nats://127.0.0.1:1", supervisor.keys_of(tmp_path / "nats").login())
+        await installation._provision("nats://127.0.0.1:1", supervisor.keys_of(tmp_path / "nats"))
 
 
 async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_the_remedy(tmp_path: Path) -> None:
