@@ -94,13 +94,15 @@ class Objective:
         for number, output in enumerate(self._outputs):
             if output.width != 1 or number >= len(label_of):
                 continue
+            found = labels[label_of[number]]
+            is_binary = found.dtype != object and bool(((found == 0) | (found == 1)).all())
+            if not is_binary and not self.is_default:  # by default labels must be 0 or 1, and `read` checks them
+                continue
             loss = losses.get(number, losses.get(-1))
             if loss is not None:
                 return Binary(number, label_of[number], bool(loss))
-            found = labels[label_of[number]]
-            is_binary = found.dtype != object and bool(((found == 0) | (found == 1)).all())
             is_only = self._own is not None and len(self._outputs) == 1
-            if is_binary and (output.is_sigmoid or is_only):
+            if output.is_sigmoid or is_only:
                 return Binary(number, label_of[number], not output.is_sigmoid)
         return None
 

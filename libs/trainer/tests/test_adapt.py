@@ -231,6 +231,24 @@ def test_regression_has_its_own_loss_and_no_auc():
     assert trained.quality.metrics["mae"] > 0
 
 
+def test_binary_cross_entropy_of_fractions_is_no_binary_output():
+    class Shares:
+        def build(self) -> Any:
+            user = keras.Input((), name="user", dtype="int64")
+            share = keras.layers.Dense(1, activation="sigmoid")(keras.layers.Embedding(USERS, 4)(user))
+            model = keras.Model(user, share)
+            model.compile("adam", "binary_crossentropy")
+            return model
+
+        def read(self, start: int, length: int) -> Any:
+            user = np.arange(start, start + length) % USERS
+            return {"user": user, "label": (user % 5 / 4).astype(np.float32)}
+
+    quality = train_locally(Shares(), 1000, batch_size=100, evaluate_samples=500).quality
+    assert quality is not None
+    assert np.isnan(quality.auc)
+
+
 @pytest.mark.parametrize(("column", "value", "named"), [("user", USERS, "60.*0 to 59"), ("item", -1, "-1.*0 to 39")])
 def test_ids_outside_a_table_are_named(column: str, value: int, named: str):
     def read(start: int, length: int) -> Any:
