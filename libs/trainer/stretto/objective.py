@@ -56,7 +56,8 @@ class Objective:
         own = getattr(task, "loss", None)
         self._own = cast("Callable[[Any, Any], Any] | None", own if callable(own) else None)
         self.needs_inputs = type(model).compute_loss is not keras.Model.compute_loss
-        self._is_compiled = self.needs_inputs or getattr(model, "_compile_loss", None) is not None
+        is_compiled = getattr(model, "_compile_loss", None) is not None
+        self._is_compiled = self.needs_inputs or is_compiled or _adds_its_loss(model)
         if type(model).train_step is not keras.Model.train_step:
             raise ModelRefused(
                 f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
@@ -127,6 +128,12 @@ class Objective:
             number = names.index(place) if place in names else place if isinstance(place, int) else -1
             found[number] = is_logit
         return found
+
+
+def _adds_its_loss(model: Any) -> bool:
+    """Return whether a model that was compiled without a loss adds one in its call, as models of pairs do."""
+    layers: list[Any] = model._flatten_layers()
+    return bool(model.compiled) and any(layer._get_own_losses() for layer in layers)
 
 
 def _weighted(values: Any, weights: Any) -> Any:

@@ -231,6 +231,35 @@ def test_regression_has_its_own_loss_and_no_auc():
     assert trained.quality.metrics["mae"] > 0
 
 
+def test_a_model_that_adds_its_loss_in_its_call_needs_no_other():
+    class Pairs(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+
+        def call(self, given: Any) -> Any:
+            user, item = self.users(given["user"]), self.items(given["items"])
+            scores = keras.ops.sum(user[:, None] * item, axis=-1)
+            self.add_loss(keras.ops.mean(keras.ops.softplus(scores[:, 1] - scores[:, 0])))
+            return scores
+
+    class Ranking:
+        def build(self) -> Any:
+            model = Pairs()
+            model.compile(keras.optimizers.Adagrad(0.5))
+            return model
+
+        def read(self, start: int, length: int) -> Any:
+            user = np.arange(start, start + length) % USERS
+            items = np.stack([user % 20, 20 + user % 20], axis=1)  # the first of a pair is better
+            return {"user": user, "items": items, "label": np.zeros(length, np.float32)}
+
+    quality = train_locally(Ranking(), 8000, batch_size=100, evaluate_samples=500).quality
+    assert quality is not None
+    assert np.isnan(quality.auc)
+    assert quality.loss < 0.5  # log 2 before training
+
+
 def test_binary_cross_entropy_of_fractions_is_no_binary_output():
     class Shares:
         def build(self) -> Any:
