@@ -254,7 +254,7 @@ def test_a_model_that_adds_its_loss_in_its_call_needs_no_other():
             items = np.stack([user % 20, 20 + user % 20], axis=1)  # the first of a pair is better
             return {"user": user, "items": items, "label": np.zeros(length, np.float32)}
 
-    quality = train_locally(Ranking(), 8000, batch_size=100, evaluate_samples=500).quality
+    quality = train_locally(Ranking(), 30_000, batch_size=100, evaluate_samples=500).quality
     assert quality is not None
     assert np.isnan(quality.auc)
     assert quality.loss < 0.5  # log 2 before training
