@@ -33,6 +33,9 @@ log = logging.getLogger("stretto.adapt")
 _TOLERANCE = 1e-4
 """Relative difference of outputs that counts as float noise: sums in another order, fused operations."""
 
+_SAMPLES = "samples"
+"""The name of the number of samples in a batch, which may have no labels."""
+
 
 class AdaptedProgram(KerasProgram):
     """A Keras model as it is, ready to train.
@@ -117,7 +120,7 @@ class AdaptedProgram(KerasProgram):
                         ends = [ends_in_sigmoid(each) for each in flat]
                         told = zip(self._output_names, widths, ends, strict=True)
                         self._objective = Objective(
-                            self.task, self.model, [Output(*each) for each in told], bool(self._form.weights)
+                            self.task, self.model, [Output(*each) for each in told], bool(self._form.labels)
                         )
                     else:
                         results.append(self._total(rows, fed, everything, labels, output))
@@ -202,7 +205,8 @@ class AdaptedProgram(KerasProgram):
             raise DataError(f"{where}: ids cannot be computed: {type(error).__name__}: {error}") from error
 
     def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
-        return {**batch, **self._adapted.prepare([*leaves, *self._form.targets(batch)], start)}
+        prepared = self._adapted.prepare([*leaves, *self._form.targets(batch)], start)
+        return {**batch, _SAMPLES: np.array(len(leaves[0])), **prepared}
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch."""
@@ -230,7 +234,7 @@ class AdaptedProgram(KerasProgram):
         """Predict a batch and compare with its labels."""
         given = self._labels(batch)
         labels, weights = self._form.split([tf.convert_to_tensor(each) for each in given])
-        n = len(batch["label"])
+        n = int(batch[_SAMPLES])
         if self._binary is None:
             whole, inverse, fed = self._arguments(rows, keys, batch)
             output, loss = self._judge(whole, inverse, dense, state, self._local, fed, given)

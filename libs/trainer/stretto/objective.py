@@ -49,7 +49,7 @@ def ends_in_sigmoid(output: Any) -> bool:
 class Objective:
     """The loss of a model with any outputs, as a function of tensors."""
 
-    def __init__(self, task: Task, model: Any, outputs: Sequence[Output], has_weights: bool) -> None:
+    def __init__(self, task: Task, model: Any, outputs: Sequence[Output], has_labels: bool) -> None:
         """Raises ModelRefused where nothing says what the loss is."""
         self._model = model
         self._outputs = outputs
@@ -70,8 +70,12 @@ class Objective:
                 f"the model has the outputs {', '.join(told)} and no loss: compile it with one for each "
                 "(model.compile(loss={...})), or give the task loss(label, output)"
             )
+        if self.is_default and not has_labels:
+            raise ModelRefused(
+                "the model has no loss of its own, and read gave no labels: return (inputs, labels), or add the loss "
+                "in the model's call (add_loss) and compile it without another one"
+            )
         self._default = keras.losses.BinaryCrossentropy(from_logits=not outputs[0].is_sigmoid)
-        self._has_weights = has_weights
 
     def loss(self, inputs: Any, labels: Any, output: Any, weights: Any, extra: Sequence[Any]) -> Any:
         """Return the mean loss with all penalties. Called in the scope and in the mode of the model's call.
@@ -132,7 +136,7 @@ class Objective:
 
 def _adds_its_loss(model: Any) -> bool:
     """Return whether a model that was compiled without a loss adds one in its call, as models of pairs do."""
-    layers: list[Any] = model._flatten_layers()
+    layers: list[Any] = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
     return bool(model.compiled) and any(layer._get_own_losses() for layer in layers)
 
 
@@ -150,8 +154,8 @@ def _weighted(values: Any, weights: Any) -> Any:
 
 
 def _like(labels: Any, output: Any) -> Any:
-    """Return a single label in the shape of a single output of width 1, as float32; others as they are."""
-    if keras.tree.is_nested(labels) or keras.tree.is_nested(output) or output.shape[-1] != 1:
+    """Return a single label in the shape of a single output of width 1, as float32; others, and none, as they are."""
+    if labels is None or keras.tree.is_nested(labels) or keras.tree.is_nested(output) or output.shape[-1] != 1:
         return labels
     if labels.shape.rank is not None and labels.shape.rank > len(output.shape):
         return labels

@@ -308,6 +308,26 @@ class OwnLoss(keras.Model):
         return self.score(rows)
 
 
+class Pairs(keras.Model):
+    """A model of pairs, whose loss is added in its call: users prefer the first of two items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+        self.compile(keras.optimizers.SGD(0.5))
+
+    def call(self, given: Any) -> Any:
+        user, both = self.users(given["user"]), self.items(given["both"])
+        scores = keras.ops.sum(user[:, None] * both, axis=-1)
+        self.add_loss(keras.ops.mean(keras.ops.softplus(scores[:, 1] - scores[:, 0])))
+        return scores
+
+
+def pairs_read(start: int, length: int) -> Any:
+    user = columns(start, length)["user"]
+    return ({"user": user, "both": np.stack([user % 20, 20 + user % 20], axis=1)},)
+
+
 class Offset(layers.Embedding):
     """A subclass that changes ids before the lookup, and what is looked up after it."""
 
@@ -543,6 +563,7 @@ TAKEN: dict[str, Kind] = {
     "retrieval": Kind("an own `compute_loss`, with a table that is used as a whole", Retrieval, retrieval_read),
     "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
+    "pairs": Kind("a loss that is added in the call (`add_loss`), without labels", Pairs, pairs_read),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
@@ -613,6 +634,13 @@ REFUSED: dict[str, Kind] = {
         two_outputs,
         both_labels,
         refused="and no loss: compile it",
+        why="nothing says what is trained",
+    ),
+    "no labels": Kind(
+        "neither labels nor an added loss",
+        functional,
+        lambda start, length: ({name: columns(start, length)[name] for name in ("user", "item", "price")}, None),
+        refused="read gave no labels: return",
         why="nothing says what is trained",
     ),
     "failing": Kind(

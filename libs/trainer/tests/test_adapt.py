@@ -147,7 +147,7 @@ def test_a_step_is_that_of_keras(name: str):
     inputs, labels, weights = as_fit_takes(kind.read(40, 24))
     if type(model).compute_loss is not keras.Model.compute_loss:
         model.compile(keras.optimizers.SGD(RATE))
-    elif getattr(model, "_compile_loss", None) is None:
+    elif not model.compiled:
         model.compile(keras.optimizers.SGD(RATE), keras.losses.BinaryCrossentropy(from_logits=True))
     loss = model.train_on_batch(inputs, labels, sample_weight=weights, return_dict=True)["loss"]
 
@@ -231,33 +231,25 @@ def test_regression_has_its_own_loss_and_no_auc():
     assert trained.quality.metrics["mae"] > 0
 
 
-def test_a_model_that_adds_its_loss_in_its_call_needs_no_other():
-    class Pairs(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
-
-        def call(self, given: Any) -> Any:
-            user, item = self.users(given["user"]), self.items(given["items"])
-            scores = keras.ops.sum(user[:, None] * item, axis=-1)
-            self.add_loss(keras.ops.mean(keras.ops.softplus(scores[:, 1] - scores[:, 0])))
-            return scores
-
-    class Ranking:
-        def build(self) -> Any:
-            model = Pairs()
-            model.compile(keras.optimizers.Adagrad(0.5))
-            return model
-
-        def read(self, start: int, length: int) -> Any:
-            user = np.arange(start, start + length) % USERS
-            items = np.stack([user % 20, 20 + user % 20], axis=1)  # the first of a pair is better
-            return {"user": user, "items": items, "label": np.zeros(length, np.float32)}
-
-    quality = train_locally(Ranking(), 30_000, batch_size=100, evaluate_samples=500).quality
+def test_a_model_of_pairs_learns_by_the_loss_of_its_call_alone():
+    task = Task(TAKEN["pairs"], optimizer=keras.optimizers.Adagrad(0.5))
+    quality = train_locally(task, 30_000, batch_size=100, evaluate_samples=500).quality
     assert quality is not None
     assert np.isnan(quality.auc)
     assert quality.loss < 0.5  # log 2 before training
+
+
+def test_activity_that_is_penalised_is_no_loss():
+    """A model that is compiled with an optimizer alone has binary cross-entropy beside the penalty."""
+
+    def build() -> Any:
+        user = keras.Input((), name="user", dtype="int64")
+        x = layers.Embedding(USERS, 4)(user)
+        model = keras.Model(user, layers.Dense(1)(layers.Dense(4, activity_regularizer="l2")(x)))
+        model.compile("sgd")
+        return model
+
+    assert not program_of(Kind("", build, TAKEN["own loss"].read)).has_own_loss
 
 
 def test_binary_cross_entropy_of_fractions_is_no_binary_output():
