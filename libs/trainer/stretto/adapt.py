@@ -549,7 +549,7 @@ class AdaptedModel:
         self._weights.clear()
 
     def differing(
-        self, leaves: Sequence[Any], expected: Sequence[F32], is_close: Callable[[Any, Any], bool]
+        self, leaves: Sequence[Any], expected: Sequence[Any], is_close: Callable[[Any, Any], bool]
     ) -> list[str]:
         """Return the layers with which the model gives other outputs when their ids are those of the keys."""
         found: list[str] = []

@@ -56,6 +56,8 @@ class AdaptedProgram(KerasProgram):
         if options.restore_from and not was_built:
             take_weights(model, options.restore_from)
             outputs = self._original_outputs()
+        _check_numbers(outputs, self._output_names, len(form.first[0]))
+        expected = self._expected(outputs)
         own = type(model).compute_loss is not keras.Model.compute_loss and not callable(getattr(task, "loss", None))
         self._build_loss(outputs, own)
         targets = [*form.labels, *form.weights]
@@ -68,7 +70,7 @@ class AdaptedProgram(KerasProgram):
             self._check_update()
             self.embeddings = self._adapted.embeddings
             self._decide(outputs)
-            self._compare(outputs)
+            self._compare(expected)
         except BaseException:
             self._adapted.change_back()
             raise
@@ -100,6 +102,18 @@ class AdaptedProgram(KerasProgram):
         self._output_structure = keras.tree.map_structure(lambda _: 0, output)
         self._output_names = _output_names(self.model, output)
         return arrays
+
+    def _expected(self, outputs: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
+        """Return the outputs that the adapted model must give; None for one that differs from call to call."""
+        again = self._original_outputs()
+        expected = [each if _is_close(a, each) else None for a, each in zip(again, outputs, strict=True)]
+        drawn = [name for name, each in zip(self._output_names, expected, strict=True) if each is None]
+        if drawn:
+            log.warning(
+                "the model draws at random in its call, so its output %s is not compared with the original's",
+                ", ".join(drawn),
+            )
+        return expected
 
     def _decide(self, outputs: Sequence[NDArray[Any]]) -> None:
         """Find what a step is fed with, which loss it has, and which output is binary."""
@@ -170,19 +184,20 @@ class AdaptedProgram(KerasProgram):
                 "embeddings_initializer, or an optimizer without decay of weights"
             )
 
-    def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
-        """Raise ModelRefused if the adapted model gives other outputs than the original one for the first samples."""
+    def _compare(self, expected: Sequence[NDArray[Any] | None]) -> None:
+        """Raise ModelRefused if the adapted model gives other outputs than expected for the first samples."""
         batch = self._batch(self._form.first, self._form.first_targets, 0)
         keys = self.index(batch)
         rows = self._adapted.original_rows(keys)
         with _as_refusal(self.model):
             found = self._outputs(rows, keys, self.initial_dense(), self.initial_state(), batch)
         arrays = [each.numpy() for each in keras.tree.flatten(found)]
-        if all(_is_close(a, b) for a, b in zip(arrays, outputs, strict=True)):
+        if all(_is_close(a, b) for a, b in zip(arrays, expected, strict=True)):
             return
-        largest = max(float(np.max(np.abs(a - b))) for a, b in zip(arrays, outputs, strict=True) if a.shape == b.shape)
+        pairs = [(a, b) for a, b in zip(arrays, expected, strict=True) if b is not None and a.shape == b.shape]
+        largest = max((float(np.max(np.abs(a - b))) for a, b in pairs), default=float("inf"))
         first = [*self._form.first, *self._form.targets(self._form.first_targets)]
-        layers = self._adapted.differing(first, outputs, _is_close)
+        layers = self._adapted.differing(first, expected, _is_close)
         named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
         raise ModelRefused(
             f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
@@ -338,11 +353,27 @@ def _probability(output: NDArray[Any], binary: Binary) -> F32:
     return (1 / (1 + np.exp(-flat))).astype(np.float32) if binary.is_logit else flat
 
 
-def _is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+def _is_close(found: NDArray[Any], expected: NDArray[Any] | None) -> bool:
+    """Return whether an output is the expected one but for float noise. None: any is."""
+    if expected is None:
+        return True
     if found.shape != expected.shape:
         return False
     scale = float(np.max(np.abs(expected), initial=0.0))
     return bool(np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * max(1e-3, scale) / 10, equal_nan=True))
+
+
+def _check_numbers(outputs: Sequence[NDArray[Any]], names: Sequence[str], samples: int) -> None:
+    """Raise ModelRefused for outputs of the user's own model that are NaN. samples: how many it was called with."""
+    for name, output in zip(names, outputs, strict=True):
+        bad = np.argwhere(np.isnan(output)) if output.dtype.kind == "f" else np.zeros((0, 0))
+        if len(bad):
+            where = f"sample {int(bad[0, 0])}" if output.shape[:1] == (samples,) else "the first samples"
+            raise ModelRefused(
+                f"the model itself, as build() made it, gives NaN for {where}: output {name}; its loss would be NaN, "
+                "too. Look for a division by zero: GlobalAveragePooling1D divides by the length of a list without its "
+                "padding, so give an empty list one id, such as that of 'unknown'"
+            )
 
 
 def _check_binary(label: NDArray[Any], start: int) -> None:

@@ -328,6 +328,19 @@ def pairs_read(start: int, length: int) -> Any:
     return ({"user": user, "both": np.stack([user % 20, 20 + user % 20], axis=1)},)
 
 
+class Drawing(keras.Model):
+    """A model that draws in its call, as sampled softmax does. The gradient of its loss does not depend on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.score = layers.Embedding(USERS, 4), layers.Dense(1)
+        self.compile(keras.optimizers.SGD(0.5), lambda label, output: (1 - 2 * label) * output)
+
+    def call(self, given: Any) -> Any:
+        score = self.score(self.users(given["user"]))
+        return score + tf.random.uniform(tf.shape(score))
+
+
 class Offset(layers.Embedding):
     """A subclass that changes ids before the lookup, and what is looked up after it."""
 
@@ -564,6 +577,7 @@ TAKEN: dict[str, Kind] = {
     "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
     "pairs": Kind("a loss that is added in the call (`add_loss`), without labels", Pairs, pairs_read),
+    "drawing": Kind("a call that draws at random (not compared with the original)", Drawing, labelled("label")),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
@@ -642,6 +656,13 @@ REFUSED: dict[str, Kind] = {
         lambda start, length: ({name: columns(start, length)[name] for name in ("user", "item", "price")}, None),
         refused="read gave no labels: return",
         why="nothing says what is trained",
+    ),
+    "nan": Kind(
+        "outputs that are NaN before training, as those of a list that is masked as a whole",
+        deferred_sequential,
+        lambda start, length: (columns(start, length)["tags"] * (np.arange(length) != 3)[:, None], np.zeros(length)),
+        refused="the model itself, as build\\(\\) made it, gives NaN for sample 3: output output_0",
+        why="give an empty list an id",
     ),
     "failing": Kind(
         "a call that fails",

@@ -151,7 +151,7 @@ def test_a_step_is_that_of_keras(name: str):
         model.compile(keras.optimizers.SGD(RATE), keras.losses.BinaryCrossentropy(from_logits=True))
     loss = model.train_on_batch(inputs, labels, sample_weight=weights, return_dict=True)["loss"]
 
-    if name != "regularized":  # there the loss of Keras has the penalty of rows that are not in the batch
+    if name not in ("regularized", "drawing"):  # the loss of Keras has the penalty of rows that are not in the batch
         assert found.loss == pytest.approx(float(loss), rel=1e-5)
     after = rows_of(program, keys, original_tables(program, model))
     assert found.rows or name == "no tables"
