@@ -77,8 +77,8 @@ def evaluate(
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, range(start, start + length), batch_size, partition):
             if metrics is not None:
-                metrics.add(each.labels, each.outputs, each.weights)
-            judged.append(replace(each, labels=None, outputs=None, weights=None))
+                metrics.add(each)
+            judged.append(replace(each, labels=None, outputs=None, weights=None, inputs=None))
         found = metrics.results() if metrics is not None else {}
     if judged[0].label is None:
         return Quality(length, sum(each.loss * each.samples for each in judged) / length, float("nan"), found)
@@ -123,7 +123,7 @@ def evaluate_part(
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, samples, batch_size, partition):
             if metrics is not None:
-                metrics.add(each.labels, each.outputs, each.weights)
+                metrics.add(each)
             loss, added = _share(each)
             loss_sum += loss * each.samples
             counts += added

@@ -25,7 +25,7 @@ from .initial import take_weights
 from .lookups import Feeding, calling
 from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
 from .model_keras import KerasProgram, cut
-from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
+from .objective import Binary, CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
 
 log = logging.getLogger("stretto.adapt")
@@ -33,8 +33,8 @@ log = logging.getLogger("stretto.adapt")
 _TOLERANCE = 1e-4
 """Relative difference of outputs that counts as float noise: sums in another order, fused operations."""
 
-_SAMPLES = "samples"
-"""The name of the number of samples in a batch, which may have no labels."""
+_SAMPLES, _INPUT = "samples", "input"
+"""Names in a batch: of the number of its samples, as it may have no labels; of the inputs that metrics need."""
 
 
 class AdaptedProgram(KerasProgram):
@@ -50,6 +50,7 @@ class AdaptedProgram(KerasProgram):
         self.task = task
         self.model = model
         self._form = form = DataForm(task, model, options)
+        self._computes_metrics = type(model).compute_metrics is not keras.Model.compute_metrics
         random.seed(options.seed)  # layers that are built by the first call draw their seeds from it
         was_built = model.built
         outputs = self._original_outputs()
@@ -75,6 +76,7 @@ class AdaptedProgram(KerasProgram):
             self._adapted.change_back()
             raise
         self._adapted.release()
+        self._check_metrics(outputs)
         log.info(
             "adapted in %.2f s: %d embedding layers in %d tables, %d of %d values fed",
             time.monotonic() - begun,
@@ -165,12 +167,28 @@ class AdaptedProgram(KerasProgram):
                 self._own_loss(inputs, self._form.targets(self._form.first_targets), output)
             elif getattr(self.model, "_compile_loss", None) is not None:
                 self.model._compile_loss(labels, output, weights)
+        # now, and not when all samples are trained
+        self._try_metrics(Judged(len(self._form.first[0]), None, None, 0.0, labels, output, weights, inputs))
+
+    def _try_metrics(self, judged: Judged) -> None:
         metrics = self.metrics()
-        if metrics is not None:  # now, and not when all samples are trained
+        if metrics is not None:
             try:
-                metrics.add(labels, output, weights)
+                metrics.add(judged)
             finally:
                 metrics.close()
+
+    def _check_metrics(self, outputs: Sequence[NDArray[Any]]) -> None:
+        """See whether compute_metrics does without the tables that are on the servers; it is left out otherwise."""
+        if not self._computes_metrics:
+            return
+        inputs, labels, weights = self._form.first_tensors
+        output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
+        try:
+            self._try_metrics(Judged(len(self._form.first[0]), None, None, 0.0, labels, output, weights, inputs))
+        except ModelRefused as error:
+            self._computes_metrics = False
+            log.warning("evaluations have the compiled metrics alone: %s", error)
 
     def _check_update(self) -> None:
         """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
@@ -221,6 +239,8 @@ class AdaptedProgram(KerasProgram):
 
     def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
         prepared = self._adapted.prepare([*leaves, *self._form.targets(batch)], start)
+        if self._computes_metrics:
+            batch = {**batch, **{numbered(_INPUT, number): leaf for number, leaf in enumerate(leaves)}}
         return {**batch, _SAMPLES: np.array(len(leaves[0])), **prepared}
 
     def index(self, batch: Batch) -> KeyBatch:
@@ -253,18 +273,27 @@ class AdaptedProgram(KerasProgram):
         if self._binary is None:
             whole, inverse, fed = self._arguments(rows, keys, batch)
             output, loss = self._judge(whole, inverse, dense, state, self._local, fed, given)
-            return Judged(n, None, None, float(loss), labels, output, weights)
+            return Judged(n, None, None, float(loss), labels, output, weights, self._inputs_for_metrics(batch))
         arrays = self._raw(rows, keys, dense, state, batch)
         nested = {
             "labels": labels,
             "outputs": keras.tree.pack_sequence_as(self._output_structure, arrays),
             "weights": weights,
+            "inputs": self._inputs_for_metrics(batch),
         }
         label = np.asarray(batch[numbered("label", self._binary.label)], np.float32).reshape(-1)
         return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
 
+    def _inputs_for_metrics(self, batch: Batch) -> Any:
+        if not self._computes_metrics:
+            return None
+        leaves = [batch[numbered(_INPUT, number)] for number in range(len(self._form.inputs))]
+        return self._form.pack([tf.convert_to_tensor(each) for each in leaves])
+
     def metrics(self) -> Metrics | None:
-        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        """Return the model's metrics, without a sample; None if there are none."""
+        if self._computes_metrics:
+            return ComputedMetrics(self.model)
         compiled = getattr(self.model, "_compile_metrics", None)
         return None if compiled is None else CompiledMetrics(self.model)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from .entry import Task
 from .errors import ModelRefused
-from .model import Metrics
+from .model import Judged, Metrics
 
 _PASSED_THROUGH = {"Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient"}
 """Operations that change no value of an output."""
@@ -162,38 +163,88 @@ def _like(labels: Any, output: Any) -> Any:
     return tf.reshape(tf.cast(labels, tf.float32), tf.shape(output))
 
 
-class CompiledMetrics(Metrics):
-    """The metrics that the user compiled, over the samples that are added. One evaluation at a time."""
+class ModelMetrics(Metrics):
+    """The metrics of a Keras model, over the samples that are added. One evaluation at a time."""
 
     _turn = threading.Lock()
 
     def __init__(self, model: Any) -> None:
-        self._compiled = model._compile_metrics  # pyright: ignore[reportPrivateUsage]
+        self._model = model
         self._turn.acquire()
-        self._compiled.reset_state()
+        model.reset_metrics()
 
-    def add(self, labels: Any, outputs: Any, weights: Any) -> None:
+    def close(self) -> None:
+        """Let the next evaluation begin."""
+        self._turn.release()
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+        results = self.results()
+        return {
+            name: (float(metric.total), float(metric.count))
+            for name, metric in self._by_name().items()
+            if name in results
+            and isinstance(metric, keras.metrics.Mean)
+            and type(metric).result is keras.metrics.Mean.result
+        }
+
+    @abstractmethod
+    def _by_name(self) -> dict[str, Any]:
+        """Return the metrics by the names of their results."""
+
+
+class CompiledMetrics(ModelMetrics):
+    """The metrics that the user compiled."""
+
+    def add(self, judged: Judged) -> None:
         """Add a batch."""
         try:
-            self._compiled.update_state(labels, outputs, weights)
+            self._compiled.update_state(judged.labels, judged.outputs, judged.weights)
         except Exception as error:
             raise ModelRefused(f"metrics of model.compile: {type(error).__name__}: {error}") from error
 
     def results(self) -> dict[str, float]:
         """Return each metric by its name."""
         found = cast("Mapping[str, Any]", self._compiled.result()) if self._compiled.built else {}
-        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+        return _numbers(found)
 
-    def sums(self) -> dict[str, tuple[float, float]]:
-        """Return total and count of each metric that is a mean, so that those of several workers add up."""
-        metrics = self._compiled.metrics
-        pairs = zip(self.results(), metrics, strict=False) if len(self.results()) == len(metrics) else ()
-        return {
-            name: (float(metric.total), float(metric.count))
-            for name, metric in pairs
-            if isinstance(metric, keras.metrics.Mean) and type(metric).result is keras.metrics.Mean.result
-        }
+    @property
+    def _compiled(self) -> Any:
+        return self._model._compile_metrics
 
-    def close(self) -> None:
-        """Let the next evaluation begin."""
-        self._turn.release()
+    def _by_name(self) -> dict[str, Any]:
+        metrics, results = self._compiled.metrics, self.results()
+        return dict(zip(results, metrics, strict=True)) if len(results) == len(metrics) else {}
+
+
+class ComputedMetrics(ModelMetrics):
+    """The metrics that a model's own compute_metrics returns."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._found: dict[str, float] = {}
+
+    def add(self, judged: Judged) -> None:
+        """Add a batch."""
+        given = {"x": judged.inputs, "y": judged.labels, "y_pred": judged.outputs, "sample_weight": judged.weights}
+        try:
+            self._found = _numbers(self._model.compute_metrics(**given))
+        except Exception as error:
+            raise ModelRefused(f"compute_metrics of the model: {type(error).__name__}: {error}") from error
+
+    def results(self) -> dict[str, float]:
+        """Return each metric by its name, but not Keras' means of the loss, which are not updated here."""
+        model = self._model
+        of_loss = [model._loss_tracker, *(model._compile_loss.metrics if model._compile_loss is not None else ())]
+        names = {metric.name for metric in of_loss if metric is not None}
+        return {name: value for name, value in self._found.items() if name not in names}
+
+    def _by_name(self) -> dict[str, Any]:
+        compiled: Any = self._model._compile_metrics
+        metrics = [*self._model.metrics, *(compiled.metrics if compiled is not None else ())]
+        found = {metric.name: metric for metric in metrics if metric is not compiled}
+        return {name: metric for name, metric in found.items() if self._found.get(name) == float(metric.result())}
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}

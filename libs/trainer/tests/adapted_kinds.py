@@ -328,6 +328,28 @@ def pairs_read(start: int, length: int) -> Any:
     return ({"user": user, "both": np.stack([user % 20, 20 + user % 20], axis=1)},)
 
 
+class Measured(keras.Model):
+    """A model with metrics that it was not compiled with. looks_up: the metrics look rows up, too."""
+
+    def __init__(self, looks_up: bool = False) -> None:
+        super().__init__()
+        self.users, self.score = layers.Embedding(USERS, 4), layers.Dense(1)
+        self.rmse = keras.metrics.RootMeanSquaredError(name="rmse")
+        self.first_users = keras.metrics.Mean(name="first_users")
+        self.looks_up = looks_up
+        self.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"])
+
+    def call(self, given: Any) -> Any:
+        return self.score(self.users(given["user"]))
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        self.rmse.update_state(keras.ops.reshape(y, (-1, 1)), y_pred)
+        self.first_users.update_state(keras.ops.cast(x["user"] < 30, "float32"))
+        if self.looks_up:
+            self.users(x["user"])
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
 class Drawing(keras.Model):
     """A model that draws in its call, as sampled softmax does. The gradient of its loss does not depend on it."""
 
@@ -577,6 +599,7 @@ TAKEN: dict[str, Kind] = {
     "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
     "pairs": Kind("a loss that is added in the call (`add_loss`), without labels", Pairs, pairs_read),
+    "measured": Kind("an own `compute_metrics`", Measured, labelled("stars")),
     "drawing": Kind("a call that draws at random (not compared with the original)", Drawing, labelled("label")),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 keras = pytest.importorskip("keras")
 
 import stretto  # noqa: E402
-from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, columns, functional, layers  # noqa: E402
+from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
@@ -221,6 +221,44 @@ def test_metrics_of_the_compiled_model_are_exact():
     assert trained.quality is not None
     assert set(trained.quality.metrics) == {"click_accuracy", "click_auc", "buy_accuracy"}
     assert 0.5 < trained.quality.metrics["click_accuracy"] <= 1
+
+
+def test_metrics_that_the_model_computes_are_those_of_keras():
+    kind = TAKEN["measured"]
+    trained = train_locally(Task(kind), 1000, batch_size=100, evaluate_samples=5000)
+    quality = trained.quality
+    assert quality is not None
+    inputs, labels, _ = as_fit_takes(kind.read(1000, 5000))
+    model = trained.model()
+    expected = model.evaluate(inputs, labels, batch_size=500, verbose=0, return_dict=True)
+    assert set(quality.metrics) == {"rmse", "first_users", "mae"}
+    assert quality.metrics == pytest.approx({name: expected[name] for name in quality.metrics}, rel=1e-5)
+    assert quality.loss == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def test_means_that_the_model_computes_add_up_for_several_workers():
+    program: Any = program_of(TAKEN["measured"])
+    metrics = program.metrics()
+    try:
+        for start in (0, 100):
+            batch = program.read(start, 100)
+            keys = program.index(batch)
+            rows = [np.zeros((len(of.stored), 4), np.float32) for of in keys.tables]
+            metrics.add(program.judge(rows, keys, program.initial_dense(), program.initial_state(), batch))
+        sums = metrics.sums()
+    finally:
+        metrics.close()
+    users = columns(0, 200)["user"]
+    assert set(sums) == {"first_users", "mae"}  # the root of a mean is none
+    assert sums["first_users"] == ((users < 30).sum(), 200)
+
+
+def test_metrics_that_look_rows_up_are_left_out(caplog: pytest.LogCaptureFixture):
+    kind = Kind("", lambda: Measured(looks_up=True), TAKEN["measured"].read)
+    quality = train_locally(Task(kind), 1000, batch_size=100, evaluate_samples=500).quality
+    assert quality is not None
+    assert set(quality.metrics) == {"mae"}
+    assert "the compiled metrics alone: compute_metrics of the model" in caplog.text
 
 
 def test_regression_has_its_own_loss_and_no_auc():
