@@ -262,10 +262,12 @@ def test_metrics_that_look_rows_up_are_left_out(caplog: pytest.LogCaptureFixture
 
 
 def test_regression_has_its_own_loss_and_no_auc():
-    trained = train_locally(Task(TAKEN["regression"]), 4000, batch_size=100, evaluate_samples=500)
+    task = Task(TAKEN["regression"])
+    # not in a pipeline, where the result depends on the order of steps
+    trained = train_locally(task, 4000, batch_size=100, evaluate_samples=500, pipeline=False)
     assert trained.quality is not None
     assert np.isnan(trained.quality.auc)
-    assert 0 < trained.quality.loss < 2
+    assert 0 < trained.quality.loss < columns(4000, 500)["stars"].var() / 2
     assert trained.quality.metrics["mae"] > 0
 
 
