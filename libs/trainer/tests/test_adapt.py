@@ -292,6 +292,34 @@ def test_activity_that_is_penalised_is_no_loss():
     assert not program_of(Kind("", build, TAKEN["own loss"].read)).has_own_loss
 
 
+def test_ids_that_are_computed_are_those_of_their_lookup_beside_a_table_of_positions():
+    class Sequences(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items, self.places = layers.Embedding(ITEMS, 4), layers.Embedding(3, 4)
+            self.score = layers.Dense(1)
+
+        def call(self, given: Any) -> Any:
+            seen = self.items(given["seen"]) + self.places(keras.ops.arange(3))
+            item = self.items(keras.ops.reshape(given["item"], (-1,)))
+            other = self.items(given["other"])
+            return self.score(keras.ops.concatenate([keras.ops.mean(seen, axis=1), item, other], axis=1))
+
+    class Clicks:
+        def build(self) -> Any:
+            return Sequences()
+
+        def read(self, start: int, length: int) -> Any:
+            place = np.arange(start, start + length)
+            seen = (place[:, None] + np.arange(3)) % ITEMS
+            label = (place % 2).astype(np.float32)
+            return {"seen": seen, "item": place % 11, "other": place % 7, "label": label}
+
+    quality = train_locally(Clicks(), 1000, batch_size=100, evaluate_samples=100).quality
+    assert quality is not None
+    assert np.isfinite(quality.loss)
+
+
 def test_binary_cross_entropy_of_fractions_is_no_binary_output():
     class Shares:
         def build(self) -> Any:
