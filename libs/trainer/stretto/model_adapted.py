@@ -366,7 +366,18 @@ class _as_refusal:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
-            raise ModelRefused(f"{self._told} failed on the first samples: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {_reason(error)}"
+            raise ModelRefused(f"{self._told} failed on the first samples: {reason}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error; that of TensorFlow without the stack in it, but with the innermost place."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "File ", "[[{{node"))]
+    if not isinstance(error, tf.errors.OpError) or not said:
+        return str(error)
+    places = [line for line in lines if line.startswith("File ")]
+    return f"{' '.join(said)}{''.join(f' ({place})' for place in places[-1:])}"
 
 
 def _output_names(model: Any, output: Any) -> list[str]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 keras = pytest.importorskip("keras")
 
 import stretto  # noqa: E402
-from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers  # noqa: E402
+from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
@@ -166,6 +166,26 @@ def test_what_is_refused_names_layer_and_reason(name: str):
     kind = REFUSED[name]
     with pytest.raises(ModelRefused, match=f"(?s){kind.refused}"):
         program_of(kind)
+
+
+def test_a_failure_within_a_graph_is_told_in_a_line_with_its_place():
+    class Failing(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users = layers.Embedding(USERS, 1)
+
+        def call(self, given: Any) -> Any:
+            import tensorflow as tf
+
+            score = self.users(given["user"])
+            return score + tf.zeros((99, 1))[: tf.shape(score)[0] + 1] if tf.is_symbolic_tensor(score) else score
+
+    with pytest.raises(ModelRefused) as refusal:
+        program_of(Kind("", Failing, named("user")))
+    told = str(refusal.value)
+    assert re.search(
+        r"samples: InvalidArgumentError: Incompatible shapes: .*\[17,1\].* \(File .*test_adapt.py.*in call\)$", told
+    )
 
 
 @pytest.mark.parametrize("name", ["widths", "masked", "strings", "subclassed", "outputs"])
