@@ -66,13 +66,17 @@ def pairs(*names: str, label: Any = "label", weight: str | None = None) -> Calla
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model. refused: what the message says, and why in the document; "" if it is trained."""
+    """A kind of model. refused: what the message says, and why in the document; "" if it is trained.
+
+    noise: the most by which its outputs differ from call to call.
+    """
 
     told: str
     build: Callable[[], Any]
     read: Callable[[int, int], Any] = field(default_factory=lambda: named("user", "item", "price"))
     refused: str = ""
     why: str = ""
+    noise: float = 0.0
 
 
 def inputs(**kinds: Any) -> dict[str, Any]:
@@ -360,7 +364,7 @@ class Drawing(keras.Model):
 
     def call(self, given: Any) -> Any:
         score = self.score(self.users(given["user"]))
-        return score + tf.random.uniform(tf.shape(score))
+        return score + tf.random.uniform(tf.shape(score), maxval=0.01)
 
 
 class Offset(layers.Embedding):
@@ -600,7 +604,9 @@ TAKEN: dict[str, Kind] = {
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
     "pairs": Kind("a loss that is added in the call (`add_loss`), without labels", Pairs, pairs_read),
     "measured": Kind("an own `compute_metrics`", Measured, labelled("stars")),
-    "drawing": Kind("a call that draws at random (not compared with the original)", Drawing, labelled("label")),
+    "drawing": Kind(
+        "a call that draws at random (not compared with the original)", Drawing, labelled("label"), noise=0.01
+    ),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
