@@ -105,9 +105,19 @@ def books(view: Json) -> list[str]:
         )
     ]
     if evaluation := counted["evaluation"]:
-        own = [f", {each['name']} {each['value']:.5g}" for each in evaluation.get("metrics", ())]
-        lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}{''.join(own)}")
+        lines.append(_held_out(evaluation))
     return lines
+
+
+def _held_out(evaluation: Json) -> str:
+    """Return the quality of a model; the user's own metrics apart, since they may have the same names."""
+    metrics = {each["name"]: each["value"] for each in evaluation.get("metrics", ())}
+    if "loss" in metrics:  # published by a model without an output of probabilities, which has no AUC
+        told = f"held-out loss {metrics.pop('loss'):.5f}"
+    else:
+        told = f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}"
+    own = ", ".join(f"{escape(name)} {value:.5g}" for name, value in metrics.items())
+    return f"{told}; metrics of the model: {own}" if own else told
 
 
 def print_event(event: Event, with_job: bool = True) -> None:

@@ -279,7 +279,6 @@ class AdaptedModel:
         changed = {id(layer) for layer in [*self._lookups, *self._prepared]}
         kept = [number for number, event in enumerate(self.events) if id(event.layer) in changed]
         new = {old: number for number, old in enumerate(kept)}
-        self._kept = kept
         self.events = [self.events[old] for old in kept]
         self._positions = [new.get(old, -1) for old in self._positions]
         self._leads = {new[old] for old in self._leads if old in new}
@@ -312,7 +311,7 @@ class AdaptedModel:
             if found is not None:
                 self._direct[number] = found
         self._positions = [number for number in needed if number not in self._direct]
-        wanted = [self._kept[number] for number in self._positions]
+        wanted = self._positions  # layers that were given back since the first call are not noted in this one
         self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1] if wanted else None
         # not the values themselves: their graph holds the memory of the tables
         self.events = [Event(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
@@ -549,7 +548,7 @@ class AdaptedModel:
         self._weights.clear()
 
     def differing(
-        self, leaves: Sequence[Any], expected: Sequence[F32], is_close: Callable[[Any, Any], bool]
+        self, leaves: Sequence[Any], expected: Sequence[Any], is_close: Callable[[Any, Any], bool]
     ) -> list[str]:
         """Return the layers with which the model gives other outputs when their ids are those of the keys."""
         found: list[str] = []

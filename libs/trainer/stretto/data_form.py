@@ -62,6 +62,8 @@ class DataForm:
         self._weight_structure = structure_of(parts.weights)
         self.weights = [_leaf_like(path, value, where) for path, value in leaves_of(parts.weights)]
         self.first = self._inputs_of(parts, where)
+        for array, leaf in zip(self.first, self.inputs, strict=True):
+            check_samples(array, leaf.name, where, 0, n)
         self.first_targets = self._targets_of(parts, where, 0, n)
 
     # --- batches ------------------------------------------------------------------------------------------

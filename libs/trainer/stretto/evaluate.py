@@ -27,7 +27,8 @@ class Quality:
     """The quality of a model over a number of samples.
 
     loss: mean log loss, and auc (0.5 if only one label occurs), of the first output with probabilities of 0/1 labels.
-    Without one, loss is the mean of the model's own loss, and auc NaN. metrics: those that the user compiled, by name.
+    Without one, loss is the mean of the model's own loss, and auc NaN, as it is for labels that are fractions.
+    metrics: those that the user compiled, by name.
     """
 
     samples: int
@@ -39,7 +40,12 @@ class Quality:
 def log_loss(label: NDArray[Any], probability: NDArray[Any]) -> float:
     """Return the mean binary cross-entropy; probabilities are kept 1e-7 away from 0 and 1."""
     p = np.clip(probability.astype(np.float64), _EPSILON, 1 - _EPSILON)
-    return float(-np.mean(np.where(label > 0.5, np.log(p), np.log1p(-p))))
+    y = label.astype(np.float64)
+    return float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
+
+
+def _is_binary(label: NDArray[Any]) -> bool:
+    return bool(((label == 0) | (label == 1)).all())
 
 
 def auc(label: NDArray[Any], score: NDArray[Any]) -> float:
@@ -71,13 +77,14 @@ def evaluate(
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, range(start, start + length), batch_size, partition):
             if metrics is not None:
-                metrics.add(each.labels, each.outputs, each.weights)
-            judged.append(replace(each, labels=None, outputs=None, weights=None))
+                metrics.add(each)
+            judged.append(replace(each, labels=None, outputs=None, weights=None, inputs=None))
         found = metrics.results() if metrics is not None else {}
     if judged[0].label is None:
         return Quality(length, sum(each.loss * each.samples for each in judged) / length, float("nan"), found)
     label, score = (np.concatenate([getattr(each, name) for each in judged]) for name in ("label", "score"))
-    return Quality(length, log_loss(label, score), auc(label, score), found)
+    area = auc(label, score) if _is_binary(label) else float("nan")
+    return Quality(length, log_loss(label, score), area, found)
 
 
 def evaluation_of(quality: Quality) -> Evaluation:
@@ -107,8 +114,8 @@ def evaluate_part(
     and returns None.
 
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
-    under the curve that is computed from bins treats scores of one bin as ties. A model without a binary output has
-    all its samples in the middle bin, and an area of 0.5. Raises DataError.
+    under the curve that is computed from bins treats scores of one bin as ties. A model without a binary output,
+    or with labels that are fractions, has its samples in the middle bin, and an area of 0.5. Raises DataError.
     """
     passed = 0
     loss_sum = 0.0
@@ -116,13 +123,10 @@ def evaluate_part(
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, samples, batch_size, partition):
             if metrics is not None:
-                metrics.add(each.labels, each.outputs, each.weights)
-            if each.label is None or each.score is None:
-                loss_sum += each.loss * each.samples
-                counts[0, SCORE_BINS // 2] += each.samples
-            else:
-                loss_sum += log_loss(each.label, each.score) * each.samples
-                counts += _bins(each.label, each.score)
+                metrics.add(each)
+            loss, added = _share(each)
+            loss_sum += loss * each.samples
+            counts += added
             passed += each.samples
             if not go_on(passed):
                 return None
@@ -134,6 +138,16 @@ def evaluate_part(
         negatives=tuple(counts[0].tolist()),
         metrics=tuple(MetricSum(name=name, total=total, count=count) for name, (total, count) in sums.items()),
     )
+
+
+def _share(judged: Judged) -> tuple[float, NDArray[np.int64]]:
+    """Return the mean loss of a batch, and its samples in the bins of scores."""
+    middle = np.zeros((2, SCORE_BINS), np.int64)
+    middle[0, SCORE_BINS // 2] = judged.samples
+    if judged.label is None or judged.score is None:
+        return judged.loss, middle
+    bins = _bins(judged.label, judged.score) if _is_binary(judged.label) else middle
+    return log_loss(judged.label, judged.score), bins
 
 
 def _bins(label: NDArray[Any], score: NDArray[Any]) -> NDArray[np.int64]:

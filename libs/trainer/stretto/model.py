@@ -120,7 +120,7 @@ class Judged:
     """The predictions of a batch. label, score [n]: 0 or 1 and the probability of 1, of the first binary output.
 
     loss: without a binary output, the mean of the model's own loss. labels, outputs, weights: for metrics, nested as
-    the user has them.
+    the user has them; inputs: likewise, where metrics need them.
     """
 
     samples: int
@@ -130,13 +130,14 @@ class Judged:
     labels: Any = None
     outputs: Any = None
     weights: Any = None
+    inputs: Any = None
 
 
 class Metrics(ABC):
     """Metrics over the samples that are added. `close` must be called in the end: only one evaluation uses them."""
 
     @abstractmethod
-    def add(self, labels: Any, outputs: Any, weights: Any) -> None:
+    def add(self, judged: Judged) -> None:
         """Add a batch."""
 
     @abstractmethod

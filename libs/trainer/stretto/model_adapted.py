@@ -25,13 +25,16 @@ from .initial import take_weights
 from .lookups import Feeding, calling
 from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
 from .model_keras import KerasProgram, cut
-from .objective import Binary, CompiledMetrics, Objective, Output, ends_in_sigmoid
+from .objective import Binary, CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
 
 log = logging.getLogger("stretto.adapt")
 
 _TOLERANCE = 1e-4
 """Relative difference of outputs that counts as float noise: sums in another order, fused operations."""
+
+_SAMPLES, _INPUT = "samples", "input"
+"""Names in a batch: of the number of its samples, as it may have no labels; of the inputs that metrics need."""
 
 
 class AdaptedProgram(KerasProgram):
@@ -47,12 +50,15 @@ class AdaptedProgram(KerasProgram):
         self.task = task
         self.model = model
         self._form = form = DataForm(task, model, options)
+        self._computes_metrics = type(model).compute_metrics is not keras.Model.compute_metrics
         random.seed(options.seed)  # layers that are built by the first call draw their seeds from it
         was_built = model.built
         outputs = self._original_outputs()
         if options.restore_from and not was_built:
             take_weights(model, options.restore_from)
             outputs = self._original_outputs()
+        _check_numbers(outputs, self._output_names, len(form.first[0]))
+        expected = self._expected(outputs)
         own = type(model).compute_loss is not keras.Model.compute_loss and not callable(getattr(task, "loss", None))
         self._build_loss(outputs, own)
         targets = [*form.labels, *form.weights]
@@ -65,11 +71,12 @@ class AdaptedProgram(KerasProgram):
             self._check_update()
             self.embeddings = self._adapted.embeddings
             self._decide(outputs)
-            self._compare(outputs)
+            self._compare(expected)
         except BaseException:
             self._adapted.change_back()
             raise
         self._adapted.release()
+        self._check_metrics(outputs)
         log.info(
             "adapted in %.2f s: %d embedding layers in %d tables, %d of %d values fed",
             time.monotonic() - begun,
@@ -98,6 +105,18 @@ class AdaptedProgram(KerasProgram):
         self._output_names = _output_names(self.model, output)
         return arrays
 
+    def _expected(self, outputs: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
+        """Return the outputs that the adapted model must give; None for one that differs from call to call."""
+        again = self._original_outputs()
+        expected = [each if _is_close(a, each) else None for a, each in zip(again, outputs, strict=True)]
+        drawn = [name for name, each in zip(self._output_names, expected, strict=True) if each is None]
+        if drawn:
+            log.warning(
+                "the model draws at random in its call, so its output %s is not compared with the original's",
+                ", ".join(drawn),
+            )
+        return expected
+
     def _decide(self, outputs: Sequence[NDArray[Any]]) -> None:
         """Find what a step is fed with, which loss it has, and which output is binary."""
         widths = [1 if each.ndim == 1 else each.shape[1] if each.ndim == 2 else None for each in outputs]
@@ -117,7 +136,7 @@ class AdaptedProgram(KerasProgram):
                         ends = [ends_in_sigmoid(each) for each in flat]
                         told = zip(self._output_names, widths, ends, strict=True)
                         self._objective = Objective(
-                            self.task, self.model, [Output(*each) for each in told], bool(self._form.weights)
+                            self.task, self.model, [Output(*each) for each in told], bool(self._form.labels)
                         )
                     else:
                         results.append(self._total(rows, fed, everything, labels, output))
@@ -148,12 +167,28 @@ class AdaptedProgram(KerasProgram):
                 self._own_loss(inputs, self._form.targets(self._form.first_targets), output)
             elif getattr(self.model, "_compile_loss", None) is not None:
                 self.model._compile_loss(labels, output, weights)
+        # now, and not when all samples are trained
+        self._try_metrics(Judged(len(self._form.first[0]), None, None, 0.0, labels, output, weights, inputs))
+
+    def _try_metrics(self, judged: Judged) -> None:
         metrics = self.metrics()
-        if metrics is not None:  # now, and not when all samples are trained
+        if metrics is not None:
             try:
-                metrics.add(labels, output, weights)
+                metrics.add(judged)
             finally:
                 metrics.close()
+
+    def _check_metrics(self, outputs: Sequence[NDArray[Any]]) -> None:
+        """See whether compute_metrics does without the tables that are on the servers; it is left out otherwise."""
+        if not self._computes_metrics:
+            return
+        inputs, labels, weights = self._form.first_tensors
+        output = keras.tree.pack_sequence_as(self._output_structure, [tf.convert_to_tensor(each) for each in outputs])
+        try:
+            self._try_metrics(Judged(len(self._form.first[0]), None, None, 0.0, labels, output, weights, inputs))
+        except ModelRefused as error:
+            self._computes_metrics = False
+            log.warning("evaluations have the compiled metrics alone: %s", error)
 
     def _check_update(self) -> None:
         """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
@@ -167,19 +202,20 @@ class AdaptedProgram(KerasProgram):
                 "embeddings_initializer, or an optimizer without decay of weights"
             )
 
-    def _compare(self, outputs: Sequence[NDArray[Any]]) -> None:
-        """Raise ModelRefused if the adapted model gives other outputs than the original one for the first samples."""
+    def _compare(self, expected: Sequence[NDArray[Any] | None]) -> None:
+        """Raise ModelRefused if the adapted model gives other outputs than expected for the first samples."""
         batch = self._batch(self._form.first, self._form.first_targets, 0)
         keys = self.index(batch)
         rows = self._adapted.original_rows(keys)
         with _as_refusal(self.model):
             found = self._outputs(rows, keys, self.initial_dense(), self.initial_state(), batch)
         arrays = [each.numpy() for each in keras.tree.flatten(found)]
-        if all(_is_close(a, b) for a, b in zip(arrays, outputs, strict=True)):
+        if all(_is_close(a, b) for a, b in zip(arrays, expected, strict=True)):
             return
-        largest = max(float(np.max(np.abs(a - b))) for a, b in zip(arrays, outputs, strict=True) if a.shape == b.shape)
+        pairs = [(a, b) for a, b in zip(arrays, expected, strict=True) if b is not None and a.shape == b.shape]
+        largest = max((float(np.max(np.abs(a - b))) for a, b in pairs), default=float("inf"))
         first = [*self._form.first, *self._form.targets(self._form.first_targets)]
-        layers = self._adapted.differing(first, outputs, _is_close)
+        layers = self._adapted.differing(first, expected, _is_close)
         named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
         raise ModelRefused(
             f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
@@ -202,7 +238,10 @@ class AdaptedProgram(KerasProgram):
             raise DataError(f"{where}: ids cannot be computed: {type(error).__name__}: {error}") from error
 
     def _batch(self, leaves: Sequence[NDArray[Any]], batch: Batch, start: int) -> Batch:
-        return {**batch, **self._adapted.prepare([*leaves, *self._form.targets(batch)], start)}
+        prepared = self._adapted.prepare([*leaves, *self._form.targets(batch)], start)
+        if self._computes_metrics:
+            batch = {**batch, **{numbered(_INPUT, number): leaf for number, leaf in enumerate(leaves)}}
+        return {**batch, _SAMPLES: np.array(len(leaves[0])), **prepared}
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch."""
@@ -230,22 +269,31 @@ class AdaptedProgram(KerasProgram):
         """Predict a batch and compare with its labels."""
         given = self._labels(batch)
         labels, weights = self._form.split([tf.convert_to_tensor(each) for each in given])
-        n = len(batch["label"])
+        n = int(batch[_SAMPLES])
         if self._binary is None:
             whole, inverse, fed = self._arguments(rows, keys, batch)
             output, loss = self._judge(whole, inverse, dense, state, self._local, fed, given)
-            return Judged(n, None, None, float(loss), labels, output, weights)
+            return Judged(n, None, None, float(loss), labels, output, weights, self._inputs_for_metrics(batch))
         arrays = self._raw(rows, keys, dense, state, batch)
         nested = {
             "labels": labels,
             "outputs": keras.tree.pack_sequence_as(self._output_structure, arrays),
             "weights": weights,
+            "inputs": self._inputs_for_metrics(batch),
         }
         label = np.asarray(batch[numbered("label", self._binary.label)], np.float32).reshape(-1)
         return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
 
+    def _inputs_for_metrics(self, batch: Batch) -> Any:
+        if not self._computes_metrics:
+            return None
+        leaves = [batch[numbered(_INPUT, number)] for number in range(len(self._form.inputs))]
+        return self._form.pack([tf.convert_to_tensor(each) for each in leaves])
+
     def metrics(self) -> Metrics | None:
-        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        """Return the model's metrics, without a sample; None if there are none."""
+        if self._computes_metrics:
+            return ComputedMetrics(self.model)
         compiled = getattr(self.model, "_compile_metrics", None)
         return None if compiled is None else CompiledMetrics(self.model)
 
@@ -318,7 +366,18 @@ class _as_refusal:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
-            raise ModelRefused(f"{self._told} failed on the first samples: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {_reason(error)}"
+            raise ModelRefused(f"{self._told} failed on the first samples: {reason}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error; that of TensorFlow without the stack in it, but with the innermost place."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "File ", "[[{{node"))]
+    if not isinstance(error, tf.errors.OpError) or not said:
+        return str(error)
+    places = [line for line in lines if line.startswith("File ")]
+    return f"{' '.join(said)}{''.join(f' ({place})' for place in places[-1:])}"
 
 
 def _output_names(model: Any, output: Any) -> list[str]:
@@ -334,11 +393,27 @@ def _probability(output: NDArray[Any], binary: Binary) -> F32:
     return (1 / (1 + np.exp(-flat))).astype(np.float32) if binary.is_logit else flat
 
 
-def _is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+def _is_close(found: NDArray[Any], expected: NDArray[Any] | None) -> bool:
+    """Return whether an output is the expected one but for float noise. None: any is."""
+    if expected is None:
+        return True
     if found.shape != expected.shape:
         return False
     scale = float(np.max(np.abs(expected), initial=0.0))
     return bool(np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * max(1e-3, scale) / 10, equal_nan=True))
+
+
+def _check_numbers(outputs: Sequence[NDArray[Any]], names: Sequence[str], samples: int) -> None:
+    """Raise ModelRefused for outputs of the user's own model that are NaN. samples: how many it was called with."""
+    for name, output in zip(names, outputs, strict=True):
+        bad = np.argwhere(np.isnan(output)) if output.dtype.kind == "f" else np.zeros((0, 0))
+        if len(bad):
+            where = f"sample {int(bad[0, 0])}" if output.shape[:1] == (samples,) else "the first samples"
+            raise ModelRefused(
+                f"the model itself, as build() made it, gives NaN for {where}: output {name}; its loss would be NaN, "
+                "too. Look for a division by zero: GlobalAveragePooling1D divides by the length of a list without its "
+                "padding, so give an empty list one id, such as that of 'unknown'"
+            )
 
 
 def _check_binary(label: NDArray[Any], start: int) -> None:

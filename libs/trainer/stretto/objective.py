@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from .entry import Task
 from .errors import ModelRefused
-from .model import Metrics
+from .model import Judged, Metrics
 
 _PASSED_THROUGH = {"Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient"}
 """Operations that change no value of an output."""
@@ -49,14 +50,15 @@ def ends_in_sigmoid(output: Any) -> bool:
 class Objective:
     """The loss of a model with any outputs, as a function of tensors."""
 
-    def __init__(self, task: Task, model: Any, outputs: Sequence[Output], has_weights: bool) -> None:
+    def __init__(self, task: Task, model: Any, outputs: Sequence[Output], has_labels: bool) -> None:
         """Raises ModelRefused where nothing says what the loss is."""
         self._model = model
         self._outputs = outputs
         own = getattr(task, "loss", None)
         self._own = cast("Callable[[Any, Any], Any] | None", own if callable(own) else None)
         self.needs_inputs = type(model).compute_loss is not keras.Model.compute_loss
-        self._is_compiled = self.needs_inputs or getattr(model, "_compile_loss", None) is not None
+        is_compiled = getattr(model, "_compile_loss", None) is not None
+        self._is_compiled = self.needs_inputs or is_compiled or _adds_its_loss(model)
         if type(model).train_step is not keras.Model.train_step:
             raise ModelRefused(
                 f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
@@ -69,8 +71,12 @@ class Objective:
                 f"the model has the outputs {', '.join(told)} and no loss: compile it with one for each "
                 "(model.compile(loss={...})), or give the task loss(label, output)"
             )
+        if self.is_default and not has_labels:
+            raise ModelRefused(
+                "the model has no loss of its own, and read gave no labels: return (inputs, labels), or add the loss "
+                "in the model's call (add_loss) and compile it without another one"
+            )
         self._default = keras.losses.BinaryCrossentropy(from_logits=not outputs[0].is_sigmoid)
-        self._has_weights = has_weights
 
     def loss(self, inputs: Any, labels: Any, output: Any, weights: Any, extra: Sequence[Any]) -> Any:
         """Return the mean loss with all penalties. Called in the scope and in the mode of the model's call.
@@ -94,13 +100,15 @@ class Objective:
         for number, output in enumerate(self._outputs):
             if output.width != 1 or number >= len(label_of):
                 continue
+            found = labels[label_of[number]]
+            is_binary = found.dtype != object and bool(((found == 0) | (found == 1)).all())
+            if not is_binary and not self.is_default:  # by default labels must be 0 or 1, and `read` checks them
+                continue
             loss = losses.get(number, losses.get(-1))
             if loss is not None:
                 return Binary(number, label_of[number], bool(loss))
-            found = labels[label_of[number]]
-            is_binary = found.dtype != object and bool(((found == 0) | (found == 1)).all())
             is_only = self._own is not None and len(self._outputs) == 1
-            if is_binary and (output.is_sigmoid or is_only):
+            if output.is_sigmoid or is_only:
                 return Binary(number, label_of[number], not output.is_sigmoid)
         return None
 
@@ -127,6 +135,12 @@ class Objective:
         return found
 
 
+def _adds_its_loss(model: Any) -> bool:
+    """Return whether a model that was compiled without a loss adds one in its call, as models of pairs do."""
+    layers: list[Any] = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
+    return bool(model.compiled) and any(layer._get_own_losses() for layer in layers)
+
+
 def _weighted(values: Any, weights: Any) -> Any:
     values = tf.convert_to_tensor(values)
     if weights is None:
@@ -141,46 +155,96 @@ def _weighted(values: Any, weights: Any) -> Any:
 
 
 def _like(labels: Any, output: Any) -> Any:
-    """Return a single label in the shape of a single output of width 1, as float32; others as they are."""
-    if keras.tree.is_nested(labels) or keras.tree.is_nested(output) or output.shape[-1] != 1:
+    """Return a single label in the shape of a single output of width 1, as float32; others, and none, as they are."""
+    if labels is None or keras.tree.is_nested(labels) or keras.tree.is_nested(output) or output.shape[-1] != 1:
         return labels
     if labels.shape.rank is not None and labels.shape.rank > len(output.shape):
         return labels
     return tf.reshape(tf.cast(labels, tf.float32), tf.shape(output))
 
 
-class CompiledMetrics(Metrics):
-    """The metrics that the user compiled, over the samples that are added. One evaluation at a time."""
+class ModelMetrics(Metrics):
+    """The metrics of a Keras model, over the samples that are added. One evaluation at a time."""
 
     _turn = threading.Lock()
 
     def __init__(self, model: Any) -> None:
-        self._compiled = model._compile_metrics  # pyright: ignore[reportPrivateUsage]
+        self._model = model
         self._turn.acquire()
-        self._compiled.reset_state()
+        model.reset_metrics()
 
-    def add(self, labels: Any, outputs: Any, weights: Any) -> None:
+    def close(self) -> None:
+        """Let the next evaluation begin."""
+        self._turn.release()
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+        results = self.results()
+        return {
+            name: (float(metric.total), float(metric.count))
+            for name, metric in self._by_name().items()
+            if name in results
+            and isinstance(metric, keras.metrics.Mean)
+            and type(metric).result is keras.metrics.Mean.result
+        }
+
+    @abstractmethod
+    def _by_name(self) -> dict[str, Any]:
+        """Return the metrics by the names of their results."""
+
+
+class CompiledMetrics(ModelMetrics):
+    """The metrics that the user compiled."""
+
+    def add(self, judged: Judged) -> None:
         """Add a batch."""
         try:
-            self._compiled.update_state(labels, outputs, weights)
+            self._compiled.update_state(judged.labels, judged.outputs, judged.weights)
         except Exception as error:
             raise ModelRefused(f"metrics of model.compile: {type(error).__name__}: {error}") from error
 
     def results(self) -> dict[str, float]:
         """Return each metric by its name."""
         found = cast("Mapping[str, Any]", self._compiled.result()) if self._compiled.built else {}
-        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+        return _numbers(found)
 
-    def sums(self) -> dict[str, tuple[float, float]]:
-        """Return total and count of each metric that is a mean, so that those of several workers add up."""
-        metrics = self._compiled.metrics
-        pairs = zip(self.results(), metrics, strict=False) if len(self.results()) == len(metrics) else ()
-        return {
-            name: (float(metric.total), float(metric.count))
-            for name, metric in pairs
-            if isinstance(metric, keras.metrics.Mean) and type(metric).result is keras.metrics.Mean.result
-        }
+    @property
+    def _compiled(self) -> Any:
+        return self._model._compile_metrics
 
-    def close(self) -> None:
-        """Let the next evaluation begin."""
-        self._turn.release()
+    def _by_name(self) -> dict[str, Any]:
+        metrics, results = self._compiled.metrics, self.results()
+        return dict(zip(results, metrics, strict=True)) if len(results) == len(metrics) else {}
+
+
+class ComputedMetrics(ModelMetrics):
+    """The metrics that a model's own compute_metrics returns."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._found: dict[str, float] = {}
+
+    def add(self, judged: Judged) -> None:
+        """Add a batch."""
+        given = {"x": judged.inputs, "y": judged.labels, "y_pred": judged.outputs, "sample_weight": judged.weights}
+        try:
+            self._found = _numbers(self._model.compute_metrics(**given))
+        except Exception as error:
+            raise ModelRefused(f"compute_metrics of the model: {type(error).__name__}: {error}") from error
+
+    def results(self) -> dict[str, float]:
+        """Return each metric by its name, but not Keras' means of the loss, which are not updated here."""
+        model = self._model
+        of_loss = [model._loss_tracker, *(model._compile_loss.metrics if model._compile_loss is not None else ())]
+        names = {metric.name for metric in of_loss if metric is not None}
+        return {name: value for name, value in self._found.items() if name not in names}
+
+    def _by_name(self) -> dict[str, Any]:
+        compiled: Any = self._model._compile_metrics
+        metrics = [*self._model.metrics, *(compiled.metrics if compiled is not None else ())]
+        found = {metric.name: metric for metric in metrics if metric is not compiled}
+        return {name: metric for name, metric in found.items() if self._found.get(name) == float(metric.result())}
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}

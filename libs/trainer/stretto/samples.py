@@ -22,10 +22,11 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a batch, each nested as the user has it. weights: of the samples, or None."""
+    """The parts of a batch, each nested as the user has it. labels: None where the model adds its loss in its call;
+    weights: of the samples, or None."""
 
     inputs: Any
-    labels: Any
+    labels: Any = None
     weights: Any = None
 
 
@@ -36,12 +37,12 @@ def parts_of(given: Any, where: str) -> Parts:
         if LABEL in named:
             inputs = {name: value for name, value in named.items() if name not in (LABEL, WEIGHT)}
             return Parts(inputs, named[LABEL], named.get(WEIGHT))
-    elif isinstance(given, (tuple, list)) and len(cast("Sequence[Any]", given)) in (2, 3):
+    elif isinstance(given, (tuple, list)) and len(cast("Sequence[Any]", given)) in (1, 2, 3):
         return Parts(*cast("Sequence[Any]", given))
     told = sorted(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else type(given).__name__
     raise DataError(
-        f"{where} gave {told}; expected a dict of arrays with {LABEL!r} among them, or (inputs, labels) or "
-        "(inputs, labels, weights) as model.fit takes them"
+        f"{where} gave {told}; expected a dict of arrays with {LABEL!r} among them, or (inputs,), "
+        "(inputs, labels) or (inputs, labels, weights) as model.fit takes them"
     )
 
 

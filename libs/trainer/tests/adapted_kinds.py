@@ -66,13 +66,17 @@ def pairs(*names: str, label: Any = "label", weight: str | None = None) -> Calla
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model. refused: what the message says, and why in the document; "" if it is trained."""
+    """A kind of model. refused: what the message says, and why in the document; "" if it is trained.
+
+    noise: the most by which its outputs differ from call to call.
+    """
 
     told: str
     build: Callable[[], Any]
     read: Callable[[int, int], Any] = field(default_factory=lambda: named("user", "item", "price"))
     refused: str = ""
     why: str = ""
+    noise: float = 0.0
 
 
 def inputs(**kinds: Any) -> dict[str, Any]:
@@ -306,6 +310,61 @@ class OwnLoss(keras.Model):
         rows = self.users(given["user"])
         self.add_loss(0.01 * keras.ops.mean(keras.ops.square(rows)))
         return self.score(rows)
+
+
+class Pairs(keras.Model):
+    """A model of pairs, whose loss is added in its call: users prefer the first of two items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = layers.Embedding(USERS, 4), layers.Embedding(ITEMS, 4)
+        self.compile(keras.optimizers.SGD(0.5))
+
+    def call(self, given: Any) -> Any:
+        user, both = self.users(given["user"]), self.items(given["both"])
+        scores = keras.ops.sum(user[:, None] * both, axis=-1)
+        self.add_loss(keras.ops.mean(keras.ops.softplus(scores[:, 1] - scores[:, 0])))
+        return scores
+
+
+def pairs_read(start: int, length: int) -> Any:
+    user = columns(start, length)["user"]
+    return ({"user": user, "both": np.stack([user % 20, 20 + user % 20], axis=1)},)
+
+
+class Measured(keras.Model):
+    """A model with metrics that it was not compiled with. looks_up: the metrics look rows up, too."""
+
+    def __init__(self, looks_up: bool = False) -> None:
+        super().__init__()
+        self.users, self.score = layers.Embedding(USERS, 4), layers.Dense(1)
+        self.rmse = keras.metrics.RootMeanSquaredError(name="rmse")
+        self.first_users = keras.metrics.Mean(name="first_users")
+        self.looks_up = looks_up
+        self.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"])
+
+    def call(self, given: Any) -> Any:
+        return self.score(self.users(given["user"]))
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        self.rmse.update_state(keras.ops.reshape(y, (-1, 1)), y_pred)
+        self.first_users.update_state(keras.ops.cast(x["user"] < 30, "float32"))
+        if self.looks_up:
+            self.users(x["user"])
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+class Drawing(keras.Model):
+    """A model that draws in its call, as sampled softmax does. The gradient of its loss does not depend on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.score = layers.Embedding(USERS, 4), layers.Dense(1)
+        self.compile(keras.optimizers.SGD(0.5), lambda label, output: (1 - 2 * label) * output)
+
+    def call(self, given: Any) -> Any:
+        score = self.score(self.users(given["user"]))
+        return score + tf.random.uniform(tf.shape(score), maxval=0.01)
 
 
 class Offset(layers.Embedding):
@@ -543,6 +602,11 @@ TAKEN: dict[str, Kind] = {
     "retrieval": Kind("an own `compute_loss`, with a table that is used as a whole", Retrieval, retrieval_read),
     "ranking loss": Kind("rows that are looked up in `compute_loss`", RankingLoss, retrieval_read),
     "own loss": Kind("penalties by `add_loss`", OwnLoss, named("user")),
+    "pairs": Kind("a loss that is added in the call (`add_loss`), without labels", Pairs, pairs_read),
+    "measured": Kind("an own `compute_metrics`", Measured, labelled("stars")),
+    "drawing": Kind(
+        "a call that draws at random (not compared with the original)", Drawing, labelled("label"), noise=0.01
+    ),
     "subclassed layer": Kind("subclasses of `Embedding` that look up by `super().call`", subclassed_layer),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", positions, named("user", "tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", tied, named("user", "item")),
@@ -614,6 +678,20 @@ REFUSED: dict[str, Kind] = {
         both_labels,
         refused="and no loss: compile it",
         why="nothing says what is trained",
+    ),
+    "no labels": Kind(
+        "neither labels nor an added loss",
+        functional,
+        lambda start, length: ({name: columns(start, length)[name] for name in ("user", "item", "price")}, None),
+        refused="read gave no labels: return",
+        why="nothing says what is trained",
+    ),
+    "nan": Kind(
+        "outputs that are NaN before training, as those of a list that is masked as a whole",
+        deferred_sequential,
+        lambda start, length: (columns(start, length)["tags"] * (np.arange(length) != 3)[:, None], np.zeros(length)),
+        refused="the model itself, as build\\(\\) made it, gives NaN for sample 3: output output_0",
+        why="give an empty list an id",
     ),
     "failing": Kind(
         "a call that fails",

@@ -39,6 +39,26 @@ def test_log_loss_is_the_mean_negative_log_likelihood():
     assert np.isfinite(log_loss(np.array([1, 0]), np.array([0.0, 1.0])))
 
 
+def test_labels_that_are_fractions_are_not_rounded():
+    """The first samples of some ratings may be all 0 or 1, so that the output was taken for binary."""
+    label, score = np.array([0.25, 0.75, 1.0], np.float32), np.array([0.5, 0.5, 0.5], np.float32)
+    program: Any = SimpleNamespace(
+        read=lambda start, length, partition: {},
+        index=lambda batch: batch,
+        judge=lambda rows, keys, dense, state, batch: Judged(3, label, np.array([0.25, 0.75, 0.5], np.float32)),
+        metrics=lambda: None,
+    )
+    entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    whole = evaluate(program, lambda keys: (None, None, None), 0, 3)
+    assert whole.loss == pytest.approx((2 * entropy + np.log(2)) / 3, rel=1e-6)
+    assert np.isnan(whole.auc)
+    part = evaluate_part(program, lambda keys: (None, None, None), range(3))
+    assert part is not None
+    assert part.loss_sum == pytest.approx(3 * whole.loss)
+    assert (sum(part.positives), sum(part.negatives)) == (0, 3)
+    assert log_loss(label, score) == pytest.approx(np.log(2))
+
+
 def test_parts_of_an_evaluation_add_up_to_the_whole():
     """In any order and cut: the loss is exact, the AUC exact except for ties within a bin."""
     rng = np.random.default_rng(5)

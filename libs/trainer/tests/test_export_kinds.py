@@ -75,7 +75,7 @@ def test_a_saved_model_gives_the_outputs_that_were_trained(name: str, tmp_path: 
     with Target(str(tmp_path / "out")) as target:
         write(program, open_checkpoint(manifest), target, "savedmodel")
     served = tf.saved_model.load(str(tmp_path / "out/model"))  # its variables go with it
-    assert largest(served.serve(inputs), wanted) < 1e-6
+    assert largest(served.serve(inputs), wanted) < 1e-6 + TAKEN[name].noise
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -97,7 +97,7 @@ def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(name:
         return
     own = own_classes(program.model)
     model = keras.models.load_model(tmp_path / "out/model.keras", own, compile=False)
-    assert largest(model(inputs, training=False), wanted) < 1e-6
+    assert largest(model(inputs, training=False), wanted) < 1e-6 + TAKEN[name].noise
 
 
 def largest(output: Any, wanted: list[np.ndarray]) -> float:

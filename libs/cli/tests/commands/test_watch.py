@@ -182,6 +182,33 @@ def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
         assert not any("…" in line for line in told)
 
 
+BOOKS: dict[str, Any] = {
+    "samples_abandoned": 0,
+    "samples_applied": 100,
+    "samples_expected": 100,
+    "samples_lost": 0,
+    "samples_repeated": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ([], "held-out loss 0.66000, AUC 0.5007"),
+        ([("AUC", 0.50152)], "held-out loss 0.66000, AUC 0.5007; metrics of the model: AUC 0.50152"),
+        ([("mae", 0.25), ("loss", 0.7)], "held-out loss 0.70000; metrics of the model: mae 0.25"),
+    ],
+)
+def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[tuple[str, float]], told: str) -> None:
+    evaluation = {
+        "samples": 10,
+        "loss": 0.66,
+        "auc": 0.5007,
+        "metrics": [{"name": name, "value": value} for name, value in metrics],
+    }
+    assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == told
+
+
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
     finished = JobFinished(
