@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from stretto.check import Request, check
+from stretto.errors import DataError
 from stretto_wire.jobfile import read_job
 
 
@@ -105,3 +106,18 @@ def test_an_entry_that_is_none_is_refused_as_in_a_job_file():
     report = check(Request("no-module"))
     assert [finding.where for finding in report.findings] == ["job"]
     assert "model.entry = no-module: text, at most 200 long (module:name" in report.findings[0].text
+
+
+def test_lists_of_different_lengths_and_missing_texts_are_the_same_when_they_are():
+    class Lists(Good):
+        def read(self, start, length):
+            number = range(start, start + length)
+            texts = np.array([float("nan") if i % 3 == 0 else "a" for i in number], object)
+            return {"label": np.zeros(length), "tags": [[i] * (i % 3) for i in number], "text": texts}
+
+    from stretto.check import _check_reading
+
+    _check_reading(Lists(), "", 32)
+    shorter = type("Shorter", (Lists,), {"read": lambda self, s, n: Lists.read(self, s, n) | {"tags": [[n]] * n}})
+    with pytest.raises(DataError, match="gave another 'tags'"):
+        _check_reading(shorter(), "", 32)

@@ -87,5 +87,7 @@ def _escaped(character: str) -> str:
 
 def _looks_otherwise(text: str) -> bool:
     """Return whether a job file would read a bare text as a number, a truth value, a date or nothing."""
-    found = scalar(text)
-    return not isinstance(found, str) or found != text
+    try:
+        return scalar(text) != text
+    except ValueError:
+        return True

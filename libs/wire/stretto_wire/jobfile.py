@@ -56,12 +56,14 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.012
 
 
 def scalar(text: str) -> Any:
-    """Return what a bare text stands for in a job file; the text itself where it stands for no single value."""
+    """Return what a bare text stands for in a job file. Raises ValueError for one that stands for no single value."""
     try:
         found = yaml.load(text, _Loader)
-    except (yaml.YAMLError, WireError, ValueError, OverflowError, RecursionError):
-        return text
-    return text if isinstance(found, dict | list) else found
+    except (yaml.YAMLError, WireError, OverflowError, RecursionError) as error:
+        raise ValueError(text) from error
+    if isinstance(found, dict | list):
+        raise ValueError(text)
+    return found
 
 
 class _Walk:

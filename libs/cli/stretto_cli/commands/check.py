@@ -58,7 +58,7 @@ def check(
         {
             "entry": entry,
             "path": str(path),
-            "arguments": _arguments(arguments or [], data),
+            "arguments": arguments_of(arguments or [], data),
             "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
             "samples": samples,
             "partition": partition,
@@ -74,7 +74,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _arguments(given: list[str], data: str | None) -> dict[str, Any]:
+def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if data is not None:  # pods run in folders of their own
         found["data"] = str(Path(data).resolve()) if Path(data).exists() else data
@@ -90,7 +90,10 @@ def _value(text: str) -> Any:
     """Return a number or a truth value where a text is one, as a job file does."""
     from stretto_wire.jobfile import scalar
 
-    found = scalar(text)
+    try:
+        found = scalar(text)
+    except ValueError:
+        return text
     return found if isinstance(found, bool | int | float) else text
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from stretto_cli.commands.check import arguments_of
 from stretto_cli.main import app
 from stretto_wire.jobfile import read_job
 from typer.testing import CliRunner
@@ -60,3 +61,10 @@ def test_an_argument_without_a_value_is_refused(module: Path) -> None:
     done = CliRunner().invoke(app, ["check", "m:M", "--path", str(module), "--set", "wrong"])
     assert done.exit_code == 2
     assert "--set wrong: give NAME=VALUE" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("3", 3), ("true", True), ("*", "*"), ("a: b: c", "a: b: c"), ("[1", "[1")]
+)
+def test_an_argument_is_what_it_would_be_in_a_job_file(text: str, value: object) -> None:
+    assert arguments_of([f"x={text}"], None) == {"x": value}
