@@ -130,7 +130,7 @@ def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: s
 
     def asked(who: str, name: str) -> httpx.Response:
         with client(running, tokens[who]) as caller:
-            return caller.request(method, url.format(job=name), params={"follow": False})
+            return caller.request(method, url.format(job=name, kind="no-such-job"), params={"follow": False})
 
     if "{job}" in path:
         foreign, none = asked("bob", job), asked("bob", unknown)
