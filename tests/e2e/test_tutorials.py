@@ -61,8 +61,8 @@ def test_a_model_of_ones_own_is_trained_and_served(folder: Path) -> None:
     printed = follow("your-keras-model.md", folder)
     assert "100,000 applied of 100,000, 0 lost, 0 repeated" in printed
     served = follow("serve-the-result.md", folder)
-    german, american = map(float, re.findall(r"\[(0\.\d+)\]", served))
-    assert german != american
+    german, american = (float(each) for each in re.findall(r"^(?:de|us): ([01]\.\d{4})$", served, re.MULTILINE))
+    assert german != american, served
 
 
 def test_data_of_ones_own_are_read_checked_and_trained(folder: Path) -> None:
