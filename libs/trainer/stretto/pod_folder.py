@@ -245,7 +245,7 @@ def _unpack(url: str, entries: Iterator[Entry], folder: Path) -> None:
             _inside(url, join(dirname(entry.name), entry.link), entry.link)
             links.append((place, entry.link))
             continue
-        (place if entry.is_folder else place.parent).mkdir(parents=True, exist_ok=True)
+        _make_folder(url, place if entry.is_folder else place.parent, folder)
         if entry.is_folder:
             continue
         with entry.open() as source, place.open("wb") as out:
@@ -256,12 +256,19 @@ def _unpack(url: str, entries: Iterator[Entry], folder: Path) -> None:
                 out.write(chunk)
         place.chmod(0o700 if entry.is_executable else 0o600)
     for place, target in links:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(url, place.parent, folder)
         place.symlink_to(target)
     top = folder.resolve()
     for place, target in links:  # a link over another one may lead further than its text says
         if not place.resolve().is_relative_to(top):
             raise ModelRefused(f"model.code.url = {url}: the link {place.name} -> {target} leads out of the archive")
+
+
+def _make_folder(url: str, place: Path, top: Path) -> None:
+    """Make a folder, unless links that were made before lead it out of the archive's. Raises ModelRefused."""
+    if not place.resolve().is_relative_to(top.resolve()):
+        raise ModelRefused(f"model.code.url = {url}: {place.relative_to(top)} in it leads out of the archive by a link")
+    place.mkdir(parents=True, exist_ok=True)
 
 
 def _inside(url: str, name: str, shown: str = "") -> str:

@@ -202,6 +202,11 @@ class TestAHostileArchive:
             tar_of(("a/b/up", tarfile.SYMTYPE, "../.."), ("out", tarfile.SYMTYPE, "a/b/up/..")),
             tar_of(("out", tarfile.SYMTYPE, "a/b/up/.."), ("a/b/up", tarfile.SYMTYPE, "../..")),
             tar_of(("link", tarfile.SYMTYPE, "."), ("link/victim", None, "")),
+            tar_of(
+                ("p/q/r/b", tarfile.SYMTYPE, "../../.."),
+                ("p/q/r/x", tarfile.SYMTYPE, "b/../../.."),
+                ("p/q/r/x/planted/evil", tarfile.SYMTYPE, "."),
+            ),
             tar_of(("loop", tarfile.SYMTYPE, "loop")),
             tar_of(("hard", tarfile.LNKTYPE, "/etc/passwd")),
             tar_of(("device", tarfile.CHRTYPE, "")),
