@@ -545,6 +545,17 @@ def test_the_process_says_how_to_find_the_code(trained: Trained, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
+def test_the_process_takes_no_environment_of_the_job(trained: Trained, tmp_path: Path) -> None:
+    """Method: the job's code reads a variable that only the specification has."""
+    (tmp_path / "ads_of_a_test.py").write_text("import os\nraise RuntimeError(os.environ.get('OF_THE_JOB', 'clean'))\n")
+    model = trained.spec.model.model_copy(update={"entry": "ads_of_a_test:Model", "path": str(tmp_path)})
+    spec = trained.spec.model_copy(update={"model": model, "environment": {"OF_THE_JOB": "taken"}})
+    changed = Trained(spec, trained.manifest, None, trained.probability, {})
+    done = subprocess.run(command(changed, tmp_path, tmp_path / "out"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "clean" in documents(done.stdout)[-1]["error"]
+
+
 def test_a_process_that_is_stopped_leaves_nothing(trained: Trained, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
