@@ -105,6 +105,8 @@ def mounted(volume: str, **fields: Any) -> Change:
         {"claim": "out-1"},
         {"folder": "/srv/clicks/day"},
         {"folder": "/srv/out", "writable": True},
+        {"folder": "/srv/clicks/made", "writable": True},
+        {"folder": "/srv/clicks/made-1"},
     ],
 )
 def test_volumes_that_jobs_may_name_are_admitted(volume: dict[str, Any]) -> None:
@@ -121,6 +123,7 @@ def test_volumes_that_jobs_may_name_are_admitted(volume: dict[str, Any]) -> None
         ({"folder": "/srv/clicks"}, "mounts only the Secret of its own name"),
         ({"folder": "/srv/clicks/day", "writable": True}, "writes only to volumes that jobs may write"),
         ({"folder": "/srv/outer", "writable": True}, "mounts only the Secret of its own name"),
+        ({"folder": "/srv/clicks/made/link"}, "mounts only the Secret of its own name"),
         ({"folder": "/etc"}, "mounts only the Secret of its own name"),
     ],
 )
@@ -145,6 +148,8 @@ def test_every_pod_of_the_actuator_is_admitted(kubernetes: dict[str, Any]) -> No
     ("change", "said"),
     [
         (mounts(secret={"secretName": "bus-operator"}), "mounts only the Secret of its own name"),
+        (mounts(hostPath={"path": "/srv/clicks//made/link", "type": "Directory"}), "mounts only the Secret"),
+        (mounts(hostPath={"path": "/srv/clicks/./made/link", "type": "Directory"}), "mounts only the Secret"),
         (mounts(hostPath={"path": "/"}), "mounts only the Secret of its own name"),
         (mounts(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]}), "mounts only the Secret"),
         (mounts(persistentVolumeClaim={"claimName": "another"}), "mounts only the Secret of its own name"),

@@ -132,7 +132,13 @@ class TestWhatJobsMayName:
             service_accounts=("reader", "demo-stretto-trainer"),
             queues=("ads-*", "training"),
             secrets=("ads-s3=oidc:ada",),
-            volumes=("claim:clicks", "claim:out-*:write=oidc:ada", "folder:/srv/clicks/*", "folder:/srv/out:write"),
+            volumes=(
+                "claim:clicks",
+                "claim:out-*:write=oidc:ada",
+                "folder:/srv/clicks/*",
+                "folder:/srv/out:write",
+                "folder:/srv/clicks/made:write",
+            ),
             code=("https://github.com/ads/*",),
             requirements=("lightgbm",),
         )

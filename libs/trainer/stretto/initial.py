@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from stretto_wire.filesystems import open_store
 
 from .errors import ModelRefused
 
@@ -39,10 +41,8 @@ def take_weights(model: Any, url: str) -> None:
 
 def _fetched(url: str, scratch: Path) -> Path:
     """Return a path on a disk that has what is at `url`. Raises ModelRefused."""
-    import fsspec
-
     try:
-        store, path = cast("tuple[Any, str]", fsspec.core.url_to_fs(url))
+        store, path = open_store(url)
         if not store.exists(path):
             raise FileNotFoundError("there is nothing")
         if "file" in store.protocol:

@@ -7,6 +7,7 @@ that another try would not help are the user's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import importlib
@@ -14,6 +15,7 @@ import importlib.util
 import logging
 import lzma
 import os
+import re
 import shutil
 import site
 import stat
@@ -49,6 +51,14 @@ _HTTP_TIMEOUT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before further attempts at a server that does not answer."""
 _AGAIN = frozenset({408, 425, 429})
+_PIP_TIMEOUT_S = 1800.0
+"""Bound of one attempt of pip, which may build packages (taste)."""
+_PIP_RETRIES = 2
+_NO_ANSWER = re.compile(
+    r"Retry\(total=0|Max retries exceeded|(Connect|Read)Timeout|ProtocolError|IncompleteRead|Connection (reset|refused|"
+    r"aborted)|name resolution"
+)
+"""Texts of pip where an index did not answer; the first is its last retry."""
 _PATH = "PYTHONPATH"
 
 
@@ -209,6 +219,8 @@ _UNREADABLE = (
     *(RuntimeError, FileExistsError, IsADirectoryError, NotADirectoryError),
 )
 """Errors of damaged archives, of encrypted ones, of loops of links, and of two entries for one place."""
+_UNPLACEABLE = frozenset({errno.ENAMETOOLONG, errno.EILSEQ})
+"""Errors of names that the file system does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +243,12 @@ def unpack(url: str, file: Path, folder: Path) -> None:
             _unpack(url, entries, folder)
     except _UNREADABLE as error:
         raise ModelRefused(f"model.code.url = {url} is no {_suffix(url)} that can be read: {error}") from error
+    except OSError as error:
+        if error.errno not in _UNPLACEABLE:
+            raise
+        raise ModelRefused(
+            f"model.code.url = {url} has a name that cannot be a file's here: {error.strerror}; pack it anew"
+        ) from error
 
 
 def _unpack(url: str, entries: Iterator[Entry], folder: Path) -> None:
@@ -245,7 +263,7 @@ def _unpack(url: str, entries: Iterator[Entry], folder: Path) -> None:
             _inside(url, join(dirname(entry.name), entry.link), entry.link)
             links.append((place, entry.link))
             continue
-        (place if entry.is_folder else place.parent).mkdir(parents=True, exist_ok=True)
+        _make_folder(url, place if entry.is_folder else place.parent, folder)
         if entry.is_folder:
             continue
         with entry.open() as source, place.open("wb") as out:
@@ -256,12 +274,19 @@ def _unpack(url: str, entries: Iterator[Entry], folder: Path) -> None:
                 out.write(chunk)
         place.chmod(0o700 if entry.is_executable else 0o600)
     for place, target in links:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(url, place.parent, folder)
         place.symlink_to(target)
     top = folder.resolve()
     for place, target in links:  # a link over another one may lead further than its text says
         if not place.resolve().is_relative_to(top):
             raise ModelRefused(f"model.code.url = {url}: the link {place.name} -> {target} leads out of the archive")
+
+
+def _make_folder(url: str, place: Path, top: Path) -> None:
+    """Make a folder, unless links that were made before lead it out of the archive's. Raises ModelRefused."""
+    if not place.resolve().is_relative_to(top.resolve()):
+        raise ModelRefused(f"model.code.url = {url}: {place.relative_to(top)} in it leads out of the archive by a link")
+    place.mkdir(parents=True, exist_ok=True)
 
 
 def _inside(url: str, name: str, shown: str = "") -> str:
@@ -306,23 +331,56 @@ def _of_zip(file: Path, opened: contextlib.ExitStack) -> Iterator[Entry]:
 
 
 def install(requirements: tuple[str, ...], folder: Path) -> Path:
-    """Install packages below ``folder``, beside those of the image, which stay as they are. Raises ModelRefused."""
+    """Install packages below ``folder``, beside those of the image, which stay as they are.
+
+    Raises:
+        ModelRefused: pip cannot install them.
+        PodError: an index did not answer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "installed.txt"
     # without this, pip would replace a package of the image where a requirement wants another version
     kept.write_text("".join(f"{each.name}=={each.version}\n" for each in distributions() if each.name))
     prefix = folder / "packages"
     command = [*_pip(), "install", "--prefix", str(prefix), "--constraint", str(kept), "--no-input", "--quiet"]
+    command += ["--timeout", f"{_HTTP_TIMEOUT_S:.0f}", "--retries", str(_PIP_RETRIES)]
     command += ["--disable-pip-version-check", "--no-warn-script-location", "--", *requirements]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        log.error("%s", done.stderr)
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or [f"exit {done.returncode}"]
-        raise ModelRefused(
-            f"model.requirements = {', '.join(requirements)}: pip says {lines[0]}; correct them, or name an image that "
-            "has them"
+    named = f"model.requirements = {', '.join(requirements)}"
+    for pause_s in (*_PAUSES_S, None):
+        why = _failure(named, command)
+        if why is None:
+            return prefix
+        if pause_s is None:
+            raise PodError(
+                f"{named}: the package index does not answer: {why}; on Docker and Kubernetes pods get out by "
+                "network.egress"
+            )
+        log.warning("%s: %s; again in %.0f s", named, why, pause_s)
+        time.sleep(pause_s)
+    raise AssertionError("unreachable")
+
+
+def _failure(named: str, command: list[str]) -> str | None:
+    """Run pip; return its words where an index did not answer, None if all is installed.
+
+    Raises ModelRefused, PodError.
+    """
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_PIP_TIMEOUT_S
         )
-    return prefix
+    except subprocess.TimeoutExpired as error:
+        raise PodError(
+            f"{named}: pip has not ended within {_PIP_TIMEOUT_S:.0f} s; name an image that has them"
+        ) from error
+    if done.returncode == 0:
+        return None
+    log.error("%s", done.stderr)
+    lines = done.stderr.splitlines()
+    if lost := [line for line in lines if _NO_ANSWER.search(line)]:
+        return lost[-1][:500]
+    told = [line for line in lines if line.startswith("ERROR:")] or [f"exit {done.returncode}"]
+    raise ModelRefused(f"{named}: pip says {told[0]}; correct them, or name an image that has them")
 
 
 def add_packages(prefix: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from clicks import readme_code, write_clicks
+from object_store import Proxy, environment_of, folders, s3_server
 from stretto.engine import Access, Parameters, ParameterServer
 from stretto.entry import load
 from stretto.errors import ExportRefused, ModelRefused
@@ -492,6 +494,47 @@ def test_the_process_tells_its_progress_and_its_result(trained: Trained, tmp_pat
     assert "exists already" in documents(again.stdout)[-1]["error"]
 
 
+def test_an_export_to_an_object_store_is_whole_there_and_can_be_added_to_and_continued(
+    trained: Trained, shops: dict[str, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a real S3 server; the processes reach it by the variables of a store's client."""
+    import keras
+
+    bucket = tmp_path / "s3/exported-models"
+    bucket.mkdir(parents=True)
+    shop = shops["normal"]
+    with s3_server(tmp_path / "s3") as port:
+        proxy = Proxy(port)
+        proxy.fault = folders
+        for name, value in environment_of(proxy.port).items():
+            monkeypatch.setenv(name, value)
+        for words in (["--to", f"s3://{bucket.name}/full"], ["--to", f"s3://{bucket.name}/more", "--since"]):
+            more = [f"s3://{bucket.name}/full"] if words[-1] == "--since" else []
+            asked = [*command(trained, tmp_path, tmp_path / "unused", "--format", "parquet"), *words, *more]
+            done = subprocess.run(asked, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            document = documents(done.stdout)[-1]["export"]
+            folder = bucket / words[1].rpartition("/")[2]
+            assert json.loads((folder / "export.json").read_text()) == document
+            for name, entry in document["files"].items():
+                assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry["sha256"]
+        assert document["since"]["url"] == f"s3://{bucket.name}/full"
+        again = subprocess.run(asked, capture_output=True, text=True)
+        assert again.returncode == 2
+        assert "exists already" in again.stdout
+        asked = [*command(shop, tmp_path, tmp_path / "unused"), "--to", f"s3://{bucket.name}/one"]
+        subprocess.run(asked, capture_output=True, check=True)
+        subprocess.run([*asked, "--format", "savedmodel", "--to", f"s3://{bucket.name}/two"], check=True)
+        assert [path for path in bucket.rglob("*") if ".part" in str(path) and path.is_file()] == []
+        dense, _ = open_checkpoint(shop.manifest).dense()
+        for place in ("one/model.keras", "two/model"):
+            spec = shop.spec.model.model_copy(update={"restore_from": f"s3://{bucket.name}/{place}"})
+            program = make_program(load(spec), options_of(shop.spec.model_copy(update={"model": spec})))
+            assert (program.initial_dense() == dense).all()
+        proxy.close()
+    assert isinstance(keras.models.load_model(bucket / "one/model.keras"), keras.Model)
+
+
 def test_the_process_says_how_to_find_the_code(trained: Trained, tmp_path: Path) -> None:
     absent = trained.spec.model_copy(update={"model": trained.spec.model.model_copy(update={"entry": "nowhere:M"})})
     changed = Trained(absent, trained.manifest, None, trained.probability, {})
@@ -500,6 +543,17 @@ def test_the_process_says_how_to_find_the_code(trained: Trained, tmp_path: Path)
     assert "no module 'nowhere'" in done.stdout
     assert "--path names the folder" in done.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_the_process_takes_no_environment_of_the_job(trained: Trained, tmp_path: Path) -> None:
+    """Method: the job's code reads a variable that only the specification has."""
+    (tmp_path / "ads_of_a_test.py").write_text("import os\nraise RuntimeError(os.environ.get('OF_THE_JOB', 'clean'))\n")
+    model = trained.spec.model.model_copy(update={"entry": "ads_of_a_test:Model", "path": str(tmp_path)})
+    spec = trained.spec.model_copy(update={"model": model, "environment": {"OF_THE_JOB": "taken"}})
+    changed = Trained(spec, trained.manifest, None, trained.probability, {})
+    done = subprocess.run(command(changed, tmp_path, tmp_path / "out"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "clean" in documents(done.stdout)[-1]["error"]
 
 
 def test_a_process_that_is_stopped_leaves_nothing(trained: Trained, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import importlib
 import io
+import socket
 import subprocess
 import sys
 import tarfile
@@ -202,11 +203,19 @@ class TestAHostileArchive:
             tar_of(("a/b/up", tarfile.SYMTYPE, "../.."), ("out", tarfile.SYMTYPE, "a/b/up/..")),
             tar_of(("out", tarfile.SYMTYPE, "a/b/up/.."), ("a/b/up", tarfile.SYMTYPE, "../..")),
             tar_of(("link", tarfile.SYMTYPE, "."), ("link/victim", None, "")),
+            tar_of(
+                ("p/q/r/b", tarfile.SYMTYPE, "../../.."),
+                ("p/q/r/x", tarfile.SYMTYPE, "b/../../.."),
+                ("p/q/r/x/planted/evil", tarfile.SYMTYPE, "."),
+            ),
             tar_of(("loop", tarfile.SYMTYPE, "loop")),
             tar_of(("hard", tarfile.LNKTYPE, "/etc/passwd")),
             tar_of(("device", tarfile.CHRTYPE, "")),
             tar_of(("pipe", tarfile.FIFOTYPE, "")),
             tar_of(("a", None, ""), ("a/b", None, "")),
+            tar_of(("long" * 100, None, "")),
+            tar_of(("long" * 100 + "/a", None, "")),
+            tar_of(("long" * 100, tarfile.SYMTYPE, "a")),
             zip_of("../victim"),
             zip_of("/tmp/stretto-victim"),
             zip_of("a\\..\\..\\victim"),
@@ -311,6 +320,33 @@ class TestPackages:
         with pytest.raises(ModelRefused, match=rf"model\.requirements = {requirement}: .*{said}.*name an image"):
             bring(job(None, (requirement,)), folder, imports_code=True, tell=lambda text: None)
         assert importlib.metadata.version("numpy") == before
+
+    def test_of_an_index_that_does_not_answer_are_not_the_users_fault(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Method: nothing listens on the port of the index."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
+        monkeypatch.setattr(pod_folder, "_PAUSES_S", (0.01,))
+        with pytest.raises(PodError, match=r"model\.requirements = absent-of-a-test==1: the package index does not"):
+            bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
+        assert [each.levelname for each in caplog.records if "again in" in each.message] == ["WARNING"]
+
+    def test_that_an_index_does_not_have_are(
+        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PIP_NO_INDEX")
+        with serving(tmp_path) as url:
+            monkeypatch.setenv("PIP_INDEX_URL", url)
+            with pytest.raises(ModelRefused, match="Could not find a version"):
+                bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
+
+    def test_that_take_too_long_end_the_pod(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pod_folder, "_PIP_TIMEOUT_S", 0.001)
+        with pytest.raises(PodError, match="pip has not ended within"):
+            bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
 
 
 def test_files_are_laid_in_every_pod_and_code_where_it_is_imported(tmp_path: Path, folder: Path) -> None:

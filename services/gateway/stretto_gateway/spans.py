@@ -1,16 +1,34 @@
-"""Spans of a job's trace, from the files of services and pods of this machine; elsewhere a collector has them."""
+"""Spans of a job's trace, from the files of services and pods of this machine; elsewhere a collector has them.
+
+A pod may write whatever it likes into its job's folder. So only that folder is read for it, only regular files, within
+bounds, and only spans whose fields have the types that Stretto writes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
 SPANS_MAX = 20_000
+FILES_MAX = 4096
+"""Entries of a job's folder; further ones are not read."""
+FILE_BYTES_MAX = 64 << 20
+LINE_BYTES_MAX = 64 << 10
+FOLDER_BYTES_MAX = 512 << 20
+"""Bounds of what pods write, above what Stretto's own files have (taste)."""
 JOB = "stretto.job"
 """Attribute of every span of a job. A submitter chooses the trace of a job, and could name another job's."""
+_NUMBERS = ("start_s", "end_s")
+_TEXTS = ("trace_id", "span_id", "name")
+_TEXTS_OR_NONE = ("parent_id", "service", "error")
 
 
 def spans_of(folder: Path, job: str, trace_id: str) -> list[dict[str, Any]]:
@@ -19,20 +37,79 @@ def spans_of(folder: Path, job: str, trace_id: str) -> list[dict[str, Any]]:
 
 
 def _spans(folder: Path, job: str, trace_id: str) -> Iterator[dict[str, Any]]:
-    for path in sorted((folder / "spans").rglob("*.jsonl*")):
-        try:
-            with path.open(errors="replace") as lines:
-                for span in (_parsed(line) for line in lines if trace_id in line):
-                    if span.get("trace_id") == trace_id and (span.get("attributes") or {}).get(JOB) == job:
-                        yield span
-        except OSError:  # renamed or removed meanwhile
-            continue
+    sought = trace_id.encode()
+    own = folder / "spans"
+    for place, bytes_max in ((own, None), (own / job, FOLDER_BYTES_MAX)):
+        for line in _lines(place, bytes_max):
+            span = _parsed(line) if sought in line else None
+            if span is not None and span["trace_id"] == trace_id and span["attributes"].get(JOB) == job:
+                yield span
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """Return the span in a line, empty if the line is torn."""
+def _lines(folder: Path, bytes_max: int | None) -> Iterator[bytes]:
+    """Yield the lines of the span files right in a folder. ``bytes_max``: None for what services write themselves."""
     try:
-        span = json.loads(line)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", span) if isinstance(span, dict) else {}
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # no pod has written a span
+        return
+    try:
+        with os.scandir(opened) as entries:
+            taken = islice(entries, None if bytes_max is None else FILES_MAX)
+            names = sorted(entry.name for entry in taken if ".jsonl" in entry.name)
+        for name in names:
+            for line in _lines_of(name, opened, sys.maxsize if bytes_max is None else min(bytes_max, FILE_BYTES_MAX)):
+                if bytes_max is not None:
+                    bytes_max -= len(line)
+                yield line
+    finally:
+        os.close(opened)
+
+
+def _lines_of(name: str, folder: int, bytes_max: int) -> Iterator[bytes]:
+    """Yield the lines of a regular file, of a long one pieces: none of them is a span."""
+    try:  # neither a link is followed nor a pipe waited for
+        file = open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")  # noqa: SIM115
+    except OSError:  # renamed or removed meanwhile, or no file
+        return
+    with closing(file):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        try:
+            while bytes_max > 0 and (line := file.readline(min(LINE_BYTES_MAX, bytes_max))):
+                bytes_max -= len(line)
+                yield line
+        except OSError:
+            return
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the span in a line; None if the line is torn or odd."""
+    try:
+        found = json.loads(line)
+        if not isinstance(found, dict) or not _is_span(cast("dict[str, Any]", found)):
+            return None
+        span = {name: found.get(name) for name in (*_TEXTS, *_TEXTS_OR_NONE, *_NUMBERS)}
+        span["attributes"] = found.get("attributes") or {}
+        json.dumps(span, ensure_ascii=False).encode()  # half a surrogate cannot be answered
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", span)
+
+
+def _is_span(found: dict[str, Any]) -> bool:
+    attributes = found.get("attributes") or {}
+    return (
+        all(isinstance(found.get(name), str) for name in _TEXTS)
+        and all(isinstance(found.get(name), str | None) for name in _TEXTS_OR_NONE)
+        and all(isinstance(found.get(name), int | float) and _is_plain(found[name]) for name in _NUMBERS)
+        and isinstance(attributes, dict)
+        and all(map(_is_attribute, cast("dict[str, Any]", attributes).values()))
+    )
+
+
+def _is_attribute(value: Any) -> bool:
+    return all(map(_is_plain, cast("list[Any]", value))) if isinstance(value, list) else _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)

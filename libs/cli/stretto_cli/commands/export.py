@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
@@ -33,6 +34,8 @@ from ..options import (
 _REFUSED = 2
 """Exit status of the process for whatever its user can mend."""
 _LAST_LINES = 5
+_OWN_NAMES = ("admin", "anonymous")
+"""Names under which the gateway knows whoever has its own token, and everybody where it asks for none."""
 
 
 class Format(StrEnum):
@@ -76,6 +79,12 @@ def export(
         str | None,
         typer.Option("--checkpoint", help="URL of a manifest to export, instead of the one that the gateway names."),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Run the code that the job names, though somebody else may have submitted it, as yourself."
+        ),
+    ] = False,
     python: Annotated[
         str, typer.Option("--python", help="Python in which stretto-trainer and the job's code can be imported.")
     ] = sys.executable,
@@ -88,9 +97,15 @@ def export(
 
     The result is loaded by plain Keras, TensorFlow, PyArrow or PyTorch. It has the parameters of the job's last
     checkpoint after the last shard, or with --live those of the last one that is stored.
+
+    This runs the job's model code on this machine, with your rights. For a job that you did not submit to the
+    installation in the folder yourself, give --path with the code, which you have read, or --trust. The job's
+    environment is not taken: set the variables that its code needs.
     """
     with connect(folder, url, token) as gateway:
         view = gateway.job(job)
+    if not trust:
+        check_trusted(view, path, is_own=url is None and token is None)
     manifest = checkpoint or manifest_of(view, live)
     command = [python, "-m", "stretto.export", "--json", "--spec", "-", "--checkpoint", manifest, "--to", to]
     given = (("--format", format), ("--since", since), ("--path", path))
@@ -98,6 +113,26 @@ def export(
     command += [word for each in argument or () for word in ("--argument", each)]
     done = _run(command, json.dumps(view["spec"]), quiet=output is Output.JSON)
     answer(output, done, lambda: _told(to, done))
+
+
+def check_trusted(view: Json, path: str | None, is_own: bool) -> None:
+    """Refuse to run code that somebody else chose. ``is_own``: the gateway's own token was used. Raises BadInput.
+
+    The names of holders of other tokens are not known here.
+    """
+    entry = str(view["spec"]["model"]["entry"])
+    module = entry.partition(":")[0].partition(".")[0]
+    if path is None:
+        if not is_own or view["submitted_by"] not in _OWN_NAMES:
+            raise BadInput(
+                f"{view['name']} was submitted by {view['submitted_by']}, and its code would run here with your "
+                "rights: give --path with the code that you have read, or --trust"
+            )
+    elif not (Path(path) / module).exists() and not (Path(path) / f"{module}.py").exists():
+        raise BadInput(
+            f"--path {path} has no {module}, of which the job's model.entry is {entry}: name the folder that has it, "
+            "or give --trust"
+        )
 
 
 def manifest_of(view: Json, live: bool) -> str:

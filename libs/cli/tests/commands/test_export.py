@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from installed_gateway import Installed, eventually, write_spec
-from stretto_cli.commands.export import manifest_of
+from stretto_cli.commands.export import check_trusted, manifest_of
 from stretto_cli.errors import BadInput
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
@@ -48,6 +48,34 @@ def test_a_job_that_trains_gives_the_last_one_that_is_stored_and_its_own_when_as
 def test_a_job_without_a_checkpoint_is_refused(status: str, remedy: str) -> None:
     with pytest.raises(BadInput, match=f"ctr is {status} and has no stored checkpoint.*{remedy}"):
         manifest_of(view(status, checkpoint("old-000009-final", job="old")), live=True)
+
+
+def test_code_that_somebody_else_chose_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "ads.py").touch()
+
+    def check(by: str, path: Path | None = None, is_own: bool = True, entry: str = "ads:Model") -> None:
+        found = {"name": "ctr", "submitted_by": by, "spec": {"model": {"entry": entry}}}
+        check_trusted(found, None if path is None else str(path), is_own)
+
+    check("admin")
+    check("eve", tmp_path, is_own=False)
+    for by, is_own in (("eve", True), ("admin", False), ("eve", False)):
+        with pytest.raises(BadInput, match=f"ctr was submitted by {by}.*--path.*or --trust"):
+            check(by, is_own=is_own)
+    with pytest.raises(BadInput, match=r"has no subprocess, of which the job's model\.entry is subprocess:run"):
+        check("eve", tmp_path, is_own=False, entry="subprocess:run")
+
+
+def test_a_job_of_a_gateway_elsewhere_needs_trust(installed: Installed, tmp_path: Path) -> None:
+    job, file = write_spec(tmp_path, model={"entry": "evil:Model", "path": str(tmp_path)})
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    installed.stretto("submit", file)
+    words = ("export", job, "--to", str(tmp_path / "out"), "--checkpoint", f"file://{tmp_path}/none")
+    refused = installed.stretto(*words, *installed.elsewhere())
+    assert refused.exit_code == 2
+    assert "was submitted by admin, and its code would run here" in " ".join(refused.stderr.split())
+    for more in ((), ("--trust", *installed.elsewhere())):
+        assert "cannot be read (FileNotFoundError" in " ".join(installed.stretto(*words, *more).stderr.split())
 
 
 def test_what_the_process_refuses_is_told(installed: Installed, tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = _spec(options)
         if spec.model.path:
-            sys.path.insert(0, spec.model.path)
-        os.environ.update(spec.environment)
+            sys.path.insert(0, spec.model.path)  # the job's environment is not taken: it could name further code
         asked = Request(spec, options.checkpoint, options.to, options.format, options.since)
         done = export(asked, lambda what, done, total: say({"progress": [what, done, total]}))
     except (StrettoError, InputRefused, WireError) as error:

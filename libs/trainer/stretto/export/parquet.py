@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stretto_wire.filesystems import OBJECT_STORES
 
 from ..errors import ExportRefused
 from .checkpoint import Checkpoint, Rows
@@ -120,4 +121,5 @@ def _open(url: str, digest: str | None) -> Earlier:
     own = hashlib.sha256(text).hexdigest()
     if digest not in (None, own):
         raise ExportRefused(f"since = {url} is another export than the later one adds to; export in full")
-    return Earlier(store.unstrip_protocol(path), document, own, _open(since["url"], since["sha256"]) if since else None)
+    place = url if url.partition("://")[0] in OBJECT_STORES else store.unstrip_protocol(path)
+    return Earlier(place, document, own, _open(since["url"], since["sha256"]) if since else None)

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
+from stretto_wire.filesystems import StoreLibraryMissing, open_store
+
 from ..errors import ExportRefused
 
 DOCUMENT = "export.json"
@@ -26,11 +28,9 @@ _CHUNK = 4 * 2**20
 
 def place_of(url: str) -> tuple[Any, str]:
     """Return the file system of a folder, and its path there. Raises ExportRefused."""
-    import fsspec
-
     try:
-        return cast("tuple[Any, str]", fsspec.core.url_to_fs(url))
-    except (ValueError, ImportError) as error:
+        return open_store(url)
+    except (ValueError, ImportError, OSError, StoreLibraryMissing) as error:
         raise ExportRefused(f"{url} cannot be opened: {error}") from error
 
 
