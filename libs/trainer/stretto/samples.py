@@ -126,10 +126,11 @@ def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
     raise DataError(f"{where} gave {told} inputs, the model has {len(names)}: {[*names]}")
 
 
-def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
+def array_of(value: Any, leaf: Leaf | None, where: str, start: int = 0) -> NDArray[Any]:
     """Return a dense array: ragged and sparse values are padded with 0 (or "") to the longest, or the leaf's length.
 
-    leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. Raises DataError.
+    leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. start: the number of
+    the first sample. Raises DataError, also for a number that the leaf's type does not have.
     """
     if leaf is not None and isinstance(value, np.ndarray) and value.dtype is _type(leaf.dtype) and value.ndim:
         return _fitted(cast("NDArray[Any]", value), leaf, where)  # the usual case, without the rest of the questions
@@ -145,7 +146,24 @@ def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
         return array
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: {leaf.name!r} has type {_kind(array)}, the model wants {leaf.dtype}")
-    return array.astype(leaf.dtype, copy=False)
+    return _converted(array, leaf, start)
+
+
+def _converted(array: NDArray[Any], leaf: Leaf, start: int) -> NDArray[Any]:
+    """Return the numbers in the leaf's type; one with a fraction is not rounded to a whole one, but refused."""
+    to = _type(leaf.dtype)
+    if to is None or to.kind not in "biu" or np.can_cast(array.dtype, to, "safe"):
+        return array.astype(leaf.dtype, copy=False)
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(to)
+    changed = converted != array
+    if changed.any():
+        place = tuple(np.argwhere(changed)[0])
+        raise DataError(
+            f"sample {start + int(place[0])}: {leaf.name!r} has {array[place]}, which is no {to}, the type of the "
+            "model's input or of the first samples; return floats from the first sample on, or correct the value"
+        )
+    return converted
 
 
 @lru_cache
@@ -185,9 +203,10 @@ def _padded(rows: Sequence[Any], leaf: Leaf | None) -> NDArray[Any]:
     longest = max((len(each) for each in arrays), default=0)
     if leaf is not None and len(leaf.shape) == 1 and leaf.shape[0] is not None:
         longest = max(longest, leaf.shape[0])
-    filled = next((each for each in arrays if len(each)), np.zeros(0, np.int64))
-    is_text = filled.dtype.kind in "OSU"
-    out = np.full((len(arrays), longest, *filled.shape[1:]), "" if is_text else 0, object if is_text else filled.dtype)
+    filled = [each for each in arrays if len(each)] or [np.zeros(0, np.int64)]
+    is_text = any(each.dtype.kind in "OSU" for each in filled)
+    kind = np.dtype(object) if is_text else np.result_type(*{each.dtype for each in filled})
+    out = np.full((len(arrays), longest, *filled[0].shape[1:]), "" if is_text else 0, kind)
     for to, each in zip(out, arrays, strict=True):
         if len(each):
             to[: len(each)] = each

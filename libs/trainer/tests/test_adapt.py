@@ -24,7 +24,7 @@ from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
 from stretto.program import make_program  # noqa: E402
-from stretto.samples import parts_of  # noqa: E402
+from stretto.samples import Leaf, array_of, parts_of  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[1] / "ADAPT.md"
@@ -369,6 +369,31 @@ def test_ids_outside_a_table_are_named(column: str, value: int, named: str):
     program = program_of(Kind("", functional, read))
     with pytest.raises(DataError, match=f"sample 103: layer {column}s has no row {named}"):
         program.read(100, 20)
+
+
+def test_ratings_that_are_whole_at_first_keep_their_fractions_later():
+    def read(start: int, length: int) -> Any:
+        found = TAKEN["regression"].read(start, length)
+        stars = [1, 2] * (length // 2) if start < 100 else [0.5, 1.5] * (length // 2)
+        return {**found, "label": stars} if isinstance(found, dict) else (found[0], stars)
+
+    program = program_of(Kind("", TAKEN["regression"].build, read))
+    assert program.read(100, 4)["label"].tolist() == [0.5, 1.5, 0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "named"),
+    [([1.0, 0.5], "int64", "sample 101.*0.5"), ([1, 300], "uint8", "101.*300"), ([1, np.nan], "int64", "101.*nan")],
+)
+def test_a_number_that_the_type_of_an_input_does_not_have_is_refused(given: list[float], kind: str, named: str):
+    with pytest.raises(DataError, match=named):
+        array_of(given, Leaf("age", ("age",), kind, ()), "a batch", 100)
+    assert array_of([1.0, 2.0], Leaf("age", ("age",), kind, ()), "a batch").tolist() == [1, 2]
+
+
+def test_lists_of_several_lengths_are_padded_in_the_type_of_all():
+    leaf = Leaf("shares", ("shares",), "float32", (None,))
+    assert array_of([[1, 2], [0.5]], leaf, "a batch").tolist() == [[1, 2], [0.5, 0]]
 
 
 def test_inputs_with_other_names_are_listed():
