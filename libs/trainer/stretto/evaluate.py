@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from stretto_messages.values import SCORE_BINS, Evaluation, MetricSum, MetricValue, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
-from .errors import DataError
+from .errors import DataError, ModelRefused
 from .model import Judged, Metrics, Program
 
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
+METRICS_MAX, NAME_MAX = 63, 200
+"""Limits of Evaluation.metrics; one of its 64 is the model's own loss."""
 
 Pull = Callable[["KeyBatch"], "tuple[tuple[F32, ...], F32, F32]"]
 """Unique keys -> rows, dense, state. It must not create rows: a key without a row has its initial value."""
@@ -136,7 +138,11 @@ def evaluate_part(
         loss_sum=max(0.0, loss_sum),
         positives=tuple(counts[1].tolist()),
         negatives=tuple(counts[0].tolist()),
-        metrics=tuple(MetricSum(name=name, total=total, count=count) for name, (total, count) in sums.items()),
+        metrics=tuple(
+            MetricSum(name=name, total=total, count=count)
+            for name, (total, count) in sums.items()
+            if np.isfinite(total) and np.isfinite(count) and count >= 0  # no message has others
+        ),
     )
 
 
@@ -157,6 +163,18 @@ def _bins(label: NDArray[Any], score: NDArray[Any]) -> NDArray[np.int64]:
     counts = np.zeros((2, SCORE_BINS), np.int64)
     np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
     return counts
+
+
+def check_metrics(names: Collection[str]) -> None:
+    """Raise ModelRefused for metrics of a model that the message with an evaluation has no place for."""
+    if len(names) > METRICS_MAX:
+        raise ModelRefused(f"the model has {len(names)} metrics: at most {METRICS_MAX}; compile it with fewer")
+    bad = next((name for name in names if not 1 <= len(name) <= NAME_MAX or name == "loss"), None)
+    if bad is not None:
+        raise ModelRefused(
+            f"the metric {bad[:80]!r} has a name of {len(bad)} characters: give it one of 1 to {NAME_MAX}, other than "
+            "'loss', which is that of the evaluation (name=…)"
+        )
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from .data_form import DataForm, numbered
 from .engine.layout import F32, KeyBatch
 from .entry import Task
 from .errors import DataError, ModelRefused
+from .evaluate import check_metrics
 from .initial import take_weights
 from .lookups import Feeding, calling
 from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
@@ -175,6 +176,7 @@ class AdaptedProgram(KerasProgram):
         if metrics is not None:
             try:
                 metrics.add(judged)
+                check_metrics(metrics.results())
             finally:
                 metrics.close()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from stretto_messages.values import MetricValue, PartialEvaluation
 
@@ -111,7 +112,8 @@ class Evaluating:
     def metrics(self) -> tuple[MetricValue, ...]:
         """The user's metrics that are means."""
         sums = self.metric_sums.items()
-        return tuple(MetricValue(name=name, value=total / count) for name, (total, count) in sums if count)
+        means = ((name, total / count) for name, (total, count) in sums if count)
+        return tuple(MetricValue(name=name, value=mean) for name, mean in means if isfinite(mean))
 
     @property
     def auc(self) -> float:
