@@ -17,6 +17,7 @@ from .model import Judged, Metrics, Program
 
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
+LOSS_SUM_MAX = 1e15
 METRICS_MAX, NAME_MAX = 63, 200
 """Limits of Evaluation.metrics; one of its 64 is the model's own loss."""
 
@@ -117,10 +118,11 @@ def evaluate_part(
 
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
     under the curve that is computed from bins treats scores of one bin as ties. A model without a binary output,
-    or with labels that are fractions, has its samples in the middle bin, and an area of 0.5. Raises DataError.
+    or with labels that are fractions, has its samples in the middle bin, and an area of 0.5. Without a binary output
+    the metric `loss` is the mean of the model's own loss. Raises DataError.
     """
     passed = 0
-    loss_sum = 0.0
+    loss_sum, is_own = 0.0, False
     counts = np.zeros((2, SCORE_BINS), np.int64)
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, samples, batch_size, partition):
@@ -128,14 +130,17 @@ def evaluate_part(
                 metrics.add(each)
             loss, added = _share(each)
             loss_sum += loss * each.samples
+            is_own = each.score is None
             counts += added
             passed += each.samples
             if not go_on(passed):
                 return None
-        sums = metrics.sums() if metrics is not None else {}
+        sums = dict(metrics.sums()) if metrics is not None else {}
+    if is_own:
+        sums["loss"] = (loss_sum, passed)  # it may be negative, which the field does not take
     return PartialEvaluation(
         samples=len(samples),
-        loss_sum=max(0.0, loss_sum),
+        loss_sum=min(max(0.0, loss_sum), LOSS_SUM_MAX),
         positives=tuple(counts[1].tolist()),
         negatives=tuple(counts[0].tolist()),
         metrics=tuple(

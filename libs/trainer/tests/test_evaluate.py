@@ -91,6 +91,18 @@ def test_metrics_that_are_not_finite_do_not_reach_the_message():
     assert encode(part)
 
 
+def test_a_loss_that_is_negative_in_some_parts_adds_up():
+    """As a similarity is; only the field that is published is at least 0."""
+    for losses, published, mean in (((-0.5, 0.75), 0.125, 0.125), ((-0.5, -0.25), 0.0, -0.375)):
+        running = Evaluating(0, [], held=2)
+        for loss in losses:
+            part = evaluate_part(judging(loss), lambda keys: (None, None, None), range(4))
+            assert part is not None
+            running.add(part)
+        assert running.loss == published
+        assert {each.name: each.value for each in running.metrics}["loss"] == mean
+
+
 @pytest.mark.parametrize("names", [[f"m{n}" for n in range(64)], ["m" * 201], ["loss"]])
 def test_metrics_that_no_message_has_a_place_for_are_refused(names: list[str]):
     with pytest.raises(ModelRefused, match="metric"):

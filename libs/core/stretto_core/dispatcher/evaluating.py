@@ -105,8 +105,9 @@ class Evaluating:
 
     @property
     def loss(self) -> float:
-        """Mean log loss."""
-        return self.loss_sum / self.samples
+        """Mean log loss, or of the model's own loss at least 0; workers report that as a metric, as it may be less."""
+        total, count = self.metric_sums.get("loss", (0.0, 0.0))
+        return max(0.0, total / count) if count == self.samples else self.loss_sum / self.samples
 
     @property
     def metrics(self) -> tuple[MetricValue, ...]:
