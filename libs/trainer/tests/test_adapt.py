@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stretto.adapt import restore  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
+from stretto.objective import CompiledMetrics  # noqa: E402
 from stretto.program import make_program  # noqa: E402
 from stretto.samples import Leaf, array_of, parts_of  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
@@ -394,6 +396,40 @@ def test_a_number_that_the_type_of_an_input_does_not_have_is_refused(given: list
 def test_lists_of_several_lengths_are_padded_in_the_type_of_all():
     leaf = Leaf("shares", ("shares",), "float32", (None,))
     assert array_of([[1, 2], [0.5]], leaf, "a batch").tolist() == [[1, 2], [0.5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([[1], [[1], [2, 3]]], "sample 101: 'tags' is a list of lists of several lengths"),
+        ([[[1, 2]], [[1]]], r"sample 101: 'tags' is of shape \(1, 1\)"),
+        ([[1], 2], "sample 101: 'tags' is a single value"),
+        ([1, [2]], "sample 101: 'tags' is a list"),
+    ],
+)
+def test_lists_that_make_no_array_are_refused_with_their_sample(given: list[Any], named: str):
+    with pytest.raises(DataError, match=named):
+        array_of(given, Leaf("tags", ("tags",), "int64", (None,)), "a batch", 100)
+
+
+@pytest.mark.parametrize("method", ["result", "reset_state"])
+def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(method: str):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", metrics=[lambda label, output: output])
+    model.evaluate(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("division of users")
+
+    compiled = model._compile_metrics
+    healthy = getattr(compiled, method)
+    setattr(compiled, method, fail)
+    told = rf"{method}\(\).*division of users"
+    with pytest.raises(ModelRefused, match=told), closing(CompiledMetrics(model)) as metrics:
+        metrics.results()
+    setattr(compiled, method, healthy)
+    with closing(CompiledMetrics(model)) as metrics:
+        assert set(metrics.results())
 
 
 def test_inputs_with_other_names_are_listed():
