@@ -29,9 +29,12 @@ class Start:
     values: F32 | None = None
 
 
-def start_of(layer: Any, weights: F32) -> Start:
-    """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one."""
-    bounds = _uniform_bounds(layer.embeddings_initializer, weights.shape)
+def start_of(layer: Any, weights: F32, *, is_restored: bool = False) -> Start:
+    """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one.
+
+    is_restored: the weights come from an earlier model, and may look like those of the initialiser.
+    """
+    bounds = None if is_restored else _uniform_bounds(layer.embeddings_initializer, weights.shape)
     if bounds is not None and _is_fresh(layer.embeddings_initializer, weights, bounds):
         middle, half = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2
         return Start(float(np.float32(half)), _constant(middle, weights.shape) if middle else None)

@@ -67,7 +67,7 @@ class AdaptedProgram(KerasProgram):
         try:
             with _as_refusal(model):
                 self._adapted.record([*form.first, *form.targets(form.first_targets)])
-                self._adapted.divide()
+                self._adapted.divide(is_restored=bool(options.restore_from))
             super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
             self._check_update()
             self.embeddings = self._adapted.embeddings

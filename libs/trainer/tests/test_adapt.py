@@ -21,6 +21,7 @@ keras = pytest.importorskip("keras")
 import stretto  # noqa: E402
 from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
+from stretto.embedding_tables import start_of  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
@@ -430,6 +431,19 @@ def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(
     setattr(compiled, method, healthy)
     with closing(CompiledMetrics(model)) as metrics:
         assert set(metrics.results())
+
+
+@pytest.mark.parametrize("compared", [2**26, 300_000])
+def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
+    """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
+    monkeypatch.setattr("stretto.embedding_tables._COMPARED_FLOATS", compared)
+    drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
+    layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))
+    layer.build()
+    layer.set_weights([drawn])
+    assert start_of(layer, drawn, is_restored=True).values is drawn
+    fresh = np.asarray(layer.embeddings_initializer((40_000, 8), dtype="float32"))
+    assert start_of(layer, fresh).values is None
 
 
 def test_inputs_with_other_names_are_listed():
