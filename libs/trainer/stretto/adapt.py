@@ -377,7 +377,13 @@ class AdaptedModel:
     def tables(self) -> dict[str, Rows]:
         """The tables of the store by name."""
         return {
-            group.name: Rows(None, group.dimension, group.layers[0].start.scale, is_difference=group.is_difference)
+            group.name: Rows(
+                None,
+                group.dimension,
+                group.layers[0].start.scale,
+                is_difference=group.is_difference,
+                base=group.digest(),
+            )
             for group in self.groups
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -183,6 +184,18 @@ class Group:
     def is_difference(self) -> bool:
         """True if rows are kept as differences to initial values."""
         return any(each.start.values is not None for each in self.layers)
+
+    def digest(self) -> str:
+        """Return that of the initial values, which every process makes for itself; "" if no layer has several."""
+        found = hashlib.blake2b(digest_size=16)
+        is_any = False
+        for number, layer in enumerate(self.layers):
+            values = layer.start.values
+            if values is not None and any(values.strides):  # one number has none
+                is_any = True
+                found.update(f"{number} {values.shape} ".encode())
+                found.update(np.ascontiguousarray(values))
+        return found.hexdigest() if is_any else ""
 
     def initial(self, keys: NDArray[np.int64]) -> F32 | None:
         """Return what the rows of keys are added to; None if that is 0."""

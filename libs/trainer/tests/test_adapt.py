@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ import stretto  # noqa: E402
 from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
 from stretto.embedding_tables import start_of  # noqa: E402
+from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
+from stretto.engine.operations import Operations  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
 from stretto.objective import CompiledMetrics  # noqa: E402
 from stretto.program import make_program  # noqa: E402
 from stretto.samples import Leaf, array_of, parts_of  # noqa: E402
+from stretto_parameters import InputRefused  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[1] / "ADAPT.md"
@@ -444,6 +448,39 @@ def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeyp
     assert start_of(layer, drawn, is_restored=True).values is drawn
     fresh = np.asarray(layer.embeddings_initializer((40_000, 8), dtype="float32"))
     assert start_of(layer, fresh).values is None
+
+
+def drawn(seed: int | None) -> Kind:
+    """Return a kind of model whose initial weights are another in every process unless they have a seed."""
+
+    def build() -> Any:
+        model = functional()
+        model.get_layer("users").set_weights([np.random.default_rng(seed).normal(size=(USERS, 6))])
+        return model
+
+    return Kind("", build)
+
+
+def test_initial_weights_that_differ_between_processes_are_refused():
+    one, other = (program_of(drawn(None)).layout for _ in range(2))
+    server = Operations(0, UNKNOWN, 2**30)
+    server.adopt(one)
+    with pytest.raises(InputRefused, match="seed what build\\(\\) draws"):
+        server.adopt(other)
+    server = Operations(0, UNKNOWN, 2**30)
+    for _ in range(2):
+        server.adopt(program_of(drawn(3)).layout)
+    assert Layout.from_dict(one.to_dict()) == one
+
+
+def test_an_image_without_digests_of_initial_weights_is_taken():
+    known = program_of(drawn(3)).layout
+    old = replace(known, tables=tuple(replace(each, base="") for each in known.tables))
+    assert old != known
+    assert all("base" not in table for table in old.to_dict()["tables"])
+    server = Operations(0, UNKNOWN, 2**30)
+    server.adopt(Layout.from_dict(old.to_dict()))
+    server.adopt(known)
 
 
 def test_inputs_with_other_names_are_listed():

@@ -92,7 +92,7 @@ def test_metrics_that_are_not_finite_do_not_reach_the_message():
 
 
 def test_a_loss_that_is_negative_in_some_parts_adds_up():
-    """As a similarity is; only the field that is published is at least 0."""
+    """A similarity is one; only the field that is published is at least 0."""
     for losses, published, mean in (((-0.5, 0.75), 0.125, 0.125), ((-0.5, -0.25), 0.0, -0.375)):
         running = Evaluating(0, [], held=2)
         for loss in losses:
