@@ -194,7 +194,7 @@ class Group:
             if values is not None and any(values.strides):  # one number has none
                 is_any = True
                 found.update(f"{number} {values.shape} ".encode())
-                found.update(np.ascontiguousarray(values))
+                found.update(np.ascontiguousarray(values).data)
         return found.hexdigest() if is_any else ""
 
     def initial(self, keys: NDArray[np.int64]) -> F32 | None:
