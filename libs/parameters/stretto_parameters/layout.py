@@ -6,7 +6,7 @@ column is the unit of ownership, of moves, of checkpoints and of progress record
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ class Table:
     """An embedding table: rows of `dimension` weights, uniform in +-initial_scale before their first update.
 
     `weights`: as they are stored; bfloat16 is rounded to nearest, ties to even, after each update (slots are float32).
+    `base`: the digest of the values that workers add rows to; empty if there are none, or it is not known.
     """
 
     dimension: int
@@ -37,6 +38,7 @@ class Table:
     seed: int = 0
     initial_scale: float = 0.05
     weights: Literal["float32", "bfloat16"] = "float32"
+    base: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.dimension <= _WIDTH_MAX:
@@ -108,6 +110,15 @@ class Layout:
         """Return the bytes that a row of a table takes with its entry, without its share of the index."""
         return RowFormat.of_table(self.tables[table]).row_bytes + ENTRY_BYTES
 
+    def agrees(self, other: Layout) -> bool:
+        """Return whether the other one is the same, but for digests that one of them lacks, as old images do."""
+        tables = zip(self.tables, other.tables, strict=False)
+        are_known = all(mine.base == its.base or not mine.base or not its.base for mine, its in tables)
+        return are_known and self._without_bases() == other._without_bases()
+
+    def _without_bases(self) -> Layout:
+        return replace(self, tables=tuple(replace(each, base="") for each in self.tables))
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
         names = ("dense_size", "buckets", "slices", "state_size")
@@ -115,6 +126,7 @@ class Layout:
             {
                 **{name: getattr(each, name) for name in ("dimension", "seed", "initial_scale", "weights")},
                 "optimizer": optimizers.to_dict(each.optimizer),
+                **({"base": each.base} if each.base else {}),
             }
             for each in self.tables
         ]

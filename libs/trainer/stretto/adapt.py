@@ -335,13 +335,17 @@ class AdaptedModel:
 
     # --- tables of the store ------------------------------------------------------------------------------
 
-    def divide(self) -> None:
-        """Decide which layers share a table, and in which form their rows are gathered."""
+    def divide(self, *, is_restored: bool = False) -> None:
+        """Decide which layers share a table, and in which form their rows are gathered.
+
+        is_restored: the weights of the model come from an earlier one.
+        """
         layers: list[TableLayer] = []
         for layer in self._lookups:
             original = cast("Original", original_of(layer))
             penalty = penalty_of(layer, original.regularizer)
-            layers.append(TableLayer(layer, original.path, start_of(layer, self._weights[id(layer)]), penalty))
+            start = start_of(layer, self._weights[id(layer)], is_restored=is_restored)
+            layers.append(TableLayer(layer, original.path, start, penalty))
         groups: list[Group] = []
         for kind in dict.fromkeys(each.kind for each in layers):
             members = tuple(each for each in layers if each.kind == kind)
@@ -373,7 +377,13 @@ class AdaptedModel:
     def tables(self) -> dict[str, Rows]:
         """The tables of the store by name."""
         return {
-            group.name: Rows(None, group.dimension, group.layers[0].start.scale, is_difference=group.is_difference)
+            group.name: Rows(
+                None,
+                group.dimension,
+                group.layers[0].start.scale,
+                is_difference=group.is_difference,
+                base=group.digest(),
+            )
             for group in self.groups
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -59,9 +60,11 @@ class DataForm:
             raise DataError(f"{where} have no input beside the label")
         self._label_structure = structure_of(parts.labels)
         self.labels = [_leaf_like(path, value, where) for path, value in leaves_of(parts.labels)]
+        if _takes_floats(task, model):
+            self.labels = [_as_float(leaf) for leaf in self.labels]
         self._weight_structure = structure_of(parts.weights)
-        self.weights = [_leaf_like(path, value, where) for path, value in leaves_of(parts.weights)]
-        self.first = self._inputs_of(parts, where)
+        self.weights = [_as_float(_leaf_like(path, value, where)) for path, value in leaves_of(parts.weights)]
+        self.first = self._inputs_of(parts, where, 0)
         for array, leaf in zip(self.first, self.inputs, strict=True):
             check_samples(array, leaf.name, where, 0, n)
         self.first_targets = self._targets_of(parts, where, 0, n)
@@ -71,7 +74,7 @@ class DataForm:
     def read(self, start: int, length: int, partition: str, where: str) -> tuple[list[NDArray[Any]], Batch]:
         """Return the inputs of samples, and their labels and weights by name. Raises DataError."""
         parts = self._parts(start, length, partition, where)
-        inputs = self._inputs_of(parts, where)
+        inputs = self._inputs_of(parts, where, start)
         for array, leaf in zip(inputs, self.inputs, strict=True):
             check_samples(array, leaf.name, where, start, length)
         return inputs, self._targets_of(parts, where, start, length)
@@ -85,19 +88,19 @@ class DataForm:
             raise DataError(f"{where}: read failed: {type(error).__name__}: {error}") from error
         return parts_of(given, where)
 
-    def _inputs_of(self, parts: Parts, where: str) -> list[NDArray[Any]]:
+    def _inputs_of(self, parts: Parts, where: str, start: int) -> list[NDArray[Any]]:
         if self._is_functional:
             given = named_inputs(parts.inputs, self._names, where)
         else:
             given = _members(parts.inputs, self.inputs, where)
-        return [array_of(value, leaf, where) for value, leaf in zip(given, self.inputs, strict=True)]
+        return [array_of(value, leaf, where, start) for value, leaf in zip(given, self.inputs, strict=True)]
 
     def _targets_of(self, parts: Parts, where: str, start: int, length: int) -> Batch:
         batch: Batch = {}
         for kind, nested, leaves in ((LABEL, parts.labels, self.labels), (WEIGHT, parts.weights, self.weights)):
             values = _members(nested, leaves, where)
             for number, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
-                array = array_of(value, leaf, where)
+                array = array_of(value, leaf, where, start)
                 check_samples(array, leaf.name or kind, where, start, length)
                 batch[numbered(kind, number)] = array
         return batch
@@ -168,6 +171,19 @@ def _leaf_like(path: tuple[str | int, ...], value: Any, where: str) -> Leaf:
     kind = "string" if array.dtype == object else str(array.dtype)
     shape = tuple(None if is_ragged and array.ndim == 2 else length for length in array.shape[1:])
     return Leaf(name, path, kind, shape)
+
+
+def _takes_floats(task: Task, model: Any) -> bool:
+    """Return whether losses and metrics are Keras' own, which convert labels to floats; others may index with them."""
+    kind: Any = type(model)
+    is_own = callable(getattr(task, "loss", None)) or kind.compute_loss is not keras.Model.compute_loss
+    return not is_own and kind.compute_metrics is keras.Model.compute_metrics
+
+
+def _as_float(leaf: Leaf) -> Leaf:
+    """Return the leaf for numbers with a fraction, which the first samples may happen to have none of."""
+    is_whole = leaf.dtype != "string" and np.dtype(leaf.dtype).kind in "biu"
+    return replace(leaf, dtype="float32") if is_whole else leaf
 
 
 def _members(nested: Any, leaves: Sequence[Leaf], where: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -29,9 +30,12 @@ class Start:
     values: F32 | None = None
 
 
-def start_of(layer: Any, weights: F32) -> Start:
-    """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one."""
-    bounds = _uniform_bounds(layer.embeddings_initializer, weights.shape)
+def start_of(layer: Any, weights: F32, *, is_restored: bool = False) -> Start:
+    """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one.
+
+    is_restored: the weights come from an earlier model, and may look like those of the initialiser.
+    """
+    bounds = None if is_restored else _uniform_bounds(layer.embeddings_initializer, weights.shape)
     if bounds is not None and _is_fresh(layer.embeddings_initializer, weights, bounds):
         middle, half = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2
         return Start(float(np.float32(half)), _constant(middle, weights.shape) if middle else None)
@@ -180,6 +184,18 @@ class Group:
     def is_difference(self) -> bool:
         """True if rows are kept as differences to initial values."""
         return any(each.start.values is not None for each in self.layers)
+
+    def digest(self) -> str:
+        """Return that of the initial values, which every process makes for itself; "" if no layer has several."""
+        found = hashlib.blake2b(digest_size=16)
+        is_any = False
+        for number, layer in enumerate(self.layers):
+            values = layer.start.values
+            if values is not None and any(values.strides):  # one number has none
+                is_any = True
+                found.update(f"{number} {values.shape} ".encode())
+                found.update(np.ascontiguousarray(values).data)
+        return found.hexdigest() if is_any else ""
 
     def initial(self, keys: NDArray[np.int64]) -> F32 | None:
         """Return what the rows of keys are added to; None if that is 0."""

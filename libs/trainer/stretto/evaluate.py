@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from stretto_messages.values import SCORE_BINS, Evaluation, MetricSum, MetricValue, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
-from .errors import DataError
+from .errors import DataError, ModelRefused
 from .model import Judged, Metrics, Program
 
 _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
+LOSS_SUM_MAX = 1e15
+METRICS_MAX, NAME_MAX = 63, 200
+"""Limits of Evaluation.metrics; one of its 64 is the model's own loss."""
 
 Pull = Callable[["KeyBatch"], "tuple[tuple[F32, ...], F32, F32]"]
 """Unique keys -> rows, dense, state. It must not create rows: a key without a row has its initial value."""
@@ -115,10 +118,11 @@ def evaluate_part(
 
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
     under the curve that is computed from bins treats scores of one bin as ties. A model without a binary output,
-    or with labels that are fractions, has its samples in the middle bin, and an area of 0.5. Raises DataError.
+    or with labels that are fractions, has its samples in the middle bin, and an area of 0.5. Without a binary output
+    the metric `loss` is the mean of the model's own loss. Raises DataError.
     """
     passed = 0
-    loss_sum = 0.0
+    loss_sum, is_own = 0.0, False
     counts = np.zeros((2, SCORE_BINS), np.int64)
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, samples, batch_size, partition):
@@ -126,17 +130,24 @@ def evaluate_part(
                 metrics.add(each)
             loss, added = _share(each)
             loss_sum += loss * each.samples
+            is_own = each.score is None
             counts += added
             passed += each.samples
             if not go_on(passed):
                 return None
-        sums = metrics.sums() if metrics is not None else {}
+        sums = dict(metrics.sums()) if metrics is not None else {}
+    if is_own:
+        sums["loss"] = (loss_sum, passed)  # it may be negative, which the field does not take
     return PartialEvaluation(
         samples=len(samples),
-        loss_sum=max(0.0, loss_sum),
+        loss_sum=min(max(0.0, loss_sum), LOSS_SUM_MAX),
         positives=tuple(counts[1].tolist()),
         negatives=tuple(counts[0].tolist()),
-        metrics=tuple(MetricSum(name=name, total=total, count=count) for name, (total, count) in sums.items()),
+        metrics=tuple(
+            MetricSum(name=name, total=total, count=count)
+            for name, (total, count) in sums.items()
+            if np.isfinite(total) and np.isfinite(count) and count >= 0  # no message has others
+        ),
     )
 
 
@@ -157,6 +168,18 @@ def _bins(label: NDArray[Any], score: NDArray[Any]) -> NDArray[np.int64]:
     counts = np.zeros((2, SCORE_BINS), np.int64)
     np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
     return counts
+
+
+def check_metrics(names: Collection[str]) -> None:
+    """Raise ModelRefused for metrics of a model that the message with an evaluation has no place for."""
+    if len(names) > METRICS_MAX:
+        raise ModelRefused(f"the model has {len(names)} metrics: at most {METRICS_MAX}; compile it with fewer")
+    bad = next((name for name in names if not 1 <= len(name) <= NAME_MAX or name == "loss"), None)
+    if bad is not None:
+        raise ModelRefused(
+            f"the metric {bad[:80]!r} has a name of {len(bad)} characters: give it one of 1 to {NAME_MAX}, other than "
+            "'loss', which is that of the evaluation (name=…)"
+        )
 
 
 @contextlib.contextmanager

@@ -178,12 +178,14 @@ class Rows:
     """An input that receives embedding rows [n, fields, dimension]. fields: None where any number is fine.
 
     initial_scale: rows begin uniform in +-initial_scale. is_difference: a row is added to initial values of its own.
+    base: the digest of these, if they are not one number.
     """
 
     fields: int | None
     dimension: int
     initial_scale: float = 0.05
     is_difference: bool = False
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ class ProgramBase(ABC):
         rule = self.update.optimizer
         self.layout = Layout(
             tables=tuple(
-                Table(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights)
+                Table(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights, of.base)
                 for i, of in enumerate(self.tables.values())
             ),
             dense_size=sum(map(size_of, self._shapes)),

@@ -21,6 +21,7 @@ from .data_form import DataForm, numbered
 from .engine.layout import F32, KeyBatch
 from .entry import Task
 from .errors import DataError, ModelRefused
+from .evaluate import check_metrics
 from .initial import take_weights
 from .lookups import Feeding, calling
 from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
@@ -66,7 +67,7 @@ class AdaptedProgram(KerasProgram):
         try:
             with _as_refusal(model):
                 self._adapted.record([*form.first, *form.targets(form.first_targets)])
-                self._adapted.divide()
+                self._adapted.divide(is_restored=bool(options.restore_from))
             super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
             self._check_update()
             self.embeddings = self._adapted.embeddings
@@ -175,6 +176,7 @@ class AdaptedProgram(KerasProgram):
         if metrics is not None:
             try:
                 metrics.add(judged)
+                check_metrics(metrics.results())
             finally:
                 metrics.close()
 

@@ -171,7 +171,11 @@ class ModelMetrics(Metrics):
     def __init__(self, model: Any) -> None:
         self._model = model
         self._turn.acquire()
-        model.reset_metrics()
+        try:
+            model.reset_metrics()
+        except Exception as error:
+            self._turn.release()  # nobody has the object to close it
+            raise ModelRefused(f"reset_state() of a metric: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Let the next evaluation begin."""
@@ -205,8 +209,10 @@ class CompiledMetrics(ModelMetrics):
 
     def results(self) -> dict[str, float]:
         """Return each metric by its name."""
-        found = cast("Mapping[str, Any]", self._compiled.result()) if self._compiled.built else {}
-        return _numbers(found)
+        try:
+            return _numbers(cast("Mapping[str, Any]", self._compiled.result()) if self._compiled.built else {})
+        except Exception as error:
+            raise ModelRefused(f"result() of a metric of model.compile: {type(error).__name__}: {error}") from error
 
     @property
     def _compiled(self) -> Any:
@@ -243,7 +249,10 @@ class ComputedMetrics(ModelMetrics):
         compiled: Any = self._model._compile_metrics
         metrics = [*self._model.metrics, *(compiled.metrics if compiled is not None else ())]
         found = {metric.name: metric for metric in metrics if metric is not compiled}
-        return {name: metric for name, metric in found.items() if self._found.get(name) == float(metric.result())}
+        try:
+            return {name: metric for name, metric in found.items() if self._found.get(name) == float(metric.result())}
+        except Exception as error:
+            raise ModelRefused(f"result() of a metric of the model: {type(error).__name__}: {error}") from error
 
 
 def _numbers(results: Mapping[str, Any]) -> dict[str, float]:

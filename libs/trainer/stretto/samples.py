@@ -126,14 +126,30 @@ def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
     raise DataError(f"{where} gave {told} inputs, the model has {len(names)}: {[*names]}")
 
 
-def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
+class _Uneven(Exception):
+    """Samples that make no array. row: the first such one in the batch."""
+
+    def __init__(self, row: int, told: str) -> None:
+        super().__init__(told)
+        self.row = row
+
+
+def array_of(value: Any, leaf: Leaf | None, where: str, start: int = 0) -> NDArray[Any]:
     """Return a dense array: ragged and sparse values are padded with 0 (or "") to the longest, or the leaf's length.
 
-    leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. Raises DataError.
+    leaf: the type and shape to convert to; None: as it is, numbers with a fraction as float32. start: the number of
+    the first sample. Raises DataError, also for a number that the leaf's type does not have.
     """
     if leaf is not None and isinstance(value, np.ndarray) and value.dtype is _type(leaf.dtype) and value.ndim:
         return _fitted(cast("NDArray[Any]", value), leaf, where)  # the usual case, without the rest of the questions
-    array = _dense(value, leaf)
+    try:
+        array = _dense(value, leaf)
+    except _Uneven as error:
+        name = leaf.name if leaf is not None and leaf.name else "an input, a label or a weight"
+        raise DataError(
+            f"sample {start + error.row}: {name!r} is {error}; return lists of numbers or texts, or arrays whose other "
+            "dimensions than the first are the same in all samples"
+        ) from error
     if array.dtype.kind in "OSU":
         array = _strings(array, where)
     elif leaf is not None and leaf.dtype == "string":
@@ -145,7 +161,24 @@ def array_of(value: Any, leaf: Leaf | None, where: str) -> NDArray[Any]:
         return array
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: {leaf.name!r} has type {_kind(array)}, the model wants {leaf.dtype}")
-    return array.astype(leaf.dtype, copy=False)
+    return _converted(array, leaf, start)
+
+
+def _converted(array: NDArray[Any], leaf: Leaf, start: int) -> NDArray[Any]:
+    """Return the numbers in the leaf's type; one with a fraction is not rounded to a whole one, but refused."""
+    to = _type(leaf.dtype)
+    if to is None or to.kind not in "biu" or np.can_cast(array.dtype, to, "safe"):
+        return array.astype(leaf.dtype, copy=False)
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(to)
+    changed = converted != array
+    if changed.any():
+        place = tuple(np.argwhere(changed)[0])
+        raise DataError(
+            f"sample {start + int(place[0])}: {leaf.name!r} has {array[place]}, which is no {to}, the type of the "
+            "model's input or of the first samples; return floats from the first sample on, or correct the value"
+        )
+    return converted
 
 
 @lru_cache
@@ -173,7 +206,12 @@ def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
         members = cast("Sequence[Any]", value)
         if members and isinstance(members[0], (list, tuple, np.ndarray)):
             return _padded(members, leaf)
-        return np.asarray(members, object) if members and isinstance(members[0], (str, bytes)) else np.asarray(members)
+        if members and isinstance(members[0], (str, bytes)):
+            return np.asarray(members, object)
+        odd = next((n for n, each in enumerate(members) if isinstance(each, (list, tuple))), None)
+        if odd is not None:
+            raise _Uneven(odd, "a list, where the first one is a single value")
+        return np.asarray(members)
     array = np.asarray(value)
     if array.dtype == object and array.ndim == 1 and any(isinstance(of, (list, tuple, np.ndarray)) for of in array):
         return _padded(array.tolist(), leaf)
@@ -181,17 +219,31 @@ def _dense(value: Any, leaf: Leaf | None) -> NDArray[Any]:
 
 
 def _padded(rows: Sequence[Any], leaf: Leaf | None) -> NDArray[Any]:
-    arrays = [np.asarray([] if row is None else row) for row in rows]
+    arrays = [_row(row, number) for number, row in enumerate(rows)]
     longest = max((len(each) for each in arrays), default=0)
     if leaf is not None and len(leaf.shape) == 1 and leaf.shape[0] is not None:
         longest = max(longest, leaf.shape[0])
-    filled = next((each for each in arrays if len(each)), np.zeros(0, np.int64))
-    is_text = filled.dtype.kind in "OSU"
-    out = np.full((len(arrays), longest, *filled.shape[1:]), "" if is_text else 0, object if is_text else filled.dtype)
+    filled = [each for each in arrays if len(each)] or [np.zeros(0, np.int64)]
+    odd = next((n for n, each in enumerate(arrays) if len(each) and each.shape[1:] != filled[0].shape[1:]), None)
+    if odd is not None:
+        raise _Uneven(odd, f"of shape {arrays[odd].shape}, where the first one has {filled[0].shape}")
+    is_text = any(each.dtype.kind in "OSU" for each in filled)
+    kind = np.dtype(object) if is_text else np.result_type(*{each.dtype for each in filled})
+    out = np.full((len(arrays), longest, *filled[0].shape[1:]), "" if is_text else 0, kind)
     for to, each in zip(out, arrays, strict=True):
         if len(each):
             to[: len(each)] = each
     return out
+
+
+def _row(row: Any, number: int) -> NDArray[Any]:
+    try:
+        array = np.asarray([] if row is None else row)
+    except ValueError as error:
+        raise _Uneven(number, "a list of lists of several lengths") from error
+    if not array.ndim:
+        raise _Uneven(number, "a single value, where the first one is a list")
+    return array
 
 
 def _strings(array: NDArray[Any], where: str) -> NDArray[Any]:

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,16 @@ keras = pytest.importorskip("keras")
 import stretto  # noqa: E402
 from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
+from stretto.embedding_tables import start_of  # noqa: E402
+from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
+from stretto.engine.operations import Operations  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
+from stretto.objective import CompiledMetrics  # noqa: E402
 from stretto.program import make_program  # noqa: E402
-from stretto.samples import parts_of  # noqa: E402
+from stretto.samples import Leaf, array_of, parts_of  # noqa: E402
+from stretto_parameters import InputRefused  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[1] / "ADAPT.md"
@@ -369,6 +376,111 @@ def test_ids_outside_a_table_are_named(column: str, value: int, named: str):
     program = program_of(Kind("", functional, read))
     with pytest.raises(DataError, match=f"sample 103: layer {column}s has no row {named}"):
         program.read(100, 20)
+
+
+def test_ratings_that_are_whole_at_first_keep_their_fractions_later():
+    def read(start: int, length: int) -> Any:
+        found = TAKEN["regression"].read(start, length)
+        stars = [1, 2] * (length // 2) if start < 100 else [0.5, 1.5] * (length // 2)
+        return {**found, "label": stars} if isinstance(found, dict) else (found[0], stars)
+
+    program = program_of(Kind("", TAKEN["regression"].build, read))
+    assert program.read(100, 4)["label"].tolist() == [0.5, 1.5, 0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "named"),
+    [([1.0, 0.5], "int64", "sample 101.*0.5"), ([1, 300], "uint8", "101.*300"), ([1, np.nan], "int64", "101.*nan")],
+)
+def test_a_number_that_the_type_of_an_input_does_not_have_is_refused(given: list[float], kind: str, named: str):
+    with pytest.raises(DataError, match=named):
+        array_of(given, Leaf("age", ("age",), kind, ()), "a batch", 100)
+    assert array_of([1.0, 2.0], Leaf("age", ("age",), kind, ()), "a batch").tolist() == [1, 2]
+
+
+def test_lists_of_several_lengths_are_padded_in_the_type_of_all():
+    leaf = Leaf("shares", ("shares",), "float32", (None,))
+    assert array_of([[1, 2], [0.5]], leaf, "a batch").tolist() == [[1, 2], [0.5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([[1], [[1], [2, 3]]], "sample 101: 'tags' is a list of lists of several lengths"),
+        ([[[1, 2]], [[1]]], r"sample 101: 'tags' is of shape \(1, 1\)"),
+        ([[1], 2], "sample 101: 'tags' is a single value"),
+        ([1, [2]], "sample 101: 'tags' is a list"),
+    ],
+)
+def test_lists_that_make_no_array_are_refused_with_their_sample(given: list[Any], named: str):
+    with pytest.raises(DataError, match=named):
+        array_of(given, Leaf("tags", ("tags",), "int64", (None,)), "a batch", 100)
+
+
+@pytest.mark.parametrize("method", ["result", "reset_state"])
+def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(method: str):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", metrics=[lambda label, output: output])
+    model.evaluate(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("division of users")
+
+    compiled = model._compile_metrics
+    healthy = getattr(compiled, method)
+    setattr(compiled, method, fail)
+    told = rf"{method}\(\).*division of users"
+    with pytest.raises(ModelRefused, match=told), closing(CompiledMetrics(model)) as metrics:
+        metrics.results()
+    setattr(compiled, method, healthy)
+    with closing(CompiledMetrics(model)) as metrics:
+        assert set(metrics.results())
+
+
+@pytest.mark.parametrize("compared", [2**26, 300_000])
+def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
+    """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
+    monkeypatch.setattr("stretto.embedding_tables._COMPARED_FLOATS", compared)
+    drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
+    layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))
+    layer.build()
+    layer.set_weights([drawn])
+    assert start_of(layer, drawn, is_restored=True).values is drawn
+    fresh = np.asarray(layer.embeddings_initializer((40_000, 8), dtype="float32"))
+    assert start_of(layer, fresh).values is None
+
+
+def drawn(seed: int | None) -> Kind:
+    """Return a kind of model whose initial weights are another in every process unless they have a seed."""
+
+    def build() -> Any:
+        model = functional()
+        model.get_layer("users").set_weights([np.random.default_rng(seed).normal(size=(USERS, 6))])
+        return model
+
+    return Kind("", build)
+
+
+def test_initial_weights_that_differ_between_processes_are_refused():
+    one, other = (program_of(drawn(None)).layout for _ in range(2))
+    server = Operations(0, UNKNOWN, 2**30)
+    server.adopt(one)
+    with pytest.raises(InputRefused, match="seed what build\\(\\) draws"):
+        server.adopt(other)
+    server = Operations(0, UNKNOWN, 2**30)
+    for _ in range(2):
+        server.adopt(program_of(drawn(3)).layout)
+    assert Layout.from_dict(one.to_dict()) == one
+
+
+def test_an_image_without_digests_of_initial_weights_is_taken():
+    known = program_of(drawn(3)).layout
+    old = replace(known, tables=tuple(replace(each, base="") for each in known.tables))
+    assert old != known
+    assert all("base" not in table for table in old.to_dict()["tables"])
+    server = Operations(0, UNKNOWN, 2**30)
+    server.adopt(Layout.from_dict(old.to_dict()))
+    server.adopt(known)
 
 
 def test_inputs_with_other_names_are_listed():

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto.errors import DataError
-from stretto.evaluate import auc, evaluate, evaluate_part, log_loss
-from stretto.model import Judged
+from stretto.errors import DataError, ModelRefused
+from stretto.evaluate import auc, check_metrics, evaluate, evaluate_part, log_loss
+from stretto.model import Judged, Metrics
 from stretto_core.dispatcher import Evaluating
+from stretto_wire.codec import encode
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
 
@@ -57,6 +58,55 @@ def test_labels_that_are_fractions_are_not_rounded():
     assert part.loss_sum == pytest.approx(3 * whole.loss)
     assert (sum(part.positives), sum(part.negatives)) == (0, 3)
     assert log_loss(label, score) == pytest.approx(np.log(2))
+
+
+class Sums(Metrics):
+    """Metrics of which some have diverged."""
+
+    def add(self, judged: Judged) -> None: ...
+
+    def results(self) -> dict[str, float]:
+        return {"mae": 0.5}
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        return {"mae": (1.0, 2.0), "rest": (float("nan"), 2.0), "ratio": (float("inf"), 2.0)}
+
+    def close(self) -> None: ...
+
+
+def judging(loss: float) -> Any:
+    """Return a program with a loss of its own and no binary output."""
+    return SimpleNamespace(
+        read=lambda start, length, partition: {"length": length},
+        index=lambda batch: batch,
+        judge=lambda rows, keys, dense, state, batch: Judged(batch["length"], None, None, loss),
+        metrics=Sums,
+    )
+
+
+def test_metrics_that_are_not_finite_do_not_reach_the_message():
+    part = evaluate_part(judging(0.5), lambda keys: (None, None, None), range(3))
+    assert part is not None
+    assert {"mae", "rest", "ratio"} & {each.name for each in part.metrics} == {"mae"}
+    assert encode(part)
+
+
+def test_a_loss_that_is_negative_in_some_parts_adds_up():
+    """A similarity is one; only the field that is published is at least 0."""
+    for losses, published, mean in (((-0.5, 0.75), 0.125, 0.125), ((-0.5, -0.25), 0.0, -0.375)):
+        running = Evaluating(0, [], held=2)
+        for loss in losses:
+            part = evaluate_part(judging(loss), lambda keys: (None, None, None), range(4))
+            assert part is not None
+            running.add(part)
+        assert running.loss == published
+        assert {each.name: each.value for each in running.metrics}["loss"] == mean
+
+
+@pytest.mark.parametrize("names", [[f"m{n}" for n in range(64)], ["m" * 201], ["loss"]])
+def test_metrics_that_no_message_has_a_place_for_are_refused(names: list[str]):
+    with pytest.raises(ModelRefused, match="metric"):
+        check_metrics(names)
 
 
 def test_parts_of_an_evaluation_add_up_to_the_whole():

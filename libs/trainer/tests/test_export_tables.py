@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -150,6 +151,16 @@ def test_a_model_other_than_the_one_that_was_trained_is_refused(job: Job) -> Non
     other = Layout((Table(4, Adagrad(0.1), seed=7), Table(5, Adagrad(0.1), seed=8)), 200, BUCKETS, SLICES)
     with pytest.raises(ExportRefused, match=r"floats per row are \[4, 5\] here and \[4, 3\] in checkpoint c1"):
         tables_of(Program(other), checkpoint)  # type: ignore[arg-type]
+
+
+def test_other_initial_weights_than_those_that_were_trained_are_refused(job: Job) -> None:
+    job.train(np.arange(10), np.arange(10))
+    checkpoint = open_checkpoint(job.take("c1"))
+    tables = job.layout.tables
+    here, there = (replace(job.layout, tables=(replace(tables[0], base=of), *tables[1:])) for of in ("aa", "bb"))
+    tables_of(Program(here), checkpoint)  # type: ignore[arg-type]  # the checkpoint has none
+    with pytest.raises(ExportRefused, match=r"seed what build\(\) draws\) are \['aa'\] here and \['bb'\]"):
+        tables_of(Program(here), cast("Any", SimpleNamespace(layout=there, id="c1")))
 
 
 def test_a_damaged_image_and_one_that_is_gone_are_refused(job: Job) -> None:

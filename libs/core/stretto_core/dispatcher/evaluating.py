@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from stretto_messages.values import MetricValue, PartialEvaluation
 
@@ -104,14 +105,16 @@ class Evaluating:
 
     @property
     def loss(self) -> float:
-        """Mean log loss."""
-        return self.loss_sum / self.samples
+        """Mean log loss, or of the model's own loss at least 0; workers report that as a metric, as it may be less."""
+        total, count = self.metric_sums.get("loss", (0.0, 0.0))
+        return max(0.0, total / count) if count == self.samples else self.loss_sum / self.samples
 
     @property
     def metrics(self) -> tuple[MetricValue, ...]:
         """The user's metrics that are means."""
         sums = self.metric_sums.items()
-        return tuple(MetricValue(name=name, value=total / count) for name, (total, count) in sums if count)
+        means = ((name, total / count) for name, (total, count) in sums if count)
+        return tuple(MetricValue(name=name, value=mean) for name, mean in means if isfinite(mean))
 
     @property
     def auc(self) -> float:

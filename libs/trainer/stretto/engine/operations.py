@@ -84,12 +84,13 @@ class Operations:
     def adopt(self, layout: Layout) -> None:
         """Take the layout of the job, once; columns that are owned stay so. Raises InputRefused for another one."""
         with self.turn.alone():
-            if self._store.layout == layout:
+            if self._store.layout.agrees(layout):
                 return
             if self.knows_layout:
                 raise InputRefused(
                     f"the layout {layout.to_dict()} is not that of ps-{self.server}, {self.layout.to_dict()}: all pods "
-                    "of a job build the same model; was the code changed while it runs?"
+                    "of a job build the same model; was the code changed while it runs? If `base` alone differs, seed "
+                    "what build() draws for initial weights, which is another in every process"
                 )
             if layout.columns != self.layout.columns:
                 raise InputRefused(f"a layout of {layout.columns} columns, wanted {self.layout.columns}")

@@ -11,7 +11,7 @@ import numpy as np
 from stretto_messages.values import BUCKETS
 from stretto_parameters.keys import store
 
-from ..engine.layout import F32, I64, Table
+from ..engine.layout import F32, I64, Layout, Table
 from ..errors import ExportRefused
 from ..keys import VALUE_BITS
 from ..model import EmbeddingRows, Program
@@ -183,6 +183,12 @@ def changes(table: ExportedTable, bucket: int, before: Rows) -> Change:
     return Change(Rows(now.keys[is_other], now.weights[is_other]), gone)
 
 
+def _known_bases(one: Layout, other: Layout) -> tuple[list[str], list[str]]:
+    """Return the digests that both know: checkpoints of an older version have none."""
+    pairs = [(a.base, b.base) for a, b in zip(one.tables, other.tables, strict=False) if a.base and b.base]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
 def _check_same(program: Program, checkpoint: Checkpoint) -> None:
     built, trained = program.layout, checkpoint.layout
     pairs = {
@@ -191,6 +197,7 @@ def _check_same(program: Program, checkpoint: Checkpoint) -> None:
         "floats per row": tuple([each.dimension for each in of.tables] for of in (built, trained)),
         "seeds of tables": tuple([each.seed for each in of.tables] for of in (built, trained)),
         "initial scales": tuple([each.initial_scale for each in of.tables] for of in (built, trained)),
+        "digests of initial weights (seed what build() draws)": _known_bases(built, trained),
     }
     for what, (here, there) in pairs.items():
         if here != there:
