@@ -30,7 +30,7 @@ Kind = Literal[
     "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
     "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
 ]  # fmt: skip
-"""What went wrong; PROBLEMS.md has a page for each."""
+"""Kinds of problems, by which clients tell them apart; PROBLEMS.md has a page for each."""
 log = structlog.get_logger("stretto.gateway")
 
 

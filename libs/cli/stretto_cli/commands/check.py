@@ -50,7 +50,7 @@ def check(
     write: Annotated[Path | None, typer.Option(help="File for a job file in which every field is explained.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Import a model, read its data, train some steps in this process's child, and say all that is in the way.
+    """Import a model, read its data, train some steps in a process of its own, and tell every fault at once.
 
     Nothing runs but this command: no bus, no services. Exit status 1 if something was found.
     """
@@ -75,6 +75,7 @@ def check(
 
 
 def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:
+    """Return the model's arguments from texts NAME=VALUE and the value of --data. Raises BadInput."""
     found: dict[str, Any] = {}
     if data is not None:  # pods run in folders of their own
         found["data"] = str(Path(data).resolve()) if Path(data).exists() else data
