@@ -1,7 +1,7 @@
 """A trial of a user's model and data before a job: everything that is wrong with them, and what they will cost.
 
-``python -m stretto.check REPORT`` reads a `Request` as JSON from its standard input and writes a `Report` as JSON to
-the file REPORT. `stretto check` runs it.
+``python -m stretto.check`` reads a `Request` as JSON from its standard input and tells a `Report` (telling.py).
+`stretto check` runs it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from stretto_wire import JobSpec, WireError
-from stretto_wire.commented import STAGE, commented
+from stretto_wire.commented import commented
 
 from .entry import Task, check_reads_partitions, load, read_of
 from .errors import DataError, ModelRefused, StrettoError
+from .telling import speaker
 
 if TYPE_CHECKING:
     from .model import Program
@@ -309,15 +310,10 @@ def _job(request: Request, samples: int, task: Task | None) -> dict[str, Any]:
 
 def main() -> None:
     """Run a trial for another process."""
-    [_, report] = sys.argv
+    say = speaker()
     request = Request(**json.load(sys.stdin))
     sys.path.insert(0, request.path or ".")
-
-    def told(stage: str) -> None:
-        sys.stderr.write(f"{STAGE}{stage}\n")
-        sys.stderr.flush()
-
-    Path(report).write_text(json.dumps(check(request, told).document()))
+    say({"result": check(request, lambda stage: say({"progress": [stage, 0, 1]})).document()})
 
 
 if __name__ == "__main__":

@@ -488,7 +488,7 @@ def test_the_process_tells_its_progress_and_its_result(trained: Trained, tmp_pat
     assert done.returncode == 0, done.stderr
     *told, last = documents(done.stdout)
     assert {"writing tables", "building the model"} <= {each["progress"][0] for each in told}
-    assert last["export"] == json.loads((tmp_path / "out/export.json").read_text())
+    assert last["result"] == json.loads((tmp_path / "out/export.json").read_text())
     again = subprocess.run(words, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "exists already" in documents(again.stdout)[-1]["error"]
@@ -513,7 +513,7 @@ def test_an_export_to_an_object_store_is_whole_there_and_can_be_added_to_and_con
             asked = [*command(trained, tmp_path, tmp_path / "unused", "--format", "parquet"), *words, *more]
             done = subprocess.run(asked, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
-            document = documents(done.stdout)[-1]["export"]
+            document = documents(done.stdout)[-1]["result"]
             folder = bucket / words[1].rpartition("/")[2]
             assert json.loads((folder / "export.json").read_text()) == document
             for name, entry in document["files"].items():

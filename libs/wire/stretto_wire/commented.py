@@ -12,8 +12,6 @@ from .jobfile import scalar
 from .quantities import BYTES, written_bytes
 from .schemas import Schema, job_schema
 
-STAGE = "stage: "
-"""Begins a line by which a trial (`stretto check`) tells what it does."""
 _WIDTH = 110
 _INDENT = "  "
 _LEFT_OUT = frozenset({"api"})

@@ -66,6 +66,15 @@ def scalar(text: str) -> Any:
     return found
 
 
+def argument(text: str) -> str | int | float | bool:
+    """Return the argument of a model that a bare text stands for: a number or a truth value where it is one."""
+    try:
+        found = scalar(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, bool | int | float) else text
+
+
 class _Walk:
     """Places of all nodes, and findings about duplicate names."""
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from stretto_wire.commented import STAGE
+from stretto_wire.jobfile import argument
 
 from .. import figures
-from ..errors import BadInput, CliError
-from ..options import Output, OutputOption, answer, complaints, console, example
+from ..errors import BadInput
+from ..options import Output, OutputOption, answer, console, example
 from ..render import table
-
-_LAST_WORDS = 20
+from ..trainer_process import run
 
 
 def register(app: typer.Typer) -> None:
@@ -54,19 +49,18 @@ def check(
 
     Nothing runs but this command: no bus, no services. Exit status 1 if something was found.
     """
-    report = _tried(
-        {
-            "entry": entry,
-            "path": str(path),
-            "arguments": arguments_of(arguments or [], data),
-            "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
-            "samples": samples,
-            "partition": partition,
-            "batch_size": batch_size,
-            "embedding_dim": embedding_dim,
-        },
-        quiet=output is Output.JSON,
-    )
+    asked = {
+        "entry": entry,
+        "path": str(path),
+        "arguments": arguments_of(arguments or [], data),
+        "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
+        "samples": samples,
+        "partition": partition,
+        "batch_size": batch_size,
+        "embedding_dim": embedding_dim,
+    }
+    quiet, what = output is Output.JSON, f"{entry} was not tried"
+    report = run(["stretto.check"], json.dumps(asked), quiet=quiet, what=what)
     if write is not None and not report["findings"]:
         write.write_text(report["job"])
     answer(output, report, lambda: _shown(report, write))
@@ -83,45 +77,8 @@ def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:
         name, equals, text = each.partition("=")
         if not equals or not name.isidentifier():
             raise BadInput(f"--set {each}: give NAME=VALUE with the name of an argument of the model")
-        found[name] = _value(text)
+        found[name] = argument(text)
     return found
-
-
-def _value(text: str) -> Any:
-    """Return a number or a truth value where a text is one, as a job file does."""
-    from stretto_wire.jobfile import scalar
-
-    try:
-        found = scalar(text)
-    except ValueError:
-        return text
-    return found if isinstance(found, bool | int | float) else text
-
-
-def _tried(request: dict[str, Any], quiet: bool) -> dict[str, Any]:
-    """Run the trial in a process of its own, which imports the framework, and show its stages."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stretto.check", str(report)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(request))
-        process.stdin.close()
-        words: list[str] = []
-        for line in process.stdout:
-            if line.startswith(STAGE) and not quiet:
-                complaints.print(f"[dim]{line.removeprefix(STAGE).strip()} …[/dim]")
-            elif not line.startswith(STAGE):
-                words = [*words[1 - _LAST_WORDS :], line]
-        if process.wait() == 0 and report.is_file():
-            return json.loads(report.read_text())
-    if any("No module named stretto" in line or "No module named 'stretto'" in line for line in words):
-        raise CliError("the trainer is not installed here: install stretto-trainer, or run the command where it is")
-    raise CliError(f"the trial of {request['entry']} ended with exit status {process.returncode}:\n{''.join(words)}")
 
 
 def _shown(report: dict[str, Any], write: Path | None) -> Any:

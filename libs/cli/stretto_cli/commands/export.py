@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
 from stretto_core.checkpoints.names import is_final
 
 from ..client import ENDED_STATES, Json
-from ..errors import BadInput, CliError
+from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
@@ -26,14 +22,11 @@ from ..options import (
     TokenOption,
     UrlOption,
     answer,
-    complaints,
     connect,
     example,
 )
+from ..trainer_process import run
 
-_REFUSED = 2
-"""Exit status of the process for whatever its user can mend."""
-_LAST_LINES = 5
 _OWN_NAMES = ("admin", "anonymous")
 """Names under which the gateway knows whoever has its own token, and everybody where it asks for none."""
 
@@ -73,7 +66,7 @@ def export(
     ] = None,
     argument: Annotated[
         list[str] | None,
-        typer.Option("--argument", metavar="NAME=VALUE", help="An argument of the job's code, instead of its own."),
+        typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job's code, instead of its own."),
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -107,11 +100,12 @@ def export(
     if not trust:
         check_trusted(view, path, is_own=url is None and token is None)
     manifest = checkpoint or manifest_of(view, live)
-    command = [python, "-m", "stretto.export", "--json", "--spec", "-", "--checkpoint", manifest, "--to", to]
+    command = ["stretto.export", "--json", "--spec", "-", "--checkpoint", manifest, "--to", to]
     given = (("--format", format), ("--since", since), ("--path", path))
     command += [word for name, value in given if value for word in (name, str(value))]
-    command += [word for each in argument or () for word in ("--argument", each)]
-    done = _run(command, json.dumps(view["spec"]), quiet=output is Output.JSON)
+    command += [word for each in argument or () for word in ("--set", each)]
+    quiet = output is Output.JSON
+    done = run(command, json.dumps(view["spec"]), quiet=quiet, what="nothing was exported", python=python)
     answer(output, done, lambda: _told(to, done))
 
 
@@ -156,55 +150,6 @@ def manifest_of(view: Json, live: bool) -> str:
     if not live:
         raise BadInput(f"{name} is {status}: its last checkpoint is {stored[-1]['id']}; export that one with --live")
     return str(stored[-1]["url"])
-
-
-def _run(command: Sequence[str], spec: str, quiet: bool) -> Json:
-    """Run the process of an export and return its export.json. Raises CliError with its reason."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as notes:
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=notes, text=True, encoding="utf-8"
-            )
-        except OSError as error:
-            raise BadInput(f"--python {command[0]} cannot be started: {error.strerror or error}") from error
-        last: Json = {}
-        with process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(spec)
-                process.stdin.close()
-                last = _followed(process.stdout, quiet)
-            except BrokenPipeError:  # it ended at once: its notes say why
-                pass
-            except KeyboardInterrupt:
-                process.terminate()
-                raise
-        if "export" in last:
-            return last["export"]
-        if "error" in last:
-            kind = BadInput if process.returncode == _REFUSED else CliError
-            raise kind(f"nothing was exported: {last['error']}")
-        notes.seek(0)
-        told = notes.read().strip().splitlines()[-_LAST_LINES:]
-    if any("No module named stretto" in line or "No module named 'stretto" in line for line in told):
-        raise BadInput(f"{command[0]} has no stretto-trainer: install it there, or name another Python with --python")
-    raise CliError("\n  ".join([f"the export ended with status {process.returncode}", *told]))
-
-
-def _followed(lines: IO[str], quiet: bool) -> Json:
-    """Show the progress that the process tells; return its last document."""
-    last: Json = {}
-    columns = (TextColumn("{task.description}"), BarColumn())
-    is_shown = complaints.is_terminal and not quiet
-    with Progress(*columns, console=complaints, transient=True, disable=not is_shown) as drawn:
-        task = drawn.add_task("starting", total=None)
-        for line in lines:
-            last = json.loads(line)
-            if "progress" in last:
-                what, done, total = last["progress"]
-                drawn.update(task, description=what, completed=done, total=total if total > 1 else None)
-    return last
 
 
 def _told(to: str, done: dict[str, Any]) -> str:

@@ -1,28 +1,26 @@
 """The process of one export: ``python -m stretto.export --spec job.json --checkpoint URL --to FOLDER``.
 
 With ``--json`` every line of its output is a document: {"progress": [what, done, total]} while it works, and at the end
-{"export": …} or {"error": …}. Exit status: 0 done, 2 refused, 1 anything else.
+{"result": …} or {"error": …}. Exit status: 0 done, 2 refused, 1 anything else.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stretto_parameters import InputRefused
 from stretto_wire import JobSpec, WireError
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobfile import argument, read_job
 
 from ..errors import ExportRefused, StrettoError
+from ..telling import speaker
 from .run import FORMATS, Request, export
-
-Say = Callable[[dict[str, Any]], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     signal.signal(signal.SIGTERM, _interrupt)
-    say = _speaker(options.json)
+    say = speaker(as_json=options.json)
     try:
         spec = _spec(options)
         if spec.model.path:
@@ -43,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say({"error": "interrupted; nothing was written"})
         return 130
-    say({"export": done})
+    say({"result": done})
     return 0
 
 
@@ -55,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=FORMATS, help="default: keras, for PyTorch safetensors")
     parser.add_argument("--since", default="", help="an earlier export as Parquet: write what changed since")
     parser.add_argument("--path", help="folder with the job's code, instead of model.path")
-    parser.add_argument("--argument", action="append", default=[], metavar="NAME=JSON", help="instead of the job's own")
+    parser.add_argument(
+        "--set", dest="argument", action="append", default=[], metavar="NAME=VALUE", help="instead of the job's own"
+    )
     parser.add_argument("--json", action="store_true", help="print documents, a line each")
     return parser
 
@@ -72,32 +72,8 @@ def _spec(options: argparse.Namespace) -> JobSpec:
         model["path"] = str(Path(options.path).resolve())
     for given in options.argument:
         name, _, value = given.partition("=")
-        model.setdefault("arguments", {})[name] = _value(value)
+        model.setdefault("arguments", {})[name] = argument(value)
     return JobSpec.parse(document)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _speaker(as_json: bool) -> Say:
-    """Return how documents are printed. What the user's code prints goes to stderr from now on."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(document: dict[str, Any]) -> None:
-        if as_json:
-            out.write(json.dumps(document) + "\n")
-        elif "error" in document:
-            sys.stderr.write(f"error: {document['error']}\n")
-        elif "export" in document:
-            out.write(json.dumps(document["export"], indent=1) + "\n")
-        out.flush()
-
-    return say
 
 
 def _interrupt(number: int, frame: object) -> None:

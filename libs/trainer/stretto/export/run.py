@@ -110,9 +110,7 @@ def _loaded(job: JobSpec) -> Task:
     try:
         return load(job.model)
     except ModelRefused as error:
-        raise ExportRefused(
-            f"{error}; on this machine, --path names the folder and --argument its arguments"
-        ) from error
+        raise ExportRefused(f"{error}; on this machine, --path names the folder and --set its arguments") from error
 
 
 def _document(made: _Export, chosen: Format, counts: Mapping[str, int], earlier: Earlier | None) -> dict[str, Any]:
