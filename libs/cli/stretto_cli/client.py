@@ -23,6 +23,7 @@ RECONNECT_PAUSE_S = 0.5
 BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
 JOB_STATES = ("submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled")
 ENDED_STATES = ("finished", "failed", "cancelled")
+VIEW_POLL_S = 0.2
 LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout)
 """Errors of a broken event stream, which is resumed."""
 Json = dict[str, Any]
@@ -91,6 +92,12 @@ class Gateway:
 
     def job(self, name: str) -> Json:
         return self._ask("GET", f"/jobs/{name}")
+
+    def ended(self, name: str) -> Json:
+        """Return the view of a job whose last event was read: the view may be an instant behind the event."""
+        while (view := self.job(name))["status"] not in ENDED_STATES:
+            time.sleep(VIEW_POLL_S)
+        return view
 
     def decisions(self, name: str) -> list[Json]:
         return self._ask("GET", f"/jobs/{name}/decisions")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,6 @@ from ..options import (
 )
 
 LAST_EVENTS = frozenset({"job-finished", "job-failed", "job-cancelled"})
-VIEW_POLL_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -88,11 +86,7 @@ def follow_to_the_end(gateway: Gateway, job: str, quiet: bool = False) -> dict[s
             render.print_event(event, with_job=False)
         if event.name in LAST_EVENTS:
             break
-    view = gateway.job(job)
-    while view["status"] not in ENDED_STATES:
-        time.sleep(VIEW_POLL_S)
-        view = gateway.job(job)
-    return view
+    return gateway.ended(job)
 
 
 def _note(file: Path, done: dict[str, Any], spec: JobSpec, options: str = "") -> str:

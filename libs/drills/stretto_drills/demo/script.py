@@ -103,7 +103,7 @@ def _play(gateway: Gateway, folder: Path, story: Story, where: Json, reference: 
     )
     elastic = Course()
     _run(gateway, folder, story, spec, elastic, kill=True)
-    view = gateway.job(spec["name"])
+    view = gateway.ended(spec["name"])
     reference_view: Json | None = None
     if reference and elastic.ended == "finished":
         plan = report.good_plan(view)
@@ -111,7 +111,7 @@ def _play(gateway: Gateway, folder: Path, story: Story, where: Json, reference: 
         story.tell(figures.plan(plan))
         fixed = course.reference(plan)
         _run(gateway, folder, story, fixed, Course(), kill=False)
-        reference_view = gateway.job(fixed["name"])
+        reference_view = gateway.ended(fixed["name"])
     return report.build(view, reference_view, elastic, where, story.elapsed_s, compared=reference)
 
 
