@@ -20,17 +20,20 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.commented import commented
 
 from .entry import Task, check_reads_partitions, load, read_of
-from .errors import DataError, ModelRefused, StrettoError
+from .errors import DataError, StrettoError
 from .telling import speaker
 
 if TYPE_CHECKING:
     from .model import Program
-    from .readers import Batch
 
 STEPS = 60
 _READ_S = 2.0
 """The time for which reading alone is measured."""
 _MILLION = 10**6
+NO_SAMPLES = (
+    "the number of samples is not known: give --samples, or the task a reader with `train_samples` or `size`, "
+    "or an attribute `samples`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,14 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
     figures = None
     samples = request.samples
     told("importing the model's code")
-    with _Noted(findings, "model"):
+    with _Noting(findings, "model"):
         task = load(spec)
     if task is not None:
         samples = samples or samples_of(task)
         if not samples and not request.partition:
             findings.append(Finding("data", NO_SAMPLES))
         told("reading")
-        with _Noted(findings, "data"):
+        with _Noting(findings, "data"):
             if request.partition:
                 check_reads_partitions(task)
             _check_reading(task, request.partition, min(request.batch_size, samples or request.batch_size))
@@ -129,19 +132,13 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
             first_samples=min(FIRST_SAMPLES, samples or request.batch_size),
             first_partition=request.partition,
         )
-        with _Noted(findings, "model"):
+        with _Noting(findings, "model"):
             program = make_program(task, options)
     if program is not None and not any(finding.where == "data" for finding in findings):
         told(f"training {request.steps} steps")
-        with _Noted(findings, "model"):
+        with _Noting(findings, "model"):
             figures = _measured(program, request, samples)
     return Report(findings, figures, "" if findings else commented(_job(request, samples, task)))
-
-
-NO_SAMPLES = (
-    "the number of samples is not known: give --samples, or the task a reader with `train_samples` or `size`, "
-    "or an attribute `samples`"
-)
 
 
 def samples_of(task: Task) -> int:
@@ -163,8 +160,8 @@ def held_out_of(task: Task) -> int:
     return 0
 
 
-class _Noted:
-    """Notes an error of the user's model or data instead of raising it."""
+class _Noting:
+    """Notes an error of the user's model or data, once, instead of raising it."""
 
     def __init__(self, findings: list[Finding], where: str) -> None:
         self._findings, self._where = findings, where
@@ -173,12 +170,11 @@ class _Noted:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, (ModelRefused, DataError, StrettoError)):
-            where = "data" if isinstance(error, DataError) else self._where
-            if not any(finding.text == str(error) for finding in self._findings):
-                self._findings.append(Finding(where, str(error)))
-            return True
-        return False
+        if not isinstance(error, StrettoError):
+            return False
+        if not any(finding.text == str(error) for finding in self._findings):
+            self._findings.append(Finding("data" if isinstance(error, DataError) else self._where, str(error)))
+        return True
 
 
 # --- data ---------------------------------------------------------------------------------------------------
@@ -186,27 +182,18 @@ class _Noted:
 
 def _check_reading(task: Task, partition: str, length: int) -> None:
     """Raise DataError unless `read` gives the same samples whenever and from wherever they are read."""
-    first, again = (_read(task, 0, length, partition) for _ in range(2))
-    if (name := _different(first, again, length)) is not None:
+    first, again = (read_of(task, 0, length, partition) for _ in range(2))
+    if (name := _different(first, again)) is not None:
         raise DataError(
             f"read(0, {length}) gave another {name!r} when it was called again: samples have to be the same in every "
             "process at any time; seed what is random by the sample's number"
         )
     half = length // 2
-    if half and (name := _different(_cut(first, half, length), _read(task, half, length - half, partition), 1)):
+    if half and (name := _different(_cut(first, half, length), read_of(task, half, length - half, partition))):
         raise DataError(
             f"read({half}, {length - half}) gave another {name!r} than the samples from {half} on of "
             f"read(0, {length}): sample number i has to be the same however it is read"
         )
-
-
-def _read(task: Task, start: int, length: int, partition: str) -> Batch:
-    try:
-        return read_of(task, start, length, partition)
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"read({start}, {length}) failed: {type(error).__name__}: {error}") from error
 
 
 def _leaves(batch: Any, name: str = "") -> dict[str, Any]:
@@ -227,7 +214,7 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
     return {name: array[start:stop] for name, array in _leaves(batch).items()}
 
 
-def _different(one: Any, other: Any, length: int) -> str | None:
+def _different(one: Any, other: Any) -> str | None:
     """Return the name of an array that two readings of the same samples do not share."""
     ours, theirs = _leaves(one), _leaves(other)
     if ours.keys() != theirs.keys():
@@ -277,7 +264,7 @@ def _measured(program: Program, request: Request, samples: int) -> Figures:
         keys = program.index(program.read(0, min(length, request.batch_size), request.partition))
     of_sample = sum(table.inverse.size for table in keys.tables) / min(length, request.batch_size)
     return Figures(
-        framework=type(program).__name__.removesuffix("Program").lower(),
+        framework="PyTorch" if type(program).__name__ == "TorchProgram" else "Keras",
         samples_read=read,
         read_samples_per_s=read / read_s,
         steps_per_s=1.0 / max(1e-9, window.step_s),

@@ -80,13 +80,7 @@ class DataForm:
         return inputs, self._targets_of(parts, where, start, length)
 
     def _parts(self, start: int, length: int, partition: str, where: str) -> Parts:
-        try:
-            given: Any = read_of(self._task, start, length, partition)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{where}: read failed: {type(error).__name__}: {error}") from error
-        return parts_of(given, where)
+        return parts_of(read_of(self._task, start, length, partition), where)
 
     def _inputs_of(self, parts: Parts, where: str, start: int) -> list[NDArray[Any]]:
         if self._is_functional:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stretto_wire.spec import ModelSpec
 
-from .errors import ModelRefused
+from .errors import DataError, ModelRefused
 from .keys import field_keys
 from .readers import Batch
 
@@ -98,11 +98,19 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
 
 
 def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
-    """Call the user's ``read``, with the partition if the dataset has partitions."""
-    if not partition:
-        return task.read(start, length)
-    read = cast("Callable[[int, int, str], Batch]", task.read)
-    return read(start, length, partition)
+    """Call the user's ``read``, with the partition if the dataset has partitions. Raises DataError."""
+    read = cast("Callable[..., Batch]", task.read)
+    try:
+        return read(start, length, partition) if partition else read(start, length)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{call_of(start, length, partition)} failed: {type(error).__name__}: {error}") from error
+
+
+def call_of(start: int, length: int, partition: str) -> str:
+    """Return how errors name a call of the user's ``read``."""
+    return f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
 
 
 def check_reads_partitions(task: Task) -> None:

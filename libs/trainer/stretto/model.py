@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
 
 from .engine.layout import F32, KeyBatch, Layout, Table
-from .entry import Task, keys_of, read_of
+from .entry import Task, call_of, keys_of, read_of
 from .errors import DataError, ModelRefused
 from .optimizers import Update, resolve
 from .readers import Batch
@@ -267,13 +267,7 @@ class ProgramBase(ABC):
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
-        where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
-        try:
-            batch = read_of(self.task, start, length, partition)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{where} failed: {type(error).__name__}: {error}") from error
+        where, batch = call_of(start, length, partition), read_of(self.task, start, length, partition)
         if not isinstance(batch, dict) or "label" not in batch:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
         for name in ("label", *self._features):
