@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from posixpath import dirname, join, normpath
-from typing import IO
+from typing import IO, TypeVar
 
 from stretto_wire.spec import JobSpec, ModelSpec
 from stretto_wire.training_code import ARCHIVES, CodeSpec, is_remote
@@ -40,6 +40,7 @@ from stretto_wire.training_code import ARCHIVES, CodeSpec, is_remote
 from .errors import DataError, ModelRefused, PodError
 
 log = logging.getLogger("stretto.pod_folder")
+T = TypeVar("T")
 
 OWN = ".stretto"
 ARCHIVE_BYTES_MAX = 1 << 30
@@ -176,24 +177,41 @@ def _download(url: str, file: Path) -> str:
         except DataError as error:
             raise ModelRefused(f"model.code.url = {url}: {error}") from error
     request = urllib.request.Request(url, headers={"User-Agent": "stretto"})
-    for pause_s in (*_PAUSES_S, None):
+    named = f"model.code.url = {url}"
+
+    def fetch() -> str:
         try:
             with urllib.request.urlopen(request, timeout=_HTTP_TIMEOUT_S) as source:
                 return _save(url, source, file)
         except urllib.error.HTTPError as error:
             why = f"{error.code} {error.reason}"
             if error.code < 500 and error.code not in _AGAIN:
-                raise ModelRefused(f"model.code.url = {url}: the server answers {why}; check the URL") from error
+                raise ModelRefused(f"{named}: the server answers {why}; check the URL") from error
+            raise _NotAnswered(why) from error
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            why = str(getattr(error, "reason", error))
-        if pause_s is None:
-            raise PodError(
-                f"model.code.url = {url} cannot be fetched: {why}; on Docker and Kubernetes pods get out by "
-                "network.egress"
-            )
-        log.warning("%s: %s; again in %.0f s", url, why, pause_s)
-        time.sleep(pause_s)
-    raise AssertionError("unreachable")
+            raise _NotAnswered(str(getattr(error, "reason", error))) from error
+
+    return _until_answered(named, fetch)
+
+
+class _NotAnswered(Exception):
+    """A server that did not answer an attempt; the next one may succeed."""
+
+
+def _until_answered(named: str, attempt: Callable[[], T]) -> T:
+    """Repeat an attempt while the server does not answer, with pauses. Raises PodError in the end."""
+    for pause_s in _PAUSES_S:
+        try:
+            return attempt()
+        except _NotAnswered as silent:
+            log.warning("%s: %s; again in %.0f s", named, silent, pause_s)
+            time.sleep(pause_s)
+    try:
+        return attempt()
+    except _NotAnswered as silent:
+        raise PodError(
+            f"{named}: no answer: {silent}; on Docker and Kubernetes pods get out by network.egress"
+        ) from silent
 
 
 def _save(url: str, source: IO[bytes], file: Path) -> str:
@@ -346,25 +364,12 @@ def install(requirements: tuple[str, ...], folder: Path) -> Path:
     command += ["--timeout", f"{_HTTP_TIMEOUT_S:.0f}", "--retries", str(_PIP_RETRIES)]
     command += ["--disable-pip-version-check", "--no-warn-script-location", "--", *requirements]
     named = f"model.requirements = {', '.join(requirements)}"
-    for pause_s in (*_PAUSES_S, None):
-        why = _failure(named, command)
-        if why is None:
-            return prefix
-        if pause_s is None:
-            raise PodError(
-                f"{named}: the package index does not answer: {why}; on Docker and Kubernetes pods get out by "
-                "network.egress"
-            )
-        log.warning("%s: %s; again in %.0f s", named, why, pause_s)
-        time.sleep(pause_s)
-    raise AssertionError("unreachable")
+    _until_answered(named, lambda: _run_pip(named, command))
+    return prefix
 
 
-def _failure(named: str, command: list[str]) -> str | None:
-    """Run pip; return its words where an index did not answer, None if all is installed.
-
-    Raises ModelRefused, PodError.
-    """
+def _run_pip(named: str, command: list[str]) -> None:
+    """Install. Raises ModelRefused, _NotAnswered for an index, PodError."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_PIP_TIMEOUT_S
@@ -374,11 +379,11 @@ def _failure(named: str, command: list[str]) -> str | None:
             f"{named}: pip has not ended within {_PIP_TIMEOUT_S:.0f} s; name an image that has them"
         ) from error
     if done.returncode == 0:
-        return None
+        return
     log.error("%s", done.stderr)
     lines = done.stderr.splitlines()
     if lost := [line for line in lines if _NO_ANSWER.search(line)]:
-        return lost[-1][:500]
+        raise _NotAnswered(lost[-1][:500])
     told = [line for line in lines if line.startswith("ERROR:")] or [f"exit {done.returncode}"]
     raise ModelRefused(f"{named}: pip says {told[0]}; correct them, or name an image that has them")
 
