@@ -56,8 +56,9 @@ async def cluster(tmp_path: Path, disks: Callable[[Path, int], None]) -> AsyncIt
 
 
 def fill(folder: Path) -> Path:
+    """Take what room there is. Call it again while it shall stay full: the server gives room back on its own."""
     filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
     return filler
@@ -73,7 +74,7 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
             accepted = await feed(client, 1, seed=4)
             filler = fill(small_disk)
             feeding = asyncio.create_task(feed(client, 8, seed=5))
-            await eventually(lambda: not runner.report()["ready"])
+            await eventually(lambda: fill(small_disk) and not runner.report()["ready"])
             await eventually(lambda: "is the server's disk full" in str(runner.report()["faults"]))
             filler.unlink()
             # nats-server does not try a file again that it could not write: it wants a restart
@@ -101,7 +102,8 @@ async def test_a_full_disk_of_one_server_of_three_stops_nothing(
         full = await cluster.leader(client)
         filler = fill(full.store)
         feeding = asyncio.create_task(feed(client, 2, seed=100 + number))
-        await eventually(lambda log=full.folder / "nats.log": "no space left on device" in log.read_text())
+        log = full.folder / "nats.log"
+        await eventually(lambda log=log, disk=full.store: fill(disk) and "no space left on device" in log.read_text())
         accepted |= await feeding
         accepted |= (meanwhile := await feed(client, 1, seed=200 + number))
         assert meanwhile

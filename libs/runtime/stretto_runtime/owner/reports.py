@@ -124,14 +124,17 @@ class Reports:
             ValueError: it is no range.
         """
         wanted = Range.read(arrival.data)
-        consumer = self._consumer
+        consumer, before = self._consumer, self.position or 0
         if consumer is None or self.position is None or wanted.after < self.position:
             await self.close()
             self.position = wanted.after
             consumer = await self._open()
         reports, complete = await self._until(consumer, wanted.to)
         found = [stored for stored in reports if stored.seq > wanted.after]
-        self.position = wanted.to if complete else min(wanted.to, await self._last_seq())  # the entry may be damaged
+        if complete or wanted.to <= await self._last_seq():
+            self.position = wanted.to
+        else:  # no owner wrote it: what it did not find may still come, and is another range's
+            self.position = found[-1].seq if found else max(before, self.position)
         self.missing += max(0, wanted.count - len(found))
         return [
             report._replace(
