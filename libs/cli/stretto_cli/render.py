@@ -105,19 +105,25 @@ def books(view: Json) -> list[str]:
         )
     ]
     if evaluation := counted["evaluation"]:
-        lines.append(_held_out(evaluation))
+        lines.append(f"held-out {quality(evaluation)}")
     return lines
 
 
-def _held_out(evaluation: Json) -> str:
+def quality(evaluation: Json) -> str:
     """Return the quality of a model; the user's own metrics apart, since they may have the same names."""
-    metrics = {each["name"]: each["value"] for each in evaluation.get("metrics", ())}
-    if "loss" in metrics:  # published by a model without an output of probabilities, which has no AUC
-        told = f"held-out loss {metrics.pop('loss'):.5f}"
-    else:
-        told = f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}"
-    own = ", ".join(f"{escape(name)} {value:.5g}" for name, value in metrics.items())
+    found, own = measures(evaluation)
+    told = ", ".join(f"{name} {value:.5f}" for name, value in found.items())
     return f"{told}; metrics of the model: {own}" if own else told
+
+
+def measures(evaluation: Json) -> tuple[dict[str, float], str]:
+    """Return loss and AUC, and the user's own metrics in words. A model without probabilities has no AUC."""
+    metrics = {each["name"]: each["value"] for each in evaluation.get("metrics", ())}
+    if "loss" in metrics:  # published by a model without an output of probabilities
+        found = {"loss": metrics.pop("loss")}
+    else:
+        found = {"loss": evaluation["loss"], "AUC": evaluation["auc"]}
+    return found, ", ".join(f"{escape(name)} {value:.5g}" for name, value in metrics.items())
 
 
 def print_event(event: Event, with_job: bool = True) -> None:
@@ -158,9 +164,7 @@ _GISTS: dict[str, Any] = {
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {p['samples']:,} samples" for p in d["partitions"]), *["closed"] * d["closed"]]
     ),
-    "evaluation-measured": lambda d: (
-        f"AUC {d['evaluation']['auc']:.4f}, loss {d['evaluation']['loss']:.4f} at {d['samples_done']:,} samples"
-    ),
+    "evaluation-measured": lambda d: f"at {d['samples_done']:,} samples: {quality(d['evaluation'])}",
     "job-progressed": lambda d: f"{d['samples_done']:,} of {d['samples_total']:,}, {figures.rate(d['samples_per_s'])}",
     "job-completed": lambda d: f"{d['samples']:,} samples",
     "job-finished": lambda d: (

@@ -43,7 +43,13 @@ class LearningFold(Fold):
         found = message.evaluation
         self.view.learning.append(
             LearningPoint(
-                self.time_s, message.samples_done, message.samples_done_after, found.samples, found.loss, found.auc
+                self.time_s,
+                message.samples_done,
+                message.samples_done_after,
+                found.samples,
+                found.loss,
+                found.auc,
+                found.metrics,
             )
         )
         if len(self.view.learning) > CURVE_POINTS:

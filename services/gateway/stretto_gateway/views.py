@@ -17,6 +17,7 @@ from stretto_messages.values import (
     Evaluation,
     Interval,
     Match,
+    MetricValue,
     Plan,
     PsForecast,
     Round,
@@ -268,6 +269,7 @@ class LearningPoint:
     samples: int
     loss: float
     auc: float
+    metrics: tuple[MetricValue, ...] = ()
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of
 from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed, ShardAbandoned
 from stretto_messages.gateway import DataArrived
-from stretto_messages.values import Evaluation, Shard
+from stretto_messages.values import Evaluation, MetricValue, Shard
 
 from .conftest import Running
 from .test_retention import age_out
@@ -126,12 +126,13 @@ def test_evaluations_make_a_learning_curve() -> None:
     spec = wire.JobSpec.parse(growing())
     projection.apply(wire.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
     for seq in range(2, 1500):
-        found = Evaluation(samples=10, loss=1 / seq, auc=0.7)
+        found = Evaluation(samples=10, loss=1 / seq, auc=0.7, metrics=(MetricValue(name="mae", value=2.0),))
         message = EvaluationMeasured(job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found)
         projection.apply(message, seq, float(seq))
     curve = projection.jobs[spec.name].learning
     assert len(curve) <= 500
     assert (curve[0].samples_done, curve[-1].samples_done, curve[-1].loss) == (2, 1499, 1 / 1499)
+    assert curve[-1].metrics == (MetricValue(name="mae", value=2.0),)
     assert [point.time_s for point in curve] == sorted(point.time_s for point in curve)
 
 

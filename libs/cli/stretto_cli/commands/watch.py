@@ -29,7 +29,7 @@ from ..options import (
     print_json,
     quantity,
 )
-from ..render import Json, books, stalled, status, table
+from ..render import Json, books, measures, quality, stalled, status, table
 
 DECISIONS_SHOWN = 3
 EXITED_SHOWN = 2
@@ -133,13 +133,15 @@ def _partitions(data: Json, parts: Json) -> str:
 
 def _quality(curve: list[Json], width: int) -> str:
     """Summarise the quality on held-out samples, from the first evaluation to the last."""
-    last, areas = curve[-1], [point["auc"] for point in curve]
-    low = min(areas)
-    line = f"[cyan]{figures.sparkline([area - low for area in areas], width)}[/cyan]  " if len(curve) > 1 else ""
-    begun = f"{areas[0]:.4f} → " if len(curve) > 1 else ""
-    return (
-        f"{line}AUC {begun}{last['auc']:.4f}, loss {last['loss']:.4f} at {figures.short(last['samples_done'])} samples"
-    )
+    samples = f"at {figures.short(curve[-1]['samples_done'])} samples"
+    if len(curve) == 1:
+        return f"{quality(curve[0])} {samples}"
+    found, own = measures(curve[-1])
+    drawn = "AUC" if "AUC" in found else "loss"
+    values = [measures(point)[0].get(drawn, found[drawn]) for point in curve]
+    line = figures.sparkline([value - min(values) for value in values], width)
+    told = [f"{name} {value:.4f}" for name, value in found.items() if name != drawn] + [own] * bool(own)
+    return f"[cyan]{line}[/cyan]  {drawn} {values[0]:.4f} → {', '.join([f'{values[-1]:.4f}', *told])} {samples}"
 
 
 def _applying(view: Json) -> str:

@@ -125,6 +125,10 @@ def test_growing_data_and_the_learning_curve_are_shown_where_there_are_any() -> 
     told = "\n".join(lines)
     assert "data      2 partitions, growing: day=2 2.0M, day=1 1.0M" in told.replace("  data ", " data ")
     assert "▁▅█  AUC 0.7100 → 0.7300, loss 0.5000 at 300.0k samples" in told
+    for n, each in enumerate(found["learning"]):  # a model without probabilities, with a metric of its own
+        each["metrics"] = [{"name": "loss", "value": 4.0 - n}, {"name": "mae", "value": 1.5 - n / 10}]
+    told = "\n".join(shown(watch.dashboard(found, 120, 24), 120))
+    assert "█▅▁  loss 4.0000 → 2.0000, mae 1.3 at 300.0k samples" in told
 
 
 def test_commands_that_are_named_reach_the_same_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +198,8 @@ BOOKS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("metrics", "told"),
     [
-        ([], "held-out loss 0.66000, AUC 0.5007"),
-        ([("AUC", 0.50152)], "held-out loss 0.66000, AUC 0.5007; metrics of the model: AUC 0.50152"),
+        ([], "held-out loss 0.66000, AUC 0.50070"),
+        ([("AUC", 0.50152)], "held-out loss 0.66000, AUC 0.50070; metrics of the model: AUC 0.50152"),
         ([("mae", 0.25), ("loss", 0.7)], "held-out loss 0.70000; metrics of the model: mae 0.25"),
     ],
 )
