@@ -159,6 +159,7 @@ class Decision:
     algorithm: str
     free_cpu_cores: float
     free_memory_bytes: int
+    free_extended: dict[str, int]
     measured: Measured | None
     fitted: Fitted | None
     front: Front | None
