@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -46,7 +47,8 @@ def build_program(pod: Pod) -> Program:
     pod.detail("building the model")
     if data.partitioned:
         check_reads_partitions(task)
-    program = make_program(task, options_of(pod.settings.spec))
+    has_devices = bool(pod.settings.spec.resources.workers.extended)
+    program = make_program(task, replace(options_of(pod.settings.spec), has_devices=has_devices))
     _limit_threads(pod.settings.threads)
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
