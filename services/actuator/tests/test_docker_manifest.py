@@ -78,7 +78,7 @@ MODELS = VolumeSpec(name="models", path="models", folder="/srv/models", writable
 def test_volumes_are_mounted_and_read_only_unless_stated() -> None:
     """A relative path is below the pod's own folder; the engine takes nothing from the image into a named volume."""
     spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, volumes=(CLICKS, MODELS))
-    data, models = host(spec, "pods", [])["mounts"][-2:]
+    data, models = host(spec, "pods", [], {})["mounts"][-2:]
     assert (data["Target"], data["Source"], data["Type"], data["ReadOnly"]) == ("/data", "clicks", "volume", True)
     assert data["VolumeOptions"] == {"NoCopy": True}
     place = (models["Target"], models["Source"], models["Type"], models["ReadOnly"])
@@ -90,7 +90,7 @@ def test_absolute_files_lie_in_volumes_of_the_container() -> None:
     texts = {"/etc/ads/model.yaml": b"a", "/etc/ads/units": b"b", "/opt/ads/x": b"c"}
     spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, texts=texts)
     assert texts_by_folder(spec) == {"/etc/ads": {"model.yaml": b"a", "units": b"b"}, "/opt/ads": {"x": b"c"}}
-    own = {each["Target"] for each in host(spec, "pods", [])["mounts"] if not each["Source"]}
+    own = {each["Target"] for each in host(spec, "pods", [], {})["mounts"] if not each["Source"]}
     assert {"/etc/ads", "/opt/ads"} < own
 
 
@@ -120,5 +120,5 @@ def test_the_engine_is_told_no_secret() -> None:
     """The engine shows a container's configuration to whoever may ask it; files are laid beside it."""
     files = {"secrets.json": b'{"KEY": "canary"}', "bus.creds": b"canary"}
     spec = PodSpec("ads", "ps-0", ("python",), {"STRETTO_SECRETS": f"{PLACES.files}/secrets.json"}, 1.0, 2**28, files)
-    whole = [config(spec, "ps-0.ads.stretto", {}), host(spec, "pods", [])]
+    whole = [config(spec, "ps-0.ads.stretto", {}, {}), host(spec, "pods", [], {})]
     assert "canary" not in json.dumps(whole, default=str)
