@@ -71,6 +71,7 @@ def test_a_container_reads_no_more_than_a_job_folder_of_the_store(path: list[str
         assert source == f"/var/lib/docker/volumes/store/_data/{name}"
 
 
+PLAIN = PodSpec("ads", "worker-0", ("python",), {}, 1.0, 2**28)
 CLICKS = VolumeSpec(name="clicks", path="/data", docker_volume="clicks")
 MODELS = VolumeSpec(name="models", path="models", folder="/srv/models", writable=True)
 
@@ -109,6 +110,24 @@ def test_no_volume_is_the_store_or_made_by_the_engine(volume: VolumeSpec, said: 
     with pytest.raises(BackendError, match=rf"volumes\.v = {volume.kind}:.*{said}"):
         folders(f"store:{CHECKPOINTS},/srv/store:/more").check([volume])
     folders(f"store:{CHECKPOINTS},/srv/store:/more").check([CLICKS, MODELS])
+
+
+def test_a_container_gets_its_gpus_from_the_engine_and_other_devices_as_files() -> None:
+    """The engine numbers the GPUs of a container anew; the pod learns the devices of every kind by a variable."""
+    given = {"nvidia.com/gpu": ("1", "GPU-8f2"), "example.com/fpga": ("/dev/fpga0",)}
+    place = host(PLAIN, "pods", [], given)
+    (request,) = place["device_requests"]
+    assert (request["DeviceIDs"], request["Capabilities"], request["Count"]) == (["1", "GPU-8f2"], [["gpu"]], 0)
+    assert place["devices"] == ["/dev/fpga0:/dev/fpga0:rwm"]
+    environment = config(PLAIN, "worker-0.ads.stretto", {}, given)["environment"]
+    assert environment["STRETTO_DEVICES_EXAMPLE_COM_FPGA"] == "/dev/fpga0"
+    assert environment["STRETTO_DEVICES_NVIDIA_COM_GPU"] == "1,GPU-8f2"
+    assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+def test_a_device_without_a_file_is_refused_with_the_setting_that_names_files() -> None:
+    with pytest.raises(BackendError, match=r"example.com/fpga = 0: .*STRETTO_ACTUATOR_DEVICES"):
+        host(PLAIN, "pods", [], {"example.com/fpga": ("0",)})
 
 
 def test_no_pod_is_given_the_logs_of_all() -> None:
