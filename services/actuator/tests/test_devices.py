@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -121,3 +122,31 @@ async def test_a_pod_that_asks_for_more_than_the_machine_has_is_refused(tmp_path
     for count, resource, there in ((2, FPGA, "1"), (1, GPU, "none")):
         with pytest.raises(BackendError, match=f"{resource} = {count}: this machine has {there}"):
             await backend.launch(pod(tmp_path, "worker-0", count=count, resource=resource))
+
+
+@pytest.mark.parametrize("state", ["created", "running", "exited"])
+def test_containers_hold_the_devices_of_their_labels_until_they_exit(state: str) -> None:
+    """Also those that are just being made, by another thread, count; the engine is asked nothing for that."""
+    docker = pytest.importorskip("stretto_actuator.docker")
+    engine = pytest.importorskip("stretto_actuator.docker_engine")
+    held = engine.Engine("", "prod").labels("j", "worker-0", {GPU: ("0",)})
+    described: dict[str, Any] = {
+        "Id": "c",
+        "Config": {"Labels": held},
+        "Created": "2026-01-01T00:00:00Z",
+        "State": {"Status": state, "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False},
+        "HostConfig": {"CpuQuota": 1, "CpuPeriod": 1, "Memory": 1},
+    }
+    container = engine.Engine("", "prod")._parse(described)
+    assert container.devices == {GPU: ("0",)}
+    nothing: Any = None
+    backend = docker.DockerBackend(nothing, nothing, nothing, devices=MACHINE)
+    backend._containers["j", "worker-0"] = container
+    first = backend._choose_devices(PodSpec("j", "worker-1", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),)))
+    assert first == {GPU: ("0",) if state == "exited" else ("1",)}
+    another = PodSpec("j", "worker-2", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),))
+    if state == "exited":
+        assert backend._choose_devices(another) == {GPU: ("1",)}
+    else:
+        with pytest.raises(NoRoom):
+            backend._choose_devices(another)

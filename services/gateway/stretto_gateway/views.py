@@ -159,7 +159,6 @@ class Decision:
     algorithm: str
     free_cpu_cores: float
     free_memory_bytes: int
-    free_extended: dict[str, int]
     measured: Measured | None
     fitted: Fitted | None
     front: Front | None
@@ -168,6 +167,7 @@ class Decision:
     forecast: Forecast | None
     outcome: Outcome = field(default_factory=Outcome)
     round: Round | None = None
+    free_extended: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)
