@@ -264,7 +264,7 @@ def _measured(program: Program, request: Request, samples: int) -> Figures:
         keys = program.index(program.read(0, min(length, request.batch_size), request.partition))
     of_sample = sum(table.inverse.size for table in keys.tables) / min(length, request.batch_size)
     return Figures(
-        framework="PyTorch" if type(program).__name__ == "TorchProgram" else "Keras",
+        framework=program.framework,
         samples_read=read,
         read_samples_per_s=read / read_s,
         steps_per_s=1.0 / max(1e-9, window.step_s),

@@ -6,6 +6,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -35,25 +36,28 @@ from .optimizers import from_torch
 from .readers import Batch
 
 
-class TorchProgram(ProgramBase):
+class TorchBase(ProgramBase):
     """A module ready to train. Its parameters live on the servers, and its buffers of floats there too, as the state.
 
     Buffers of other types stay in this process, and parameters that need no gradient stay as `build` made them.
     """
 
-    def __init__(self, task: Task, model: Any, options: Options) -> None:
+    framework = "PyTorch"
+
+    def __init__(
+        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+    ) -> None:
+        """apart: the ids of parameters whose rows are on the servers. Raises ModelRefused."""
         self.model = model
-        inputs = _inputs(task, model, options)
         self._trained: dict[str, Any] = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in apart
         }
         buffers: dict[str, Any] = dict(model.named_buffers())
         self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
-        _check_modules(model)
-        _check_types({**self._trained, **self._states})
+        check_types({**self._trained, **self._states})
         self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
-        self._loss = getattr(task, "loss", None)
-        self.has_own_loss = self._loss is not None
         super().__init__(
             task,
             options,
@@ -62,10 +66,6 @@ class TorchProgram(ProgramBase):
             None,
             lambda given: from_torch(given, options.learning_rate),
         )
-        model.train()
-        # a call puts other tensors into the module, so that one that predicts while another trains needs its own
-        self._predictor = copy.deepcopy(model).eval()
-        self._predicting = threading.Lock()
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -81,58 +81,97 @@ class TorchProgram(ProgramBase):
         """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode."""
         with torch.no_grad():
             for parameter, value in zip(self._trained.values(), pieces(dense, self._shapes), strict=True):
-                parameter.copy_(_tensor(value))
+                parameter.copy_(tensor_of(value))
             for buffer, value in zip(self._states.values(), pieces(state, self._state_shapes), strict=True):
-                buffer.copy_(_tensor(value))
+                buffer.copy_(tensor_of(value))
         self.model.eval()
 
-    # --- computation --------------------------------------------------------------------------------------
+    def warm(self) -> None:
+        """Do nothing: a module is traced by no step."""
+
+    # --- tensors ------------------------------------------------------------------------------------------
+
+    def _parameters(self, dense: F32) -> list[Any]:
+        """Return the parameters as tensors: views of the vector."""
+        return pieces(tensor_of(dense), self._shapes)
+
+    def _buffers(self, state: F32) -> dict[str, Any]:
+        """Return the buffers by name: copies, since a module changes them in place."""
+        return dict(zip(self._states, pieces(torch.tensor(state), self._state_shapes), strict=True))
+
+    def _functional(
+        self,
+        model: Any,
+        parameters: Sequence[Any],
+        buffers: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        tables: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a copy of the module with these values of its parameters; `buffers` then has the new ones."""
+        values = buffers | dict(zip(self._trained, parameters, strict=True)) | dict(tables or {})
+        output = torch.func.functional_call(model, values, args, dict(kwargs))
+        buffers.update((name, values[name]) for name in buffers)
+        return output
+
+    def _state_delta(self, buffers: Mapping[str, Any], state: F32) -> F32:
+        """Return what a step adds to the state: [state_size]."""
+        return flat([buffer.numpy() for buffer in buffers.values()]) - state
+
+
+class TorchProgram(TorchBase):
+    """A module whose forward takes rows."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        inputs = _inputs(task, model, options)
+        _check_tables(model)
+        check_modules(model)
+        self._loss = getattr(task, "loss", None)
+        self.has_own_loss = self._loss is not None
+        super().__init__(task, model, options, inputs)
+        model.train()
+        # a call puts other tensors into the module, so that one that predicts while another trains needs its own
+        self._predictor = copy.deepcopy(model).eval()
+        self._predicting = threading.Lock()
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         gathered = [each.requires_grad_() for each in _gathered(rows, keys)]
-        parameters = [each.requires_grad_() for each in pieces(_tensor(dense), self._shapes)]
-        # copies: the module changes its buffers in place
-        buffers = dict(zip(self._states, pieces(torch.tensor(state), self._state_shapes), strict=True))
+        parameters = [each.requires_grad_() for each in self._parameters(dense)]
+        buffers = self._buffers(state)
         output = self._called(self.model, gathered, parameters, buffers, batch)
-        label = _tensor(np.asarray(batch["label"], np.float32)).reshape(output.shape)
+        label = tensor_of(np.asarray(batch["label"], np.float32)).reshape(output.shape)
         try:
             loss = self._loss_of(label, output)
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
         except Exception as error:
             raise ModelRefused(f"the loss cannot be differentiated: {type(error).__name__}: {error}") from error
         of_rows = tuple(
-            _summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False)
+            summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False)
         )
-        delta = flat([buffer.numpy() for buffer in buffers.values()]) - state
-        return Gradients(float(loss.detach()), of_rows, flat([each.numpy() for each in found[len(rows) :]]), delta)
+        of_dense = flat([each.numpy() for each in found[len(rows) :]])
+        return Gradients(float(loss.detach()), of_rows, of_dense, self._state_delta(buffers, state))
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
-        buffers = dict(zip(self._states, pieces(torch.tensor(state), self._state_shapes), strict=True))
         with self._predicting, torch.no_grad():
-            parameters = pieces(_tensor(dense), self._shapes)
+            parameters, buffers = self._parameters(dense), self._buffers(state)
             output = self._called(self._predictor, _gathered(rows, keys), parameters, buffers, batch)
             return torch.sigmoid(output).reshape(-1).numpy()
-
-    def warm(self) -> None:
-        """Do nothing: a module is traced by no step."""
 
     def _called(
         self, model: Any, gathered: list[Any], parameters: list[Any], buffers: dict[str, Any], batch: Batch
     ) -> Any:
         """Call the module with these values of its parameters; `buffers` then has the new ones. Return the logits."""
-        arguments = {name: _tensor(np.asarray(batch[name])) for name in self._features if name in batch}
+        arguments = {name: tensor_of(np.asarray(batch[name])) for name in self._features if name in batch}
         arguments |= dict(zip(self.tables, gathered, strict=True))
-        values = buffers | dict(zip(self._trained, parameters, strict=True))
         try:
-            output = torch.func.functional_call(model, values, kwargs=arguments)
+            output = self._functional(model, parameters, buffers, (), arguments)
         except Exception as error:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in arguments.items())
             raise ModelRefused(
                 f"forward({shapes}) failed: {type(error).__name__}: {error}; rows have model.embedding_dim floats, or "
                 "those that embedding_dim or tables of the task say"
             ) from error
-        buffers.update((name, values[name]) for name in buffers)
         samples = len(batch["label"])
         if not isinstance(output, torch.Tensor) or tuple(output.shape) not in ((samples,), (samples, 1)):
             given = list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -177,16 +216,10 @@ def _inputs(task: Task, model: Any, options: Options) -> Inputs:
     return Inputs(tables, features)
 
 
-def _check_modules(model: Any) -> None:
+def check_modules(model: Any) -> None:
     """Raise ModelRefused for a module whose parameters or statistics would not be what they seem."""
     nn = torch.nn
     for name, module in model.named_modules():
-        size = module.weight.numel() if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) else 0
-        if size > LARGEST_EMBEDDING:
-            raise ModelRefused(
-                f"module {name} holds {module.num_embeddings} x {module.embedding_dim} floats, which every worker "
-                f"would pull in each step; take the rows from the argument {ROWS!r}, and give their ids in keys(batch)"
-            )
         if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise ModelRefused(
                 f"module {name} is {type(module).__name__}, without parameters until it runs: give sizes"
@@ -197,7 +230,20 @@ def _check_modules(model: Any) -> None:
             )
 
 
-def _check_types(tensors: Mapping[str, Any]) -> None:
+def _check_tables(model: Any) -> None:
+    """Raise ModelRefused for a table in a module that takes its rows as an argument."""
+    for name, module in model.named_modules():
+        is_table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight.requires_grad
+        if is_table and module.weight.numel() > LARGEST_EMBEDDING:
+            raise ModelRefused(
+                f"module {name} holds {module.num_embeddings} x {module.embedding_dim} floats, which every worker "
+                f"would pull in each step; take the rows from the argument {ROWS!r} and give their ids in keys(batch), "
+                f"or have no argument {ROWS!r}: then all tables of the module are adapted"
+            )
+
+
+def check_types(tensors: Mapping[str, Any]) -> None:
+    """Raise ModelRefused for what is not float32 on the CPU."""
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.float32 or tensor.device.type != "cpu":
             raise ModelRefused(
@@ -208,7 +254,7 @@ def _check_types(tensors: Mapping[str, Any]) -> None:
 # --- tensors ------------------------------------------------------------------------------------------------
 
 
-def _tensor(array: NDArray[Any]) -> Any:
+def tensor_of(array: NDArray[Any]) -> Any:
     """Return an array as a tensor: floats as float32, integers as int64. It is copied where it may not be written."""
     dtype = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}.get(array.dtype.kind)
     if dtype is None:
@@ -216,14 +262,14 @@ def _tensor(array: NDArray[Any]) -> Any:
     return torch.from_numpy(np.require(array, dtype, ("C", "W")))
 
 
-def _summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:
+def summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:
     """Add the gradients [n, fields, dimension] of the same row: [rows, dimension]."""
     flat_gradient = gradient.reshape(-1, gradient.shape[-1])
     total = torch.zeros(rows, gradient.shape[-1])
-    return total.index_add_(0, _tensor(inverse).reshape(-1), flat_gradient).numpy()
+    return total.index_add_(0, tensor_of(inverse).reshape(-1), flat_gradient).numpy()
 
 
 def _gathered(rows: Sequence[F32], keys: KeyBatch) -> list[Any]:
     """Return the rows of each table as [n, fields, dimension]."""
     pairs = zip(rows, keys.tables, strict=True)
-    return [torch.nn.functional.embedding(_tensor(of.inverse), _tensor(each)) for each, of in pairs]
+    return [torch.nn.functional.embedding(tensor_of(of.inverse), tensor_of(each)) for each, of in pairs]

@@ -22,7 +22,7 @@ keras = pytest.importorskip("keras")
 import stretto  # noqa: E402
 from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
-from stretto.embedding_tables import start_of  # noqa: E402
+from stretto.keras_tables import start_of  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
 from stretto.engine.operations import Operations  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402

@@ -119,7 +119,7 @@ def _document(made: _Export, chosen: Format, counts: Mapping[str, int], earlier:
         "version": VERSION,
         "job": checkpoint.job,
         "format": chosen,
-        "framework": "keras" if _is_keras(made.program) else "torch",
+        "framework": {"Keras": "keras", "PyTorch": "torch"}[made.program.framework],
         "checkpoint": {
             "id": checkpoint.id,
             "url": checkpoint.url,
@@ -154,8 +154,7 @@ def _format(program: Program, asked: Format | None, earlier: Earlier | None) -> 
 
 
 def _is_keras(program: Program) -> bool:
-    keras = cast("Any", sys.modules.get("keras"))
-    return keras is not None and isinstance(program.model, keras.Model)
+    return program.framework == "Keras"
 
 
 def _is_adapted(program: Program) -> bool:
@@ -276,7 +275,8 @@ def _write_model(made: _Export, chosen: Format, memory_bytes: int | None) -> dic
     made.progress("writing the model", 0, 1)
     if _is_adapted(made.program):
         weights = {t.layer.layer: values[t.name].weights for t in made.tables if isinstance(t, LayerTable)}
-        model = keras_model.own_model(made.program, weights)
+        made.program.restore(weights)
+        model = made.program.model
     else:
         model = keras_model.with_tables(made.program, values)
     if chosen == "keras":
