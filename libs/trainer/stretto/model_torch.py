@@ -106,10 +106,9 @@ class TorchBase(ProgramBase):
         buffers: dict[str, Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        tables: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call a copy of the module with these values of its parameters; `buffers` then has the new ones."""
-        values = buffers | dict(zip(self._trained, parameters, strict=True)) | dict(tables or {})
+        values = buffers | dict(zip(self._trained, parameters, strict=True))
         output = torch.func.functional_call(model, values, args, dict(kwargs))
         buffers.update((name, values[name]) for name in buffers)
         return output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import threading
@@ -26,7 +25,7 @@ from .model import LARGEST_EMBEDDING, Gradients, Inputs, Judged, Options, check_
 from .model_torch import TorchBase, check_modules, check_types, summed, tensor_of
 from .readers import Batch
 from .samples import LABEL, Leaf, Parts, array_of, check_finite, fill, leaves_of, structure_of
-from .torch_lookups import Draws, Feeding, Noted, Recording, table, unknown, whole_refused
+from .torch_lookups import Copy, Draws, Feeding, Noted, Recording, unknown, whole_refused
 from .torch_objective import Objective
 
 log = logging.getLogger("stretto.adapt")
@@ -174,7 +173,6 @@ class AdaptedTorchProgram(TorchBase):
         check_modules(model)
         self._copies_inputs = self._changes_inputs()
         self._sources = sources_of(model)
-        self._recorder = self._copy()
         self._record_first(options)
         self._tables = Tables([self._layer(source, draws) for source in self._sources])
         self.embeddings = self._tables.embeddings
@@ -183,11 +181,12 @@ class AdaptedTorchProgram(TorchBase):
         apart = {id(source.parameter) for source in self._sources}
         super().__init__(task, model, options, Inputs(self._tables.rows, {}), apart)
         check_update(self.embeddings, self.update, "let build() fill it by torch.nn.init.uniform_ or normal_")
-        self._predictor = self._copy().eval()
+        tables = [source.parameter for source in self._sources]
+        self._predictor, self._learner = Copy(model, tables), Copy(model, tables)
+        self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels))
         self.has_own_loss = not self._objective.is_default
         self._compare(expected)
-        model.train()
         self._try_step()
         for source in self._sources:  # free the memory of the tables
             source.parameter.data = torch.empty((0, source.shape[1]))
@@ -200,10 +199,6 @@ class AdaptedTorchProgram(TorchBase):
         )
 
     # --- the trial ----------------------------------------------------------------------------------------
-
-    def _copy(self) -> Any:
-        """Return a module with buffers of its own; parameters are given in each call."""
-        return copy.deepcopy(self.model, {id(each): each for each in self.model.parameters()}).eval()
 
     def _original_outputs(self) -> tuple[list[Any], list[NDArray[Any] | None]]:
         """Call the module as it is; return its outputs with how they were computed, and those to be compared."""
@@ -268,6 +263,7 @@ class AdaptedTorchProgram(TorchBase):
     def _recorded_first(self) -> list[Noted]:
         """Return the lookups of the first samples, once no table is used as a whole any more."""
         while True:
+            self._make_recorder()
             with _as_refusal(self.model):
                 try:
                     noted, used_whole = self._recorded(self._form.first)
@@ -329,31 +325,25 @@ class AdaptedTorchProgram(TorchBase):
 
     def _recorded(self, leaves: Sequence[NDArray[Any]]) -> tuple[list[Noted], dict[int, str]]:
         """Call the module without rows; return its lookups, and by table which function used one as a whole."""
-        names = [source.path for source in self._sources]
-        widths = [source.shape[1] for source in self._sources]
-        recording = Recording(names, widths, has_values=self._needs_values, stop_after=self._stop_after)
-        values = self._in_place_of_tables(recording)
-        if not self._needs_values:
-            values = self._unknown_parameters() | values
-        tensors = self._tensors(leaves)
-        args, kwargs = self._form.arguments(tensors)
+        recording = Recording(self._paths, self._widths, has_values=self._needs_values, stop_after=self._stop_after)
+        args, kwargs = self._form.arguments(self._tensors(leaves))
         with self._turn:
-            noted = recording.run(lambda: torch.func.functional_call(self._recorder, values, args, kwargs))
+            self._recorder.lookups = recording
+            noted = recording.run(lambda: self._recorder.module(*args, **kwargs))
         return noted, recording.used_whole
 
-    def _in_place_of_tables(self, lookups: Recording | Feeding) -> dict[str, Any]:
-        return {
-            source.names[0]: table(number, self._sources[number].shape, lookups)
-            for number, source in enumerate(self._sources)
-        }
-
-    def _unknown_parameters(self) -> dict[str, Any]:
-        tables = {id(source.parameter) for source in self._sources}
-        return {
-            name: unknown(parameter.shape, f"the parameter {name}", parameter.dtype)
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad and id(parameter) not in tables
-        }
+    def _make_recorder(self) -> None:
+        """Make a copy of the module in which tables answer for themselves, and parameters have no values."""
+        self._paths = [source.path for source in self._sources]
+        self._widths = [source.shape[1] for source in self._sources]
+        without_values: dict[int, Any] = {}
+        if not self._needs_values:
+            without_values = {
+                id(each): unknown(each.shape, f"the parameter {name}", each.dtype)
+                for name, each in self.model.named_parameters()
+                if each.requires_grad
+            }
+        self._recorder = Copy(self.model, [source.parameter for source in self._sources], without_values)
 
     def _tensors(self, leaves: Sequence[NDArray[Any]]) -> list[Any]:
         return [torch.from_numpy(each.copy() if self._copies_inputs else each) for each in leaves]
@@ -425,7 +415,7 @@ class AdaptedTorchProgram(TorchBase):
         ]
 
     def _called(
-        self, model: Any, gathered: Sequence[Any], parameters: list[Any], buffers: dict[str, Any], batch: Batch
+        self, of: Copy, gathered: Sequence[Any], parameters: list[Any], buffers: dict[str, Any], batch: Batch
     ) -> Any:
         """Call a copy of the module; `buffers` then has the new ones. Return its output as it gives it."""
         noted = cast("list[Noted]", batch[_LOOKUPS])
@@ -436,15 +426,15 @@ class AdaptedTorchProgram(TorchBase):
                 pieces[place] = piece
         leaves = [batch[numbered(_INPUT, number)] for number in range(len(self._form.inputs))]
         args, kwargs = self._form.arguments(self._tensors(leaves))
-        tables = self._in_place_of_tables(Feeding([source.path for source in self._sources], noted, pieces))
-        return self._functional(model, parameters, buffers, args, kwargs, tables)
+        of.lookups = Feeding(self._paths, noted, pieces)
+        return self._functional(of.module, parameters, buffers, args, kwargs)
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
         parameters = [each.requires_grad_() for each in self._parameters(dense)]
         buffers = self._buffers(state)
         with _as_refusal(self.model, "forward"):
-            output = self._called(self.model, gathered, parameters, buffers, batch)
+            output = self._called(self._learner, gathered, parameters, buffers, batch)
         with _as_refusal(self.model, "the loss"):
             loss = self._loss(output, batch)
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)

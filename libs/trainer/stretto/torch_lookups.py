@@ -2,13 +2,15 @@
 
 No module is changed. PyTorch asks a tensor of a class of its own what a function of it is (`__torch_function__`).
 1. In a *recording* call, which makes the keys, a `Table` notes the ids that it is looked up with and gives an `Unknown`,
-   and so is each parameter: of such a value the shape alone is computed, on PyTorch's device `meta`. So the dense
-   layers cost next to nothing, and an id that follows from rows or parameters is found to be one.
+   and so is each parameter: a value of which at most the shape is computed. So dense layers cost next to nothing, and an
+   id that follows from rows or parameters is found to be one.
 2. In a *feeding* call, which is the step, a `Table` gives the rows that were pulled.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,42 +37,91 @@ _DISTRIBUTIONS = {torch.ops.aten.normal_.default: "normal", torch.ops.aten.unifo
 
 
 class Unknown(torch.Tensor):
-    """A tensor of a known shape whose values follow from rows or parameters. told: from which."""
+    """A tensor whose values follow from rows or parameters. Its shape is computed when it is asked for.
 
-    told: str
+    For the most usual operations not even that is done before: PyTorch infers a shape in 0.1 ms or more.
+    """
+
+    _told: str
+    _shaped: Any
+    """A tensor on the device `meta`, None until it is asked for."""
+    _made_by: tuple[Any, tuple[Any, ...], dict[str, Any]]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(each, Table) for each in types):
+        if Table in types:
             return NotImplemented  # the table answers
+        options: dict[str, Any] = kwargs or {}
+        if func in _OF_ONE_RESULT:
+            # a list may grow before the shape is asked for
+            args = tuple(list(cast("list[Any]", each)) if isinstance(each, list) else each for each in args)
+            return _unknown(None, "", (func, args, options))
         if func == _DEVICE:
             return torch.device("cpu")
-        told = ""
+        result = _on_meta(func, args, options)
+        told = source_of((args, options))
+        return _mapped(result, lambda each: _unknown(each, told) if isinstance(each, torch.Tensor) else each)
 
-        def shape_of(value: Any) -> Any:
-            nonlocal told
-            if isinstance(value, Unknown):
-                told = told or value.told
-            elif isinstance(value, torch.Tensor):
-                return value.to("meta")
-            return torch.device("meta") if isinstance(value, torch.device) else value
 
-        with torch._C.DisableTorchFunctionSubclass():
-            result = func(*_mapped(args, shape_of), **_mapped(kwargs or {}, shape_of))
-        return _mapped(result, lambda value: _unknown(value, told) if isinstance(value, torch.Tensor) else value)
+_BLANK = torch.empty((), device="meta")
+_DENSE = """
+    add sub subtract mul multiply div divide true_divide neg abs square sqrt rsqrt exp log log1p pow clamp reciprocal
+    matmul mm bmm addmm baddbmm einsum linear bilinear outer dot softmax log_softmax sigmoid logsigmoid tanh relu relu_
+    relu6 gelu silu mish elu selu leaky_relu prelu softplus hardtanh hardsigmoid hardswish dropout layer_norm batch_norm
+    group_norm instance_norm rms_norm normalize cosine_similarity cat concat stack hstack vstack flatten reshape view
+    squeeze unsqueeze transpose permute expand contiguous sum mean where masked_fill index_select float
+    __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __neg__
+    __matmul__ __rmatmul__ __getitem__ __pow__
+""".split()
+_OF_ONE_RESULT = frozenset(
+    getattr(owner, name)
+    for owner in (torch, torch.Tensor, torch.nn.functional)
+    for name in _DENSE
+    if hasattr(owner, name)
+)
+"""Operations that give one new tensor, whatever they are called with."""
 
 
 def unknown(shape: Sequence[int], told: str, dtype: Any = torch.float32) -> Any:
     """Return a tensor of this shape with no values. told: what they would follow from."""
-    return _unknown(torch.empty(tuple(shape), dtype=dtype, device="meta"), told)
+    return _unknown(None, told, (torch.empty, (tuple(shape),), {"dtype": dtype, "device": "meta"}))
 
 
-def _unknown(value: Any, told: str) -> Any:
-    if isinstance(value, Unknown):
-        return value
-    found = value.as_subclass(Unknown)
-    found.told = told
+def _unknown(shaped: Any, told: str, made_by: Any = None) -> Any:
+    if isinstance(shaped, Unknown):
+        return shaped
+    found = torch.Tensor._make_subclass(Unknown, _BLANK)
+    found._told, found._shaped, found._made_by = told, shaped, made_by
     return found
+
+
+def source_of(values: Any) -> str:
+    """Return from which rows or parameters values follow; "" if from none."""
+    found: list[str] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, Unknown) and not found:
+            told = value._told or source_of(value._made_by[1:])
+            found.extend([told] if told else [])
+
+    _mapped(values, look)
+    return found[0] if found else ""
+
+
+def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of a function on tensors without values."""
+
+    def shaped(value: Any) -> Any:
+        if isinstance(value, Unknown):
+            if value._shaped is None:
+                value._shaped = _on_meta(*value._made_by)
+            return value._shaped
+        if isinstance(value, torch.Tensor):
+            return value.to("meta")
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*_mapped(args, shaped), **_mapped(kwargs, shaped))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -78,16 +129,22 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(each, change) for name, each in cast("dict[Any, Any]", value).items()}
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        members = [_mapped(each, change) for each in cast("Sequence[Any]", value)]
-        return type(value)(*members) if hasattr(value, "_make") else type(cast("Any", value))(members)
+        found = [_mapped(each, change) for each in cast("Sequence[Any]", value)]
+        return type(value)(*found) if hasattr(value, "_make") else type(cast("Any", value))(found)
     return change(value)
 
 
 class Table(torch.Tensor):
-    """The table of an embedding layer in a call. It has a shape and no values; `lookups` answers for it."""
+    """The table of an embedding layer in a `Copy`. It has a shape and no values; the lookups of a call answer for it."""
 
     number: int
-    lookups: Lookups
+    copy: Copy
+
+    @property
+    def lookups(self) -> Lookups:
+        """Those of the call."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.copy.lookups
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,11 +167,33 @@ class Table(torch.Tensor):
         return found[0].lookups.whole(found[0], func, args, options)
 
 
-def table(number: int, shape: Sequence[int], lookups: Lookups) -> Any:
-    """Return the tensor in the place of a table. number: among the tables of the module."""
-    found = cast("Table", torch.empty(tuple(shape), device="meta").as_subclass(Table))
-    found.number, found.lookups = number, lookups
-    return found
+class Copy:
+    """A copy of a module, with buffers of its own, whose tables ask the lookups of a call."""
+
+    lookups: Lookups
+
+    def __init__(self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None) -> None:
+        """tables: the parameters whose rows are elsewhere. instead: by the id of another parameter what takes its place.
+
+        All other parameters are those of the module itself.
+        """
+        self.module = copy.deepcopy(model, {id(each): each for each in model.parameters()})
+        new = dict(instead or {})
+        for number, parameter in enumerate(tables):
+            found = cast("Table", torch.empty(parameter.shape, device="meta").as_subclass(Table))
+            found.number, found.copy = number, self
+            new[id(parameter)] = found
+        for module in self.module.modules():
+            for name, each in module._parameters.items():
+                module._parameters[name] = new.get(id(each), each)
+            is_plain = type(module).__dict__.get("forward", type(module).forward) is torch.nn.Embedding.forward
+            weight = module._parameters.get("weight")
+            if is_plain and isinstance(weight, Table) and module.max_norm is None and not module.scale_grad_by_freq:
+                # the same without PyTorch's search for who answers, which takes longer than the answer
+                module.forward = functools.partial(self._looked_up, weight.number, module.padding_idx)
+
+    def _looked_up(self, number: int, padding_idx: int | None, input: Any) -> Any:
+        return self.lookups.rows(number, _Call(input, padding_idx))
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
@@ -236,7 +315,7 @@ class Recording(Lookups):
     def rows(self, number: int, call: _Call | _Bag) -> Any:
         if isinstance(call.ids, Unknown):
             raise ModelRefused(
-                f"layer {self.names[number]}: its ids depend on {call.ids.told}, which is not known when the rows of a "
+                f"layer {self.names[number]}: its ids depend on {source_of(call.ids)}, which is not known when the rows of a "
                 "batch are requested; ids must follow from the inputs"
             )
         ids = call.ids.detach().numpy().astype(np.int64, copy=False)

@@ -38,6 +38,8 @@ class Objective:
         self._is_of_torch = str(getattr(type(self._own), "__module__", "")).startswith("torch.nn") or str(
             getattr(self._own, "__module__", "")
         ).startswith("torch.nn")
+        if self.is_default and not has_labels:
+            raise ModelRefused("read gave no labels: return (inputs, labels), or give the task loss(label, output)")
         samples = len(targets[LABEL]) if LABEL in targets else 0
         shapes = [tuple(each.shape) for each in outputs]
         is_single = len(shapes) == 1 and shapes[0] in ((samples,), (samples, 1))
@@ -46,8 +48,6 @@ class Objective:
                 f"forward gave {', '.join(str(list(shape)) for shape in shapes)} for {samples} samples, and the task has "
                 "no loss: give one logit a sample, [n] or [n, 1], or the task loss(label, output)"
             )
-        if self.is_default and not has_labels:
-            raise ModelRefused("read gave no labels: return (inputs, labels), or give the task loss(label, output)")
         self.is_logit = not (is_single and ends_in_sigmoid(outputs[0]))
         labels = [value for name, value in targets.items() if name.startswith(LABEL)]
         has_two_values = len(labels) == 1 and bool(((labels[0] == 0) | (labels[0] == 1)).all())
