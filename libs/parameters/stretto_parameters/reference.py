@@ -140,7 +140,9 @@ def initial_weights(form: RowFormat, keys: U64) -> F32:
 
 
 def _sum_of_quarters(z: U64) -> NDArray[np.int64]:
-    return sum(((z >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)), np.zeros_like(z)).astype(np.int64)
+    return sum(((z >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)), np.zeros_like(z)).astype(
+        np.int64
+    )
 
 
 def read_weights(form: RowFormat, rows: F32) -> F32:

@@ -57,7 +57,7 @@ def test_initial_weights_depend_on_key_and_seed_only_and_are_uniform() -> None:
 
 
 def test_initial_weights_can_be_normal() -> None:
-    """Mean, deviation, dependence, and the shares beyond one and two deviations are those of the normal distribution."""
+    """Mean, deviation, and the shares beyond one and two deviations are those of the normal distribution."""
     stored = LAYOUT.index(np.arange(50_000)).tables[0].stored
     rows = initial_weights(RowFormat.of_table(Table(4, initial_scale=0.5, distribution="normal")), stored)
     assert abs(rows.mean(axis=0)).max() < 0.01

@@ -344,9 +344,7 @@ class AdaptedModel:
             original = cast("Original", original_of(layer))
             penalty = penalty_of(layer, original.regularizer)
             start = start_of(layer, self._weights[id(layer)], is_restored=is_restored)
-            layers.append(
-                TableLayer(layer, original.path, layer.input_dim, layer.output_dim, start, penalty)
-            )
+            layers.append(TableLayer(layer, original.path, layer.input_dim, layer.output_dim, start, penalty))
         self.tables = Tables(layers, self._parts)
 
     def _parts(self, members: Sequence[TableLayer]) -> tuple[Part, ...]:
@@ -492,7 +490,9 @@ class AdaptedModel:
 
     def penalties(self, rows: Sequence[Any]) -> list[Any]:
         """Return the regularisation of the batch's rows, by table."""
-        return [g.penalty.of(values) for g, values in zip(self.tables.groups, rows, strict=True) if g.penalty != Penalty()]
+        return [
+            g.penalty.of(values) for g, values in zip(self.tables.groups, rows, strict=True) if g.penalty != Penalty()
+        ]
 
     # --- the original -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Whether a model with its tables on the servers computes and trains as the original does, in any framework."""
+"""Checks that a model with its tables on the servers computes and trains as the original does, in any framework."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ class Program(Protocol):
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
     """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
-    framework: Literal["Keras", "PyTorch"]
+    framework: str
+    """Keras or PyTorch."""
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
@@ -244,7 +245,8 @@ class ProgramBase(ABC):
 
     layout: Layout
     embeddings: tuple[EmbeddingRows, ...] = ()
-    framework: Literal["Keras", "PyTorch"]
+    framework: str
+    """Keras or PyTorch."""
     has_own_loss: bool
     """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
@@ -348,7 +350,9 @@ class ProgramBase(ABC):
         return self.layout.index(*(np.zeros((0, of.fields or 1), np.int64) for of in self.tables.values()))
 
     def restore(self, tables: Mapping[str, F32]) -> None:
-        """Do nothing: a model that takes rows has no embedding layers on the servers."""
+        """Give the embedding layers their weights back: none here, since a model that takes rows has none."""
+        if tables:
+            raise ModelRefused(f"the model has no embedding layers {sorted(tables)} on the servers")
 
     # --- computation --------------------------------------------------------------------------------------
 

@@ -67,7 +67,9 @@ class AdaptedProgram(KerasProgram):
             with _as_refusal(model):
                 self._adapted.record([*form.first, *form.targets(form.first_targets)])
                 self._adapted.divide(is_restored=bool(options.restore_from))
-            super().__init__(task, model, options, Inputs(self._adapted.tables.rows, {}), self._adapted.separate_variables)
+            super().__init__(
+                task, model, options, Inputs(self._adapted.tables.rows, {}), self._adapted.separate_variables
+            )
             self.embeddings = self._adapted.tables.embeddings
             check_update(self.embeddings, self.update, "use a uniform embeddings_initializer")
             self._decide(outputs)

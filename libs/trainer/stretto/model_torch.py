@@ -56,7 +56,7 @@ class TorchBase(ProgramBase):
         }
         buffers: dict[str, Any] = dict(model.named_buffers())
         self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
-        check_types({**self._trained, **self._states})
+        _check_types({**self._trained, **self._states})
         self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
         super().__init__(
             task,
@@ -144,9 +144,7 @@ class TorchProgram(TorchBase):
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
         except Exception as error:
             raise ModelRefused(f"the loss cannot be differentiated: {type(error).__name__}: {error}") from error
-        of_rows = tuple(
-            summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False)
-        )
+        of_rows = tuple(summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False))
         of_dense = flat([each.numpy() for each in found[len(rows) :]])
         return Gradients(float(loss.detach()), of_rows, of_dense, self._state_delta(buffers, state))
 
@@ -241,7 +239,7 @@ def _check_tables(model: Any) -> None:
             )
 
 
-def check_types(tensors: Mapping[str, Any]) -> None:
+def _check_types(tensors: Mapping[str, Any]) -> None:
     """Raise ModelRefused for what is not float32 on the CPU."""
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.float32 or tensor.device.type != "cpu":

@@ -22,7 +22,7 @@ from .errors import DataError, ModelRefused
 from .fidelity import check_numbers, check_update, differs, is_close, probability
 from .keys import VALUE_BITS
 from .model import LARGEST_EMBEDDING, Gradients, Inputs, Judged, Options, check_labels, flat
-from .model_torch import TorchBase, check_modules, check_types, summed, tensor_of
+from .model_torch import TorchBase, check_modules, summed, tensor_of
 from .readers import Batch
 from .samples import LABEL, Leaf, Parts, array_of, check_finite, fill, leaves_of, structure_of
 from .torch_lookups import Copy, Draws, Feeding, Noted, Recording, unknown, whole_refused
@@ -72,10 +72,10 @@ class TorchForm(DataForm):
                 return "by name"
             if len(needed) == 1 and needed[0] in ordered:
                 return "as one"
-            missing = next(name for name in needed if name not in given)
+            missing = [name for name in needed if name not in given]
             raise DataError(
-                f"{where} gave {[*given]}, forward takes {[*kinds]}: {missing!r} is missing; name them alike, or return "
-                "(inputs, labels) with a tuple of inputs in the order of forward"
+                f"{where} gave {[*given]}, forward takes {[*kinds]}, of which {missing} are missing; name them alike, "
+                "or return (inputs, labels) with a tuple of inputs in the order of forward"
             )
         if isinstance(inputs, (tuple, list)) and len(leaves_of(inputs)) >= len(cast("Sequence[Any]", inputs)):
             count = len(cast("Sequence[Any]", inputs))
@@ -147,11 +147,13 @@ def sources_of(model: Any) -> list[Source]:
             continue
         if weight.dtype != torch.float32 or weight.device.type != "cpu":
             raise ModelRefused(
-                f"layer {path}: its table has type {weight.dtype} on {weight.device}; parameters are float32 on the CPU "
-                "here: leave out half(), bfloat16() and to(device)"
+                f"layer {path}: its table has type {weight.dtype} on {weight.device}; parameters are float32 on the "
+                "CPU here: leave out half(), bfloat16() and to(device)"
             )
         shape = (weight.shape[0], weight.shape[1])
-        found[id(weight)] = Source(weight, path or type(model).__name__, tuple(names[id(weight)]), shape, module.padding_idx)
+        found[id(weight)] = Source(
+            weight, path or type(model).__name__, tuple(names[id(weight)]), shape, module.padding_idx
+        )
     return list(found.values())
 
 
@@ -302,7 +304,7 @@ class AdaptedTorchProgram(TorchBase):
             start = Start(float(np.float32(draw.scale)), middle, draw.distribution)
         padding = source.padding_idx
         fixed = None if padding is None else (padding, weights[padding].copy())
-        return TableLayer(source, source.path, *weights.shape, start, fixed=fixed, parameters=source.names)
+        return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names)
 
     def _first_batch(self) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
         batch = self._batch(self._form.first, self._form.first_targets, 0)
@@ -491,7 +493,9 @@ class _as_refusal:
     """Turns what PyTorch raises while it runs a user's module into ModelRefused. place: what it was doing."""
 
     def __init__(self, model: Any, place: str = "the module") -> None:
-        self._told = f"{place} of {type(model).__name__}" if place != "the module" else f"{place} {type(model).__name__}"
+        self._told = (
+            f"{place} of {type(model).__name__}" if place != "the module" else f"{place} {type(model).__name__}"
+        )
 
     def __enter__(self) -> None:
         return None

@@ -1,9 +1,9 @@
 """Tensors in the place of a PyTorch module's tables and parameters, so that its own forward finds ids and takes rows.
 
 No module is changed. PyTorch asks a tensor of a class of its own what a function of it is (`__torch_function__`).
-1. In a *recording* call, which makes the keys, a `Table` notes the ids that it is looked up with and gives an `Unknown`,
-   and so is each parameter: a value of which at most the shape is computed. So dense layers cost next to nothing, and an
-   id that follows from rows or parameters is found to be one.
+1. In a *recording* call, which makes the keys, a `Table` notes the ids that it is looked up with, and gives an
+   `Unknown`, a value of which at most the shape is computed. Each parameter is one, too. So dense layers cost next to
+   nothing, and an id that follows from rows or parameters is found to be one.
 2. In a *feeding* call, which is the step, a `Table` gives the rows that were pulled.
 """
 
@@ -19,7 +19,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import ModelRefused
 
@@ -42,10 +41,10 @@ class Unknown(torch.Tensor):
     For the most usual operations not even that is done before: PyTorch infers a shape in 0.1 ms or more.
     """
 
-    _told: str
-    _shaped: Any
+    told: str
+    shaped: Any
     """A tensor on the device `meta`, None until it is asked for."""
-    _made_by: tuple[Any, tuple[Any, ...], dict[str, Any]]
+    made_by: tuple[Any, tuple[Any, ...], dict[str, Any]]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,15 +63,18 @@ class Unknown(torch.Tensor):
 
 
 _BLANK = torch.empty((), device="meta")
-_DENSE = """
-    add sub subtract mul multiply div divide true_divide neg abs square sqrt rsqrt exp log log1p pow clamp reciprocal
-    matmul mm bmm addmm baddbmm einsum linear bilinear outer dot softmax log_softmax sigmoid logsigmoid tanh relu relu_
-    relu6 gelu silu mish elu selu leaky_relu prelu softplus hardtanh hardsigmoid hardswish dropout layer_norm batch_norm
-    group_norm instance_norm rms_norm normalize cosine_similarity cat concat stack hstack vstack flatten reshape view
-    squeeze unsqueeze transpose permute expand contiguous sum mean where masked_fill index_select float
-    __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __neg__
-    __matmul__ __rmatmul__ __getitem__ __pow__
-""".split()
+_DENSE = (
+    "add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "neg", "abs", "square", "sqrt",
+    "rsqrt", "exp", "log", "log1p", "pow", "clamp", "reciprocal", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum",
+    "linear", "bilinear", "outer", "dot", "softmax", "log_softmax", "sigmoid", "logsigmoid", "tanh", "relu", "relu_",
+    "relu6", "gelu", "silu", "mish", "elu", "selu", "leaky_relu", "prelu", "softplus", "hardtanh", "hardsigmoid",
+    "hardswish", "dropout", "layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "normalize",
+    "cosine_similarity", "cat", "concat", "stack", "hstack", "vstack", "flatten", "reshape", "view", "squeeze",
+    "unsqueeze", "transpose", "permute", "expand", "contiguous", "sum", "mean", "where", "masked_fill",
+    "index_select", "float", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__",
+    "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__neg__", "__matmul__", "__rmatmul__", "__getitem__",
+    "__pow__",
+)  # fmt: skip
 _OF_ONE_RESULT = frozenset(
     getattr(owner, name)
     for owner in (torch, torch.Tensor, torch.nn.functional)
@@ -91,7 +93,7 @@ def _unknown(shaped: Any, told: str, made_by: Any = None) -> Any:
     if isinstance(shaped, Unknown):
         return shaped
     found = torch.Tensor._make_subclass(Unknown, _BLANK)
-    found._told, found._shaped, found._made_by = told, shaped, made_by
+    found.told, found.shaped, found.made_by = told, shaped, made_by
     return found
 
 
@@ -101,7 +103,7 @@ def source_of(values: Any) -> str:
 
     def look(value: Any) -> None:
         if isinstance(value, Unknown) and not found:
-            told = value._told or source_of(value._made_by[1:])
+            told = value.told or source_of(value.made_by[1:])
             found.extend([told] if told else [])
 
     _mapped(values, look)
@@ -113,9 +115,9 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
 
     def shaped(value: Any) -> Any:
         if isinstance(value, Unknown):
-            if value._shaped is None:
-                value._shaped = _on_meta(*value._made_by)
-            return value._shaped
+            if value.shaped is None:
+                value.shaped = _on_meta(*value.made_by)
+            return value.shaped
         if isinstance(value, torch.Tensor):
             return value.to("meta")
         return torch.device("meta") if isinstance(value, torch.device) else value
@@ -135,7 +137,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class Table(torch.Tensor):
-    """The table of an embedding layer in a `Copy`. It has a shape and no values; the lookups of a call answer for it."""
+    """The table of an embedding layer in a `Copy`: a shape without values. The lookups of a call answer for it."""
 
     number: int
     copy: Copy
@@ -155,7 +157,7 @@ class Table(torch.Tensor):
             table = args[1]
             return table.lookups.rows(table.number, _Call(args[0], options.get("padding_idx")))
         if func is _functional.embedding_bag and isinstance(args[1], Table):
-            table, given = args[1], _Bag(args[0], **{name: options.get(name) for name in _OF_BAGS})
+            table, given = args[1], _Bag(args[0], *(options.get(name) for name in _OF_BAGS))
             return table.lookups.rows(table.number, given)
         with torch._C.DisableTorchFunctionSubclass():
             if func == _DEVICE:
@@ -173,7 +175,7 @@ class Copy:
     lookups: Lookups
 
     def __init__(self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None) -> None:
-        """tables: the parameters whose rows are elsewhere. instead: by the id of another parameter what takes its place.
+        """tables: the parameters whose rows are elsewhere. instead: by the id of another parameter, its replacement.
 
         All other parameters are those of the module itself.
         """
@@ -200,8 +202,8 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise ModelRefused for a lookup that changes the table, or counts ids beyond the batch's rows."""
     if options.get("max_norm") is not None:
         raise ModelRefused(
-            f"layer {name}: max_norm changes the table whenever it is looked up, which the parameter servers do not do; "
-            "leave it out, or divide the looked-up rows by their norm in forward"
+            f"layer {name}: max_norm changes the table whenever it is looked up, which the parameter servers do not "
+            "do; leave it out, or divide the looked-up rows by their norm in forward"
         )
     if options.get("scale_grad_by_freq"):
         raise ModelRefused(
@@ -236,9 +238,9 @@ class _Bag:
 
     ids: Any
     offsets: Any
-    mode: str
+    mode: str | None
     per_sample_weights: Any
-    include_last_offset: bool
+    include_last_offset: bool | None
     padding_idx: int | None
 
     @property
@@ -315,8 +317,8 @@ class Recording(Lookups):
     def rows(self, number: int, call: _Call | _Bag) -> Any:
         if isinstance(call.ids, Unknown):
             raise ModelRefused(
-                f"layer {self.names[number]}: its ids depend on {source_of(call.ids)}, which is not known when the rows of a "
-                "batch are requested; ids must follow from the inputs"
+                f"layer {self.names[number]}: its ids depend on {source_of(call.ids)}, which is not known when the rows of "
+                "a batch are requested; ids must follow from the inputs"
             )
         ids = call.ids.detach().numpy().astype(np.int64, copy=False)
         self.noted.append(Noted(number, ids, call.padding_idx))
@@ -398,7 +400,7 @@ class Draw:
     """Half of the range of a uniform one, the standard deviation of a normal one."""
 
 
-class Draws(TorchDispatchMode):
+class Draws(torch.utils._python_dispatch.TorchDispatchMode):
     """Notes in a `with` block which matrices were filled at random, however that was asked for."""
 
     def __init__(self) -> None:
@@ -418,8 +420,11 @@ class Draws(TorchDispatchMode):
 
     def of(self, table: Any, padding_idx: int | None) -> Draw | None:
         """Return how all rows of a table were drawn but that of the padding; None if some were set since."""
-        draw, sums = self._by_address.get(table.data_ptr(), (None, None))
-        if draw is None or sums.shape[0] != table.shape[0]:
+        found = self._by_address.get(table.data_ptr())
+        if found is None:
+            return None
+        draw, sums = found
+        if len(sums) != len(table):
             return None
         is_same = _sums(table.detach()) == sums
         if padding_idx is not None:

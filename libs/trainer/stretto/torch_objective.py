@@ -45,8 +45,8 @@ class Objective:
         is_single = len(shapes) == 1 and shapes[0] in ((samples,), (samples, 1))
         if self.is_default and not is_single:
             raise ModelRefused(
-                f"forward gave {', '.join(str(list(shape)) for shape in shapes)} for {samples} samples, and the task has "
-                "no loss: give one logit a sample, [n] or [n, 1], or the task loss(label, output)"
+                f"forward gave {', '.join(str(list(shape)) for shape in shapes)} for {samples} samples, and the task "
+                "has no loss: give one logit a sample, [n] or [n, 1], or the task loss(label, output)"
             )
         self.is_logit = not (is_single and ends_in_sigmoid(outputs[0]))
         labels = [value for name, value in targets.items() if name.startswith(LABEL)]

@@ -23,9 +23,9 @@ import stretto  # noqa: E402
 from adapted_kinds import REFUSED, TAKEN, Measured, functional, layers  # noqa: E402
 from planted import ITEMS, USERS, Kind, columns, document_table, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
-from stretto.keras_tables import start_of  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
 from stretto.engine.operations import Operations  # noqa: E402
+from stretto.keras_tables import start_of  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402

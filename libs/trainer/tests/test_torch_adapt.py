@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import TAGS, USERS, Kind, columns, document_table, named, pairs
+from planted import USERS, Kind, columns, document_table, named, pairs
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ from stretto.program import make_program  # noqa: E402
 from stretto.samples import parts_of  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 from torch import nn  # noqa: E402
-from torch_kinds import REFUSED, TAKEN, Branching, Classes, Looping, Plain, Towers, growing_lists  # noqa: E402
+from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Towers, growing_lists  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[1] / "ADAPT.md"
 RATE = 0.5
@@ -115,9 +115,7 @@ def rows_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) 
 
 def kept_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
     """Return rows as the servers have them: some as differences to initial values."""
-    initial = {
-        (each.table, each.field): 0.0 if each.initial is None else each.initial for each in program.embeddings
-    }
+    initial = {(each.table, each.field): 0.0 if each.initial is None else each.initial for each in program.embeddings}
     return rows_of(program, keys, {place: values - initial[place] for place, values in tables.items()})
 
 
@@ -216,17 +214,18 @@ def trained_by_pytorch(kind: Kind, program: Any, optimizer: Any, samples: int, s
 @pytest.mark.parametrize(
     ("rule", "of_losses", "of_weights"),
     [
-        (functools.partial(torch.optim.SGD, lr=0.5), 1e-5, 2e-5),
-        (functools.partial(torch.optim.Adagrad, lr=0.1), 1e-4, 1e-3),
-        (functools.partial(torch.optim.RMSprop, lr=0.01), 1e-2, 0.2),  # squares of rows rest without a gradient
-        (functools.partial(torch.optim.Adam, lr=0.01), 1e-3, 0.02),  # missed steps are made in a closed form
-        (functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1), 2e-3, 0.05),  # from a row's first gradient on
+        (functools.partial(torch.optim.SGD, lr=0.5), 1e-6, 1e-7),
+        (functools.partial(torch.optim.Adagrad, lr=0.1), 1e-6, 1e-6),
+        (functools.partial(torch.optim.RMSprop, lr=0.01), 1e-2, 0.02),  # squares of rows rest without a gradient
+        (functools.partial(torch.optim.Adam, lr=0.01), 1e-5, 2e-6),
+        (functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1), 2e-3, 0.02),  # from a row's first gradient on
     ],
     ids=["sgd", "adagrad", "rmsprop", "adam", "adamw"],
 )
 @pytest.mark.parametrize("name", ["plain", "sum"])
 def test_training_is_that_of_pytorch(name: str, rule: Any, of_losses: float, of_weights: float):
-    """One worker without a pipeline: the losses of the last batch of each shard, and in the end all weights."""
+    """One worker without a pipeline: the losses of the last batch of each shard, and in the end the mean difference of
+    the weights."""
     kind, size, shards = TAKEN[name], 50, 6
     trained = train_locally(Task(kind, optimizer=rule), 16 * size * shards, batch_size=size, pipeline=False)
     program = make_program(Task(kind, optimizer=rule), Options(batch_size=size))
@@ -237,7 +236,6 @@ def test_training_is_that_of_pytorch(name: str, rule: Any, of_losses: float, of_
     assert ours.keys() == theirs.keys()
     for key in ours:
         difference = (ours[key] - theirs[key]).abs().mean()
-        print(key, difference)
         assert difference < of_weights
 
 
@@ -278,7 +276,9 @@ def test_a_model_with_its_own_loss_is_evaluated_by_it():
     assert trained.quality is not None
     assert np.isnan(trained.quality.auc)
     model, given = trained.model(), TAKEN["outputs"].read(4000, 1000)
-    assert trained.quality.loss == pytest.approx(float(loss_of(TAKEN["outputs"], called(model, given), given)), rel=1e-5)
+    assert trained.quality.loss == pytest.approx(
+        float(loss_of(TAKEN["outputs"], called(model, given), given)), rel=1e-5
+    )
 
 
 # --- what is found where ------------------------------------------------------------------------------------
@@ -372,14 +372,16 @@ def test_ids_outside_a_table_are_named(value: int):
         )}  # fmt: skip
 
     program = program_of(Kind("", Plain, read))
-    with pytest.raises(DataError, match=f"the samples from 100 on: layer users has no row {value}: its ids are 0 to 59"):
+    with pytest.raises(
+        DataError, match=f"the samples from 100 on: layer users has no row {value}: its ids are 0 to 59"
+    ):
         program.read(100, 8)
 
 
 @pytest.mark.parametrize(
     ("read", "named"),
     [
-        (named("user", "item"), "forward takes .'user', 'item', 'price'.: 'price' is missing"),
+        (named("user", "item"), "forward takes .'user', 'item', 'price'., of which .'price'. are missing"),
         (pairs("user", "item"), "gave 2 inputs, forward takes .'user', 'item', 'price'."),
         (pairs("user"), "gave one inputs, forward takes"),
         (lambda start, length: 3, "gave int; expected a dict"),

@@ -342,15 +342,18 @@ def module_of(forward: Any, **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("build", "named"),
     [
-        (lambda: module_of(lambda self, numeric: numeric), "inputs .'numeric'., none named 'rows'; forward"),
-        (lambda: module_of(lambda self, *inputs: inputs), r"forward takes \*inputs.*a name of its own"),
+        (
+            lambda: module_of(lambda self, numeric: numeric),
+            r"forward gave \[16, 2\] for 16 samples, and the task has no loss",
+        ),
+        (lambda: module_of(lambda self, rows, *inputs: inputs), r"forward takes \*inputs.*a name of its own"),
         (lambda: module_of(lambda self, rows_user: rows_user), r"tables = {'rows_user': 16}"),
         (lambda: Net(nn.Linear(14, 14, dtype=torch.float64)), "float64 on cpu; parameters and buffers are float32"),
         (lambda: Net(nn.LazyLinear(14)), "layers.0 is LazyLinear, without parameters until"),
         (lambda: Net(nn.BatchNorm1d(14, momentum=None)), "layers.0 has momentum=None"),
         (lambda: Net(nn.Embedding(2_000_000, 8)), "2000000 x 8 floats.*'rows'"),
         (lambda: {}["nothing"], "build\\(\\) failed: KeyError"),
-        (lambda: "a model", "gave str; expected a functional keras.Model or a torch.nn.Module"),
+        (lambda: "a model", "gave str; expected a keras.Model of Keras 3 or a torch.nn.Module"),
     ],
 )
 def test_modules_that_cannot_be_trained(build: Any, named: str) -> None:

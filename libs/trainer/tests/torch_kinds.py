@@ -1,4 +1,4 @@
-"""PyTorch modules that strangers have, by kind: each is built, tried and told in ADAPT.md by tests/test_torch_adapt.py."""
+"""PyTorch modules that strangers have, by kind: tests/test_torch_adapt.py tries each, and tells it in ADAPT.md."""
 
 from __future__ import annotations
 
@@ -475,7 +475,9 @@ TAKEN: dict[str, Kind] = {
     "weighted": Kind("with `per_sample_weights`, trained ones too", WeightedBag, named("tags")),
     "dlrm": Kind("lists of tensors as inputs, lookups behind dense layers, a `sigmoid` at the end", InLists, list_read),
     "order": Kind("inputs by position", Plain, pairs("user", "item", "price")),
-    "one": Kind("a single input; `nn.Sequential`", lambda: nn.Sequential(nn.EmbeddingBag(TAGS, 4), head(4)), pairs("tags")),
+    "one": Kind(
+        "a single input; `nn.Sequential`", lambda: nn.Sequential(nn.EmbeddingBag(TAGS, 4), head(4)), pairs("tags")
+    ),
     "one dict": Kind("a `forward` that takes one dict", OneDict, named("user", "price")),
     "tensors": Kind("`read` gives tensors", Plain, tensors_read),
     "calling": Kind("subclasses that call `super().forward`", lambda: Plain(Calling(USERS, 6))),
@@ -485,17 +487,23 @@ TAKEN: dict[str, Kind] = {
     "attention": Kind("`MultiheadAttention`, `TransformerEncoderLayer`", Attention, named("item", "tags")),
     "recurrent": Kind("`GRU`, `LSTM`", lambda: Recurrent(is_packed=False), named("user", "tags", "many")),
     "packed": Kind("packed sequences", lambda: Recurrent(is_packed=True), named("user", "tags", "many")),
-    "branching": Kind("a `forward` that branches on values (its dense part is computed twice)", Branching, named("user", "item")),
+    "branching": Kind(
+        "a `forward` that branches on values (its dense part is computed twice)", Branching, named("user", "item")
+    ),
     "looping": Kind("as many lookups as the longest list of a batch has ids", Looping, growing_lists),
     "in place": Kind("a `forward` that changes its inputs", InPlace, named("user")),
-    "drawing": Kind("a `forward` that draws at random (not compared with the original)", Drawing, named("user"), noise=0.2),
+    "drawing": Kind(
+        "a `forward` that draws at random (not compared with the original)", Drawing, named("user"), noise=0.2
+    ),
     "statistics": Kind("`BatchNorm1d`, `Dropout`", lambda: Plain(layers=(nn.BatchNorm1d(8), nn.Dropout(0.3)))),
     "lazy": Kind("lazy modules", lambda: Plain(layers=(nn.LazyLinear(8),))),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", Positions, named("tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", TiedWeights, named("user", "item")),
     "no tables": Kind("modules without tables", NoTables, named("price")),
     "frozen": Kind("`freeze=True`, `requires_grad=False`: each worker holds the table", pretrained(freeze=True)),
-    "pretrained": Kind("`from_pretrained`, `load_state_dict`: initial values are kept exactly", pretrained(freeze=False)),
+    "pretrained": Kind(
+        "`from_pretrained`, `load_state_dict`: initial values are kept exactly", pretrained(freeze=False)
+    ),
     "copied": Kind("rows that were set after the table was drawn: likewise", copied),
     "constant": Kind("constant initial values", initialised(nn.init.zeros_)),
     "uniform": Kind(
@@ -505,7 +513,12 @@ TAKEN: dict[str, Kind] = {
     "sparse": Kind("`sparse=True`", lambda: Plain(sparse=True)),
     "outputs": Kind("several outputs, with the task's `loss(label, output)`", Outputs, both_labels, loss=loss_of_two),
     "sample weights": Kind("sample weights", lambda: Classes(1), pairs("user", "item", weight="importance")),
-    "regression": Kind("regression, by a loss of `torch.nn`", lambda: Classes(1), pairs("user", "item", label="stars"), loss=nn.MSELoss()),
+    "regression": Kind(
+        "regression, by a loss of `torch.nn`",
+        lambda: Classes(1),
+        pairs("user", "item", label="stars"),
+        loss=nn.MSELoss(),
+    ),
     "classes": Kind(
         "several classes",
         Classes,

@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import NDArray
 from stretto_parameters.checksums import MULTIPLIER
 
-from ..engine.layout import F32, Table
+from ..engine.layout import Table
 from ..errors import ExportRefused
 from ..lookups import Lookup, table_of
 from ..model import ROWS, Program
