@@ -34,6 +34,7 @@ from .model import (
 )
 from .optimizers import from_torch
 from .readers import Batch
+from .torch_objective import own_loss
 
 
 class TorchBase(ProgramBase):
@@ -125,7 +126,7 @@ class TorchProgram(TorchBase):
         inputs = _inputs(task, model, options)
         _check_tables(model)
         check_modules(model)
-        self._loss = getattr(task, "loss", None)
+        self._loss = own_loss(task)
         self.has_own_loss = self._loss is not None
         super().__init__(task, model, options, inputs)
         model.train()

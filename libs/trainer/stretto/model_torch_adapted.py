@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .data_form import DataForm, leaf_like, members, numbered
+from .data_form import numbered
 from .embedding_tables import Start, TableLayer, Tables, start_of_values
 from .engine.layout import F32, KeyBatch
 from .entry import Task, call_of
@@ -24,7 +23,8 @@ from .keys import VALUE_BITS
 from .model import LARGEST_EMBEDDING, Gradients, Inputs, Judged, Options, check_labels, flat
 from .model_torch import TorchBase, check_modules, summed, tensor_of
 from .readers import Batch
-from .samples import LABEL, Leaf, Parts, array_of, check_finite, fill, leaves_of, structure_of
+from .samples import LABEL
+from .torch_form import TorchForm
 from .torch_lookups import Copy, Draws, Feeding, Noted, Recording, unknown, whole_refused
 from .torch_objective import Objective
 
@@ -34,88 +34,9 @@ _SAMPLES, _INPUT, _LOOKUPS, _KEYS = "samples", "input", "lookups", "keys"
 """Names in a batch: of the number of its samples, its inputs, its lookups, and the keys of each table."""
 
 
-class TorchForm(DataForm):
-    """The form of a module: inputs by the names of forward's parameters, in their order, or as the single one."""
-
-    _how: Literal["by name", "in order", "as one"]
-
-    def __init__(self, task: Task, model: Any, options: Options) -> None:
-        """Read the first samples. Raises ModelRefused, DataError."""
-        self._parameters = inspect.signature(model.forward).parameters
-        super().__init__(task, options, takes_floats=getattr(task, "loss", None) is None)
-
-    def _learned(self, inputs: Any, where: str) -> list[Leaf]:
-        self._how = self._way(inputs, where)
-        taken = self._taken(inputs)
-        self._structure = structure_of(taken)
-        leaves = [leaf_like(path, value, where) for path, value in leaves_of(taken)]
-        text = next((leaf for leaf in leaves if leaf.dtype == "string"), None)
-        if text is not None:
-            raise DataError(
-                f"{where}: {text.name or 'the input'!r} is text, and a module takes numbers: map it in read, as by "
-                "stretto.hash_strings(texts) % rows"
-            )
-        return [replace(leaf, shape=(None,) * len(leaf.shape)) for leaf in leaves]  # batches may be padded differently
-
-    def _way(self, inputs: Any, where: str) -> Literal["by name", "in order", "as one"]:
-        kinds = {name: parameter.kind for name, parameter in self._parameters.items()}
-        is_open = {each.kind for each in self._parameters.values()}
-        ordered = [n for n, kind in kinds.items() if kind.name in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
-        needed = [
-            name
-            for name, parameter in self._parameters.items()
-            if parameter.default is parameter.empty and not parameter.kind.name.startswith("VAR")
-        ]
-        if isinstance(inputs, Mapping):
-            given = cast("Mapping[str, Any]", inputs)
-            if set(needed) <= set(given) and (set(kinds) & set(given) or inspect.Parameter.VAR_KEYWORD in is_open):
-                return "by name"
-            if len(needed) == 1 and needed[0] in ordered:
-                return "as one"
-            missing = [name for name in needed if name not in given]
-            raise DataError(
-                f"{where} gave {[*given]}, forward takes {[*kinds]}, of which {missing} are missing; name them alike, "
-                "or return (inputs, labels) with a tuple of inputs in the order of forward"
-            )
-        if isinstance(inputs, (tuple, list)) and len(leaves_of(inputs)) >= len(cast("Sequence[Any]", inputs)):
-            count = len(cast("Sequence[Any]", inputs))
-            fits = count <= len(ordered) or inspect.Parameter.VAR_POSITIONAL in is_open
-            if fits and set(needed) <= set(ordered[:count]):
-                return "in order"
-        if set(needed) <= set(ordered[:1]):
-            return "as one"
-        count = len(cast("Sequence[Any]", inputs)) if isinstance(inputs, (tuple, list)) else "one"
-        raise DataError(f"{where} gave {count} inputs, forward takes {[*kinds]}; return a dict by these names")
-
-    def _taken(self, inputs: Any) -> Any:
-        """Return the inputs that forward has a parameter for."""
-        is_open = any(each.kind is each.VAR_KEYWORD for each in self._parameters.values())
-        if self._how != "by name" or is_open:
-            return inputs
-        return {name: value for name, value in inputs.items() if name in self._parameters}
-
-    def _inputs_of(self, parts: Parts, where: str, start: int, length: int) -> list[NDArray[Any]]:
-        if isinstance(parts.inputs, Mapping) != (self._how == "by name") and self._how != "as one":
-            raise DataError(f"{where} gave its inputs in another form than the first samples; keep to one")
-        given = members(self._taken(parts.inputs), self.inputs, where)
-        arrays: list[NDArray[Any]] = []
-        for value, leaf in zip(given, self.inputs, strict=True):
-            array = array_of(value.detach() if isinstance(value, torch.Tensor) else value, leaf, where, start)
-            check_finite(array, leaf.name or "the input", start)
-            arrays.append(tensor_of(array).numpy())  # in the memory in which both calls of the module find it
-        return arrays
-
-    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return how forward is called."""
-        filled = fill(self._structure, {leaf.path: each for leaf, each in zip(self.inputs, tensors, strict=True)})
-        if self._how == "by name":
-            return (), filled
-        return (tuple(filled), {}) if self._how == "in order" else ((filled,), {})
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The table of one or several embedding layers. names: of the parameter in the module, the first as PyTorch's."""
+    """The table of one or several embedding layers. names: all that the parameter has in the module's state_dict."""
 
     parameter: Any
     path: str
@@ -125,6 +46,7 @@ class Source:
 
     @property
     def weights(self) -> F32:
+        """The values of the table: [ids, dimension], in its own memory."""
         return self.parameter.detach().numpy()
 
     @property
@@ -189,7 +111,8 @@ class AdaptedTorchProgram(TorchBase):
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels))
         self.has_own_loss = not self._objective.is_default
         self._compare(expected)
-        self._try_step()
+        if options.first_samples > 1:  # a BatchNorm takes no single one
+            self._try_step()
         for source in self._sources:  # free the memory of the tables
             source.parameter.data = torch.empty((0, source.shape[1]))
         log.info(
@@ -260,7 +183,6 @@ class AdaptedTorchProgram(TorchBase):
             self._sources = kept
             noted = self._recorded_first()
         self._stop_after = len(noted)
-        self._check_padding(noted)
 
     def _recorded_first(self) -> list[Noted]:
         """Return the lookups of the first samples, once no table is used as a whole any more."""
@@ -278,6 +200,7 @@ class AdaptedTorchProgram(TorchBase):
                     self._needs_values = True
                     continue
             if not used_whole:
+                self._check_padding(noted)
                 return noted
             for number, function in used_whole.items():
                 source = self._sources[number]
@@ -327,6 +250,8 @@ class AdaptedTorchProgram(TorchBase):
 
     def _recorded(self, leaves: Sequence[NDArray[Any]]) -> tuple[list[Noted], dict[int, str]]:
         """Call the module without rows; return its lookups, and by table which function used one as a whole."""
+        if not self._sources:
+            return [], {}
         recording = Recording(self._paths, self._widths, has_values=self._needs_values, stop_after=self._stop_after)
         args, kwargs = self._form.arguments(self._tensors(leaves))
         with self._turn:

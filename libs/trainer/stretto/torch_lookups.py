@@ -317,8 +317,8 @@ class Recording(Lookups):
     def rows(self, number: int, call: _Call | _Bag) -> Any:
         if isinstance(call.ids, Unknown):
             raise ModelRefused(
-                f"layer {self.names[number]}: its ids depend on {source_of(call.ids)}, which is not known when the rows of "
-                "a batch are requested; ids must follow from the inputs"
+                f"layer {self.names[number]}: its ids depend on {source_of(call.ids)}, which is not known when the "
+                "rows of a batch are requested; ids must follow from the inputs"
             )
         ids = call.ids.detach().numpy().astype(np.int64, copy=False)
         self.noted.append(Noted(number, ids, call.padding_idx))

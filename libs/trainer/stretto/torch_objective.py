@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 
@@ -24,20 +24,26 @@ def ends_in_sigmoid(output: Any) -> bool:
     return function is not None and type(function).__name__.startswith("SigmoidBackward")
 
 
+def own_loss(task: Task) -> Callable[[Any, Any], Any] | None:
+    """Return the task's loss as a function of label and output, None if it has none. Raises ModelRefused."""
+    given = getattr(task, "loss", None)
+    if given is None:
+        return None
+    if not callable(given):
+        raise ModelRefused(f"loss = {given!r}: give a function loss(label, output), or a loss of torch.nn")
+    if any(str(getattr(each, "__module__", "")).startswith("torch.nn") for each in (given, type(given))):
+        return lambda label, output: given(output, label)  # PyTorch's own take the output first
+    return cast("Callable[[Any, Any], Any]", given)
+
+
 class Objective:
     """The loss as a function of labels, outputs and weights of samples."""
 
     def __init__(self, task: Task, outputs: Sequence[Any], targets: Batch, has_labels: bool) -> None:
         """outputs: the tensors that the module gave for the first samples, with their derivatives. targets: labels and
         weights of these. Raises ModelRefused where nothing says what the loss is."""
-        self._own = getattr(task, "loss", None)
+        self._own = own_loss(task)
         self.is_default = self._own is None
-        if not self.is_default and not callable(self._own):
-            raise ModelRefused(f"loss = {self._own!r}: give a function loss(label, output), or a loss of torch.nn")
-        # PyTorch's own take the output first
-        self._is_of_torch = str(getattr(type(self._own), "__module__", "")).startswith("torch.nn") or str(
-            getattr(self._own, "__module__", "")
-        ).startswith("torch.nn")
         if self.is_default and not has_labels:
             raise ModelRefused("read gave no labels: return (inputs, labels), or give the task loss(label, output)")
         samples = len(targets[LABEL]) if LABEL in targets else 0
@@ -62,7 +68,7 @@ class Objective:
             function = torch.nn.functional
             entropy = function.binary_cross_entropy_with_logits if self.is_logit else function.binary_cross_entropy
             return entropy(output, labels, None if weights is None else _only(weights).reshape(output.shape))
-        value = torch.as_tensor(self._own(output, labels) if self._is_of_torch else self._own(labels, output))
+        value = torch.as_tensor(self._own(labels, output))
         if weights is None:
             return value.mean()
         if not value.dim():

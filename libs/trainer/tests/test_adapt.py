@@ -441,7 +441,7 @@ def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(
 @pytest.mark.parametrize("compared", [2**26, 300_000])
 def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
     """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
-    monkeypatch.setattr("stretto.embedding_tables._COMPARED_FLOATS", compared)
+    monkeypatch.setattr("stretto.keras_tables._COMPARED_FLOATS", compared)
     drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
     layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))
     layer.build()

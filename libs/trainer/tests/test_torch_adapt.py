@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-trainer[torch]")
 
+from stretto.check import Request, check  # noqa: E402
 from stretto.errors import DataError, ModelRefused  # noqa: E402
 from stretto.export.checkpoint import initial_rows  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
@@ -339,6 +342,38 @@ def test_initial_values_that_the_servers_draw_are_no_values_of_a_worker():
     assert all(source.parameter.shape[0] == 0 for source in program._sources)
 
 
+MEMORY = """
+import gc
+import numpy as np, psutil
+from stretto.model import Options
+from stretto.program import make_program
+from torch import nn
+
+class Task:
+    def build(self):
+        model = nn.Sequential(nn.Embedding(500_000, 64), nn.Linear(64, 1))
+        print(resident())
+        return model
+
+    def read(self, start, length):
+        ids = np.arange(start, start + length)
+        return ids, ids % 2
+
+def resident():
+    gc.collect()
+    return psutil.Process().memory_info().rss
+
+program = make_program(Task(), Options())
+print(resident())
+"""
+
+
+def test_a_worker_does_not_hold_a_table_of_the_servers():
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    built, ready = map(int, done.stdout.split()[-2:])
+    assert built - ready > 0.8 * 500_000 * 64 * 4
+
+
 def test_the_row_of_the_padding_is_never_trained():
     program = program_of(TAKEN["padded"])
     batch = program.read(0, 30)
@@ -390,6 +425,18 @@ def test_ids_outside_a_table_are_named(value: int):
 def test_inputs_that_do_not_fit_are_named(read: Any, named: str):
     with pytest.raises(DataError, match=named):
         program_of(Kind("", Plain, read))
+
+
+@pytest.mark.parametrize("name", ["plain", "offsets", "dlrm"])
+def test_check_finds_no_fault_and_writes_a_job_file(name: str, monkeypatch: pytest.MonkeyPatch):
+    module = types.ModuleType("own_code")
+    module.Own = lambda: Task(TAKEN[name], samples=2000)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_code", module)
+    report = check(Request("own_code:Own", steps=4, batch_size=64))
+    assert report.findings == []
+    assert report.figures is not None
+    assert (report.figures.framework, report.figures.dense_parameters > 0) == ("PyTorch", True)
+    assert "own_code:Own" in report.job
 
 
 def test_a_column_that_forward_does_not_take_is_left_out():

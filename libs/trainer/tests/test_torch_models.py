@@ -415,15 +415,34 @@ print(*sorted({"torch", "tensorflow", "keras", "matplotlib"} & set(sys.modules))
 """
 
 
+OWN_TABLES = """
+import numpy as np
+from torch import nn
+
+class Task:
+    def __init__(self, hidden):
+        pass
+
+    def build(self):
+        return nn.Sequential(nn.Embedding(50, 1))
+
+    def read(self, start, length):
+        ids = np.arange(start, start + length) % 50
+        return ids, ids % 2
+"""
+
+
 @pytest.mark.parametrize(
     ("entry", "imported"),
     [
         ("stretto.examples.wide_deep_torch:WideDeep", ["torch"]),
+        ("own_tables:Task", ["torch"]),
         ("stretto.examples.wide_deep:WideDeep", ["keras", "tensorflow"]),
     ],
 )
 def test_a_pod_imports_the_framework_of_its_model_only(entry: str, imported: list[str], tmp_path: Path) -> None:
     pytest.importorskip("keras")
+    (tmp_path / "own_tables.py").write_text(OWN_TABLES)
     done = subprocess.run([sys.executable, "-c", IMPORTED, entry], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     *found, threads = done.stdout.split()

@@ -124,7 +124,7 @@ class WeightedBag(nn.Module):
 
 
 class InLists(nn.Module):
-    """As DLRM: the dense layers first, then lists of offsets and of ids."""
+    """DLRM's form: the dense layers first, then lists of offsets and of ids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class Recurrent(nn.Module):
 
 
 class Branching(nn.Module):
-    """What is computed depends on the values of rows."""
+    """The values of rows decide how they are scaled."""
 
     def __init__(self) -> None:
         super().__init__()
