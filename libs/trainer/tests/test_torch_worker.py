@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ MODELS = {
     "rows in bfloat16": {
         "entry": "stretto.examples.wide_deep_torch:WideDeep", "row_weights": "bfloat16", "transfer": "bfloat16"
     },
-    "own tables": {"entry": "own_module:Model"},
+    "own tables": {"entry": "own_module:Model", "arguments": {}},
 }  # fmt: skip
 
 
@@ -52,16 +53,17 @@ MODELS = {
 def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(tmp_path: Path, name: str) -> None:
     """Two servers; one worker is killed within a shard, two others join. No worker has TensorFlow in its memory."""
     (tmp_path / "own_module.py").write_text(OWN)
-    cluster = Cluster(tmp_path, spec_of(SAMPLES, model={**MODELS[name], "path": str(tmp_path), "learning_rate": 0.1}))
+    cluster = Cluster(tmp_path, spec_of(SAMPLES, model={**MODELS[name], "learning_rate": 0.1}))
+    code = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     cluster.start()
     try:
         cluster.start_ps(0, 1)
-        cluster.launch("worker-0")
+        cluster.launch("worker-0", **code)
         wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
-        cluster.launch("worker-1")
+        cluster.launch("worker-1", **code)
         cluster.kill("worker-0")
         assert cluster.todo[0].attempt == 2
-        cluster.launch("worker-2")
+        cluster.launch("worker-2", **code)
         for worker in ("worker-1", "worker-2"):
             cluster.ready(worker)
             maps = Path(f"/proc/{cluster.processes[worker].pid}/maps").read_text()
