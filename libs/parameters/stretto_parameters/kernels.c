@@ -22,7 +22,7 @@ enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
 
 struct entry { uint64_t key; uint32_t epoch, spare; };
 struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask, shift, multiplier; };
-struct format { int64_t width, words, half, slots; uint64_t seed; const float *first; float factor, low; };
+struct format { int64_t width, words, half, slots, normal; uint64_t seed; const float *first; float factor, low; };
 
 /* The digest of this file (compiling.py), so that a library of another version is told apart. */
 uint64_t source_digest(void) { return SOURCE_DIGEST; }
@@ -40,11 +40,21 @@ static uint64_t slot_of(const struct part *p, uint64_t key, uint64_t slot) {
     return slot;
 }
 
-static float initial(const struct format *f, uint64_t key, int64_t d) {
-    uint64_t z = key + ((uint64_t)d + 1 + f->seed) * MULTIPLIER;
+static uint64_t mixed(uint64_t z) {
     z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (float)(int32_t)(z >> 40) * f->factor - f->low;
+    return (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+}
+
+static int32_t sum_of_quarters(uint64_t z) {
+    return (int32_t)((z & 0xFFFF) + (z >> 16 & 0xFFFF) + (z >> 32 & 0xFFFF) + (z >> 48));
+}
+
+static float initial(const struct format *f, uint64_t key, int64_t d) {
+    uint64_t z = mixed(key + ((uint64_t)d + 1 + f->seed) * MULTIPLIER);
+    if (!f->normal) return (float)(int32_t)(z >> 40) * f->factor - f->low;
+    z ^= z >> 31;
+    uint64_t more = mixed(z + MULTIPLIER);
+    return (float)(sum_of_quarters(z) + sum_of_quarters(more ^ more >> 31) - 4 * 0xFFFF) * f->factor;
 }
 
 static float widened(uint16_t half) {

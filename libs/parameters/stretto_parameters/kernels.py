@@ -47,7 +47,7 @@ class _Format(ctypes.Structure):
     """struct format of kernels.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots")),
+        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots", "normal")),
         ("seed", ctypes.c_uint64),
         ("first", ctypes.c_void_p),
         ("factor", ctypes.c_float),
@@ -158,6 +158,6 @@ def _at(array: np.ndarray) -> int:
 def _format(parts: Parts) -> _Format:
     form = parts.form
     return _Format(
-        *(form.width, form.words, form.half, len(form.slots), form.seed, _at(form.slots)),
-        *(2.0**-23 * form.initial_scale, form.initial_scale),
+        *(form.width, form.words, form.half, len(form.slots), form.is_normal, form.seed, _at(form.slots)),
+        *(form.initial_factor, form.initial_scale),
     )

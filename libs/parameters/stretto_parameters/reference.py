@@ -129,8 +129,20 @@ class Reference:
 def initial_weights(form: RowFormat, keys: U64) -> F32:
     """Return the weights of keys before their first update, [n, width]: a function of key and seed only."""
     steps = np.arange(1, form.width + 1, dtype=np.uint64) + np.uint64(form.seed)
-    z = checksums.split_mix(keys[:, None] + (steps * np.uint64(checksums.MULTIPLIER))[None, :]) >> np.uint64(40)
-    return z.astype(np.float32) * np.float32(2.0**-23 * form.initial_scale) - np.float32(form.initial_scale)
+    z = checksums.split_mix(keys[:, None] + (steps * np.uint64(checksums.MULTIPLIER))[None, :])
+    factor = np.float32(form.initial_factor)
+    if not form.is_normal:
+        return (z >> np.uint64(40)).astype(np.float32) * factor - np.float32(form.initial_scale)
+    z ^= z >> np.uint64(31)
+    more = checksums.split_mix(z + np.uint64(checksums.MULTIPLIER))
+    sums = _sum_of_quarters(z) + _sum_of_quarters(more ^ more >> np.uint64(31))
+    return (sums - 4 * 0xFFFF).astype(np.float32) * factor
+
+
+def _sum_of_quarters(z: U64) -> NDArray[np.int64]:
+    return sum(((z >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)), np.zeros_like(z)).astype(
+        np.int64
+    )
 
 
 def read_weights(form: RowFormat, rows: F32) -> F32:

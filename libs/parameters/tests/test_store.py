@@ -35,7 +35,7 @@ from stretto_parameters.schedules import Exponential
 
 TABLES = (
     Table(3, Adagrad(Exponential(0.1, 0.5, 40)), seed=1),
-    Table(2, Adam(0.05), seed=2, weights="bfloat16"),
+    Table(2, Adam(0.05), seed=2, weights="bfloat16", distribution="normal"),
 )
 LAYOUT = Layout(TABLES, 5, buckets=4, slices=2, state_size=2, optimizer=Adam(0.01))
 MEMORY_BYTES = 2**30

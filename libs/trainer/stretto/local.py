@@ -174,9 +174,7 @@ def train_locally(
             total = samples if isinstance(samples, int) else sum(samples.values())
             _export(program, here.server, total, target, export_format)
         if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
-            from .adapt import restore
-
-            restore(program.model, _tables(program, here.pull))
+            program.restore(_tables(program, here.pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
 
 
@@ -217,5 +215,5 @@ def _tables(program: Program, pull: Pull) -> dict[str, F32]:
             keys[each.table] = np.arange(part.start, part.stop) | each.field << VALUE_BITS
             batch = program.layout.index(*keys)
             weights[part] = pull(batch)[0][each.table][batch.tables[each.table].inverse]
-        found[each.layer] = weights if each.initial is None else weights + each.initial
+        found[each.layer] = each.whole(np.arange(each.ids), weights)
     return found

@@ -41,6 +41,8 @@ from .readers import Batch
 class KerasProgram(ProgramBase):
     """A Keras model ready to train. What it is fed with and how it is called is the subclass's to say."""
 
+    framework = "Keras"
+
     def __init__(
         self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
     ) -> None:

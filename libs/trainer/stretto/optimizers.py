@@ -191,6 +191,7 @@ _TORCH: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
         rate, c["betas"][0], c["betas"][1], c["eps"], True, weight_decay=float(c["weight_decay"])
     ),
     "RMSprop": lambda rate, c: RMSprop(rate, c["alpha"], float(c["momentum"]), 0.0, c["eps"]),
+    "SparseAdam": lambda rate, c: Adam(rate, c["betas"][0], c["betas"][1], c["eps"], step_samples=0),
 }
 
 

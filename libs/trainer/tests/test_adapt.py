@@ -20,11 +20,12 @@ pytestmark = pytest.mark.slow
 keras = pytest.importorskip("keras")
 
 import stretto  # noqa: E402
-from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
+from adapted_kinds import REFUSED, TAKEN, Measured, functional, layers  # noqa: E402
+from planted import ITEMS, USERS, Kind, columns, document_table, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
-from stretto.embedding_tables import start_of  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
 from stretto.engine.operations import Operations  # noqa: E402
+from stretto.keras_tables import start_of  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
@@ -440,7 +441,7 @@ def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(
 @pytest.mark.parametrize("compared", [2**26, 300_000])
 def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
     """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
-    monkeypatch.setattr("stretto.embedding_tables._COMPARED_FLOATS", compared)
+    monkeypatch.setattr("stretto.keras_tables._COMPARED_FLOATS", compared)
     drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
     layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))
     layer.build()
@@ -609,7 +610,7 @@ def test_the_public_function_adapts_whatever_the_inputs_are_called():
 
 
 def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[1:])
+    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[1:3])
     (tmp_path / "ranking.py").write_text(task)
     monkeypatch.syspath_prepend(str(tmp_path))
     exec(compile(trial, DOCUMENT.name, "exec"), {})
@@ -619,10 +620,5 @@ def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_document_lists_what_was_tried():
-    assert document_table() in DOCUMENT.read_text(), f"the table of {DOCUMENT.name} is to be\n{document_table()}"
-
-
-def document_table() -> str:
-    taken = [f"| {kind.told} | yes |" for kind in TAKEN.values()]
-    refused = [f"| {kind.told} | no: {kind.why} |" for kind in REFUSED.values()]
-    return "\n".join(["| model, data | taken |", "| --- | --- |", *taken, *refused]) + "\n"
+    table = document_table(TAKEN, REFUSED)
+    assert table in DOCUMENT.read_text(), f"the table of {DOCUMENT.name} is to be\n{table}"
