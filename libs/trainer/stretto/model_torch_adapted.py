@@ -106,9 +106,8 @@ class AdaptedTorchProgram(TorchBase):
         super().__init__(task, model, options, Inputs(self._tables.rows, {}), apart)
         check_update(self.embeddings, self.update, "let build() fill it by torch.nn.init.uniform_ or normal_")
         tables = [source.parameter for source in self._sources]
-        self._predictor, self._learner = Copy(model, tables), Copy(model, tables)
-        self._predictor.module.to(self._device)
-        self._learner.module.to(self._device).train()
+        self._predictor, self._learner = (Copy(model, tables, device=self._device) for _ in range(2))
+        self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels))
         self.has_own_loss = not self._objective.is_default
         self._compare(expected)

@@ -169,15 +169,20 @@ class Table(torch.Tensor):
         return found[0].lookups.whole(found[0], func, args, options)
 
 
+_CORES = torch.device("cpu")
+
+
 class Copy:
     """A copy of a module, with buffers of its own, whose tables ask the lookups of a call."""
 
     lookups: Lookups
 
-    def __init__(self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None) -> None:
+    def __init__(
+        self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None, device: Any = _CORES
+    ) -> None:
         """tables: the parameters whose rows are elsewhere. instead: by the id of another parameter, its replacement.
 
-        All other parameters are those of the module itself.
+        All other parameters are those of the module itself, or copies on the device.
         """
         self.module = copy.deepcopy(model, {id(each): each for each in model.parameters()})
         new = dict(instead or {})
@@ -187,7 +192,9 @@ class Copy:
             new[id(parameter)] = found
         for module in self.module.modules():
             for name, each in module._parameters.items():
-                module._parameters[name] = new.get(id(each), each)
+                module._parameters[name] = new[id(each)] if id(each) in new else _moved(each, device)
+            for name, each in module._buffers.items():
+                module._buffers[name] = None if each is None else each.to(device)
             is_plain = type(module).__dict__.get("forward", type(module).forward) is torch.nn.Embedding.forward
             weight = module._parameters.get("weight")
             if is_plain and isinstance(weight, Table) and module.max_norm is None and not module.scale_grad_by_freq:
@@ -196,6 +203,12 @@ class Copy:
 
     def _looked_up(self, number: int, padding_idx: int | None, input: Any) -> Any:
         return self.lookups.rows(number, _Call(input, padding_idx))
+
+
+def _moved(parameter: Any, device: Any) -> Any:
+    if parameter is None or parameter.device == device:
+        return parameter
+    return torch.nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
