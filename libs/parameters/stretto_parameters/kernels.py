@@ -72,7 +72,7 @@ class Library:
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, *[_POINTER] * 7, _INT)
+        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT)
         self._update = _function(
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 6, _INT, ctypes.c_uint32, _POINTER
         )
@@ -106,12 +106,15 @@ class Library:
             self._reference.gather(parts, keys, places, out, due)
             return
         form = _format(parts)
-        what = (parts.heads_address, ctypes.addressof(form), len(keys), _at(keys), _at(places), _at(out))
+        table, what = (parts.heads_address, ctypes.addressof(form)), (len(keys), _at(keys), _at(places), _at(out))
         if due is None:
-            self._gather(*what, None, None, None, None, 0)
+            self._gather(*table, 0, *what, None, None, None, None, 0)
             return
         h, factors = due.optimizer.hyperparameters(), due.optimizer.factors()
-        self._gather(*what, _at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1)
+        self._gather(
+            *(*table, due.optimizer.KERNEL, *what),
+            *(_at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1),
+        )
 
     def update(
         self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int

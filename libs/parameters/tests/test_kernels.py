@@ -46,6 +46,10 @@ OPTIONS: dict[str, Optimizer] = {
     "adam-torch-shared": Adam(0.1, beta_2=0.95, epsilon=1e-2, is_epsilon_corrected=True, step_samples=1),
     "rmsprop-momentum": RMSprop(momentum=0.8),
     "rmsprop-torch": RMSprop(epsilon=0.0, epsilon_outside=1e-2),
+    "sgd-shared": SGD(momentum=0.9, step_samples=1),
+    "sgd-nesterov-shared": SGD(momentum=0.9, nesterov=True, step_samples=1),
+    "rmsprop-shared": RMSprop(step_samples=1),
+    "rmsprop-momentum-shared": RMSprop(momentum=0.99, epsilon_outside=1e-2, step_samples=1),
     "ftrl-all": Ftrl(0.1, l1=0.01, l2=0.02, l2_shrinkage=0.03, beta=0.04),
 }
 GAPS = np.array([0, 1, 2, 7, 300, 20_000, 2**24 - 3, 2**40])
