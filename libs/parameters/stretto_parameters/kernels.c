@@ -18,6 +18,7 @@
 #define ABSENT UINT64_MAX
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 #define EACH for (int64_t d = 0; d < n; d++)
+#define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
 
@@ -211,7 +212,8 @@ void gather(const struct part *parts, const struct format *f, int64_t kind, int6
     }
 }
 
-/* Optimizers: weights w, slots s, gradient g of n elements; h in the order of Optimizer.hyperparameters. */
+/* Optimizers: weights w, slots s, gradient g of n elements and its squares q (NULL: those of g); h in the order of
+ * Optimizer.hyperparameters. */
 static void sgd(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h) {
     if (h[0] == 0) EACH w[d] = w[d] - rate * g[d];
     else EACH {
@@ -220,9 +222,9 @@ static void sgd(float *restrict w, float *restrict s, const float *restrict g, i
     }
 }
 
-static void adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
-                    const float *h) {
-    EACH s[d] = s[d] + g[d] * g[d];
+static void adagrad(float *restrict w, float *restrict s, const float *restrict g, const float *restrict q, int64_t n,
+                    float rate, const float *h) {
+    EACH s[d] = s[d] + SQUARE;
     EACH w[d] = w[d] - rate * g[d] / (sqrtf(s[d] + h[0]) + h[1]);
 }
 
@@ -235,33 +237,33 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
     EACH w[d] = w[d] - rate * g[d] / root;
 }
 
-static void adam(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, int64_t n, float rate,
-                 const float *h, float correction, float epsilon) {
+static void adam(float *restrict w, float *restrict m, float *restrict v, const float *restrict g,
+                 const float *restrict q, int64_t n, float rate, const float *h, float correction, float epsilon) {
     float step = rate * correction, shrink = rate * h[4];
     EACH {
         m[d] = h[0] * m[d] + h[1] * g[d];
-        v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);
+        v[d] = h[2] * v[d] + h[3] * SQUARE;
         w[d] = (w[d] - shrink * w[d]) - step * m[d] / (sqrtf(v[d]) + epsilon);
     }
 }
 
-static void rmsprop(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, int64_t n,
-                    float rate, const float *h) {
+static void rmsprop(float *restrict w, float *restrict m, float *restrict v, const float *restrict g,
+                    const float *restrict q, int64_t n, float rate, const float *h) {
     EACH {
-        v[d] = h[0] * v[d] + h[1] * (g[d] * g[d]);
+        v[d] = h[0] * v[d] + h[1] * SQUARE;
         float step = rate * g[d] / (sqrtf(v[d] + h[2]) + h[4]);
         if (m) m[d] = step = h[3] * m[d] + step;
         w[d] = w[d] - step;
     }
 }
 
-static void ftrl(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
-                 const float *h) {
+static void ftrl(float *restrict w, float *restrict s, const float *restrict g, const float *restrict q, int64_t n,
+                 float rate, const float *h) {
     float *linear = s + n, l2 = h[1] + h[2] / (2 * rate);
     EACH {
-        float root = sqrtf(s[d] + g[d] * g[d]);
+        float root = sqrtf(s[d] + SQUARE);
         linear[d] = linear[d] + ((g[d] + h[3] * w[d]) - (root - sqrtf(s[d])) / rate * w[d]);
-        s[d] = s[d] + g[d] * g[d];
+        s[d] = s[d] + SQUARE;
         float kept = linear[d] > h[0] ? h[0] : linear[d] < -h[0] ? -h[0] : linear[d];
         w[d] = (kept - linear[d]) / (root / rate + 2 * l2);
     }
@@ -269,10 +271,11 @@ static void ftrl(float *restrict w, float *restrict s, const float *restrict g, 
 
 /* One step of an optimizer on each row, whose part gives rate and clock. `wide` holds the weights of one row. */
 void update(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *places,
-            const float *g, const float *rates, const float *clocks, const float *h, const float *factors,
-            int64_t last, uint32_t epoch, float *wide) {
+            const float *g, const float *squares, const float *rates, const float *clocks, const float *h,
+            const float *factors, int64_t last, uint32_t epoch, float *wide) {
     int64_t n = f->width;
     for (int64_t i = 0; i < count; i++, g += n) {
+        const float *q = squares ? squares + i * n : NULL;
         if (i + AHEAD < count) {
             const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
             for (int64_t d = 0; d < f->words && d < 8 * LINE_WORDS; d += LINE_WORDS) PREFETCH(ahead + d);
@@ -291,11 +294,11 @@ void update(const struct part *parts, const struct format *f, int64_t kind, int6
             if (step > last) step = last;
         }
         if (kind == SGD) sgd(w, row.m, g, n, rate, h);
-        else if (kind == ADAGRAD) adagrad(w, s, g, n, rate, h);
+        else if (kind == ADAGRAD) adagrad(w, s, g, q, n, rate, h);
         else if (kind == ROWWISE_ADAGRAD) rowwise_adagrad(w, s, g, n, rate, h);
-        else if (kind == ADAM) adam(w, row.m, row.v, g, n, rate, h, factors[step], factors[last + 1 + step]);
-        else if (kind == RMSPROP) rmsprop(w, row.m, row.v, g, n, rate, h);
-        else ftrl(w, s, g, n, rate, h);
+        else if (kind == ADAM) adam(w, row.m, row.v, g, q, n, rate, h, factors[step], factors[last + 1 + step]);
+        else if (kind == RMSPROP) rmsprop(w, row.m, row.v, g, q, n, rate, h);
+        else ftrl(w, s, g, q, n, rate, h);
         if (f->half) EACH ((uint16_t *)words)[d] = narrowed(wide[d]);
         p->entries[places[i] & UINT32_MAX].epoch = epoch;
     }

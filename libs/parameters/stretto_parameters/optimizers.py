@@ -39,6 +39,8 @@ class Optimizer(ABC):
 
     KERNEL: ClassVar[int | None] = None
     """The number of the kernel in kernels.c; None: the reference serves always."""
+    TAKES_SQUARES: ClassVar[bool] = False
+    """True where squares of gradients count, as those of Keras: of each occurrence of a row in a batch."""
 
     def __post_init__(self) -> None:
         if isinstance(self.learning_rate, float | int):
@@ -100,9 +102,11 @@ class Optimizer(ABC):
         """Return the slots of a row of `width` weights before its first update."""
 
     @abstractmethod
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
-        """Update weights [n, width] and slots [n, …] in place by gradients [n, width] and rates [n, 1], bit by bit
-        as the kernel does."""
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
+        """Update weights [n, width] and slots [n, …] in place, bit by bit as the kernel does.
+
+        g, q [n, width]: gradients and their squares, which need not be g * g (`Push.row_squares`). rates [n, 1].
+        """
 
     def _values(self) -> tuple[float, ...]:
         return ()
@@ -225,7 +229,7 @@ class SGD(Moving):
     def kept(self) -> tuple[float | None, float | None]:
         return self.momentum or None, None
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
         m, _, t = self._split(s, w.shape[1])
         if not self.momentum:
             w[:] = w - rates * g
@@ -254,12 +258,13 @@ class Adagrad(Optimizer):
     epsilon_outside: float = 0.0
 
     KERNEL = 1
+    TAKES_SQUARES = True
 
     def first_slots(self, width: int) -> F32:
         return np.full(width, self.initial_accumulator, np.float32)
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
-        s[:] = s + g * g
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
+        s[:] = s + q
         w[:] = w - rates * g / (np.sqrt(s + h[0]) + h[1])
 
     def _values(self) -> tuple[float, ...]:
@@ -271,6 +276,7 @@ class RowWiseAdagrad(Adagrad):
     """Adagrad with one accumulator a row: a += mean(g^2) (as FBGEMM). Dense slices have Adagrad."""
 
     KERNEL = 2
+    TAKES_SQUARES = False
 
     @property
     def dense(self) -> Optimizer:
@@ -279,7 +285,7 @@ class RowWiseAdagrad(Adagrad):
     def first_slots(self, width: int) -> F32:
         return np.full(1, self.initial_accumulator, np.float32)
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
         total = np.zeros(len(g), np.float64)
         for column in g.T.astype(np.float64):  # one after the other: a sum by halves has other bits
             total += column * column
@@ -301,6 +307,7 @@ class Adam(Moving):
     is_epsilon_corrected: bool = False
 
     KERNEL = 3
+    TAKES_SQUARES = True
     IS_SCALED = True
 
     def __post_init__(self) -> None:
@@ -331,13 +338,13 @@ class Adam(Moving):
         """
         return _corrections(self.beta_1, self.beta_2, self.epsilon, self.is_epsilon_corrected, bool(self.step_samples))
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
         m, v, t = self._split(s, w.shape[1])
         factors = self.factors()
         at = np.minimum(_count(t), factors.shape[1] - 1)
         steps, epsilons = rates * factors[0, at], factors[1, at]
         m[:] = h[0] * m + h[1] * g
-        v[:] = h[2] * v + h[3] * (g * g)
+        v[:] = h[2] * v + h[3] * q
         w[:] = (w - (rates * h[4]) * w) - steps * m / (np.sqrt(v) + epsilons)
 
     def _values(self) -> tuple[float, ...]:
@@ -364,6 +371,7 @@ class RMSprop(Moving):
     epsilon_outside: float = 0.0
 
     KERNEL = 4
+    TAKES_SQUARES = True
 
     def shares(self) -> dict[str, float]:
         return {"rho": self.rho, "momentum": self.momentum}
@@ -371,10 +379,10 @@ class RMSprop(Moving):
     def kept(self) -> tuple[float | None, float | None]:
         return self.momentum or None, self.rho
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
         m, v, t = self._split(s, w.shape[1])
         _count(t)
-        v[:] = h[0] * v + h[1] * (g * g)
+        v[:] = h[0] * v + h[1] * q
         change = rates * g / (np.sqrt(v + h[2]) + h[4])
         if self.momentum:
             m[:] = change = h[3] * m + change
@@ -398,6 +406,7 @@ class Ftrl(Optimizer):
     beta: float = 0.0
 
     KERNEL = 5
+    TAKES_SQUARES = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -407,13 +416,13 @@ class Ftrl(Optimizer):
     def first_slots(self, width: int) -> F32:
         return np.repeat(np.array([self.initial_accumulator, 0.0], np.float32), width)
 
-    def step(self, w: F32, s: F32, g: F32, rates: F32, h: F32) -> None:
+    def step(self, w: F32, s: F32, g: F32, q: F32, rates: F32, h: F32) -> None:
         n = w.shape[1]
         sums, linear = s[:, :n], s[:, n:]
         l2 = h[1] + h[2] / (np.float32(2) * rates)
-        root = np.sqrt(sums + g * g)
+        root = np.sqrt(sums + q)
         linear[:] = linear + ((g + h[3] * w) - (root - np.sqrt(sums)) / rates * w)
-        sums[:] = sums + g * g
+        sums[:] = sums + q
         kept = np.where(linear > h[0], h[0], np.where(linear < -h[0], -h[0], linear))
         w[:] = (kept - linear) / (root / rates + np.float32(2) * l2)
 

@@ -28,13 +28,15 @@ FIRST_SAMPLES = 16
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
-    is added.
+    is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
+    them; None for a table, or no entry at all: the squares of `rows`.
     """
 
     loss: float
     rows: tuple[F32, ...]
     dense: F32
     state_delta: F32
+    row_squares: tuple[F32 | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +352,10 @@ class ProgramBase(ABC):
         return self._clipped(found, keys) if self.update.clipping else found
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
-        """Clip gradients; a table counts as one variable."""
+        """Clip gradients, whose squares are then their own; a table counts as one variable."""
         clipped = self.update.clipping.apply([*found.rows, *pieces(found.dense, self._shapes)])
         tables = len(found.rows)
-        return replace(found, rows=tuple(clipped[:tables]), dense=flat(clipped[tables:]))
+        return replace(found, rows=tuple(clipped[:tables]), dense=flat(clipped[tables:]), row_squares=())
 
     @abstractmethod
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:

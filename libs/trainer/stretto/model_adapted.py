@@ -320,7 +320,7 @@ class AdaptedProgram(KerasProgram):
         rows = [values.copy() for values in found.rows]
         for (table, at), part in zip(places, clipped[: len(parts)], strict=True):
             rows[table][at] = part
-        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]))
+        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]), row_squares=())
 
     def _labels(self, batch: Batch) -> list[Any]:
         return self._form.targets(batch)
@@ -341,6 +341,10 @@ class AdaptedProgram(KerasProgram):
         with self._scope(cut(dense, self._shapes), state, local):
             output = self._run(rows, inverse, fed, training=False)
             return output, self._loss_of(rows, fed, labels, output)
+
+    def _adds_squares(self) -> list[bool]:
+        """Return True for tables without a regulariser: with one, Keras has a gradient of the whole table."""
+        return [group.penalty is None for group in self._adapted.groups]
 
     def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
         return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)

@@ -248,6 +248,7 @@ class Trainer:
                     attempt=work.attempt,
                     start=ready.begin,
                     stop=ready.end,
+                    row_squares=gradients.row_squares,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
                     lineage=work.lineage,

@@ -46,7 +46,7 @@ class Servers:
         self.resumed.append((shard, attempt))
         return self.done.get(shard, 0)
 
-    def push(self, keys, rows, dense, *, shard, attempt, start, stop, state_delta=None, generation=None, lineage=None):
+    def push(self, keys, rows, dense, *, shard, attempt, start, stop, generation=None, **_):
         self.at_work += 1
         assert self.at_work == 1, "one push at a time"
         try:
