@@ -341,7 +341,7 @@ def test_optimizers_that_the_servers_do_not_have(optimizer: Any, named: str):
     ],
 )
 def test_an_optimizer_is_the_stores_of_the_same_figures(given: Any, expected: Any):
-    """Steps, of a schedule and of rows that make every one, become samples: those of a batch, 100 here. The formulas agree
+    """Steps, of a schedule and of rows, become samples: those of a batch, 100 here. The formulas agree
     (libs/parameters/tests)."""
     layout = program_of(Task(optimizer=given()), batch_size=100).layout
     assert getattr(layout.optimizer, "step_samples", None) == (100 if isinstance(expected, Moving) else None)

@@ -7,7 +7,8 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 | HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid |
 | PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
 | PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · places of
-keys with squares u32 · these squares · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
+keys with squares u32 · these squares · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64
+· own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
 Keys, rows, row gradients, places and squares are one part for each table. Rows, their gradients and squares are f32, or
