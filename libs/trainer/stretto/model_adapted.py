@@ -305,8 +305,10 @@ class AdaptedProgram(KerasProgram):
         keys = self.index(batch)
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        local = self._local
         with _as_refusal(self.model):
             self._gradients(rows, keys, self.initial_dense(), self.initial_state(), batch)
+        self._local = local  # the first real step drops what that of Keras does
 
     def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
         fed: list[Any] = [batch[f"fed {number}"] for number in range(len(self._adapted.fed))]

@@ -31,8 +31,9 @@ log = logging.getLogger("stretto.training")
 
 _RETRY_S = 0.2
 PIPELINE_FROM_STEPS = 10_000
-"""Steps of a job before its workers use the pipeline, if the job does not say when. A job of fewer steps loses quality
-by each update that a gradient misses, and has little time to gain; a longer one recovers (README.md, "Staleness")."""
+"""Steps of a job before its workers use the pipeline, if the job does not say when. A job of fewer steps would lose
+quality by each update that a gradient misses, and gain seconds (README.md, "Staleness"). The number is taste: programs
+that lost had up to some hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)

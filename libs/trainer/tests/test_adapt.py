@@ -240,6 +240,7 @@ def test_training_reaches_the_auc_of_keras(name: str):
 )
 def test_one_worker_trains_as_fit_does(optimizer: Any, regularizer: Any, error: float):
     """Some ids are rare, and go on moving; others are in a batch many times, and Keras adds up the squares of each.
+    Dropout draws the same.
 
     With a regulariser Keras has a dense gradient, and takes the square of the sum. error: of predictions.
     """
@@ -259,7 +260,8 @@ def test_one_worker_trains_as_fit_does(optimizer: Any, regularizer: Any, error: 
                 )(inputs[name])
                 for name, count in (("user", 800), ("city", 3))
             ]
-            model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(keras.ops.concatenate(tables, -1)))
+            kept = keras.layers.Dropout(0.2)(keras.ops.concatenate(tables, -1))
+            model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(kept))
             model.compile(make(0.01), "binary_crossentropy")
             return model
 
