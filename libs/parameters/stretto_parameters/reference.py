@@ -37,6 +37,14 @@ class Due:
         return weights
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The gradients of rows [n, width], and their squares; None: those of the gradients."""
+
+    gradients: F32
+    squares: F32 | None = None
+
+
 class Reference:
     """Every kernel, in NumPy. Callers have checked sizes: keys are unique, and `grow` has made room."""
 
@@ -96,7 +104,7 @@ class Reference:
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
-        self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
     ) -> None:
         """Make one step of the optimizer on each row. rates, clocks [parts]: learning rate and steps of each part."""
         form, h = parts.form, optimizer.hyperparameters()
@@ -107,7 +115,9 @@ class Reference:
             slots = rows[:, form.weight_words :]
             rate, clock = (np.full((len(at), 1), each[part], np.float32) for each in (rates, clocks))
             optimizer.catch_up(weights, slots, rate, clock, h)
-            optimizer.step(weights, slots, gradients[chosen], rate, h)
+            gradients = by.gradients[chosen]
+            squares = gradients * gradients if by.squares is None else by.squares[chosen]
+            optimizer.step(weights, slots, gradients, squares, rate, h)
             write_weights(form, rows, weights)
             parts.rows(part)[at] = rows
             parts.entries(part)["epoch"][at] = epoch

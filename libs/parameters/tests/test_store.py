@@ -131,7 +131,8 @@ def first_row(table: int, key: int) -> np.ndarray:
 def step(of: Table | Layout, form: RowFormat, row: np.ndarray, gradient: np.ndarray, rate: np.float32) -> None:
     """One update of a single row by the formula of the optimizer."""
     weights, slots = read_weights(form, row[None]), row[None, form.weight_words :].copy()
-    of.optimizer.step(weights, slots, gradient[None], np.array([[rate]]), of.optimizer.hyperparameters())
+    squares = gradient[None] * gradient[None]
+    of.optimizer.step(weights, slots, gradient[None], squares, np.array([[rate]]), of.optimizer.hyperparameters())
     write_weights(form, row[None], weights)
     row[form.weight_words :] = slots[0]
 

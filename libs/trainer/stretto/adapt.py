@@ -490,9 +490,8 @@ class AdaptedModel:
 
     def penalties(self, rows: Sequence[Any]) -> list[Any]:
         """Return the regularisation of the batch's rows, by table."""
-        return [
-            g.penalty.of(values) for g, values in zip(self.tables.groups, rows, strict=True) if g.penalty != Penalty()
-        ]
+        of_groups = [(group.penalty, values) for group, values in zip(self.tables.groups, rows, strict=True)]
+        return [penalty.of(values) for penalty, values in of_groups if penalty and penalty != Penalty()]
 
     # --- the original -------------------------------------------------------------------------------------
 

@@ -66,9 +66,9 @@ class Penalty:
         return self.l1 * tf.reduce_sum(tf.abs(rows)) + self.l2 * tf.reduce_sum(tf.square(rows))
 
 
-def penalty_of(layer: Any, given: Any) -> Penalty:
+def penalty_of(layer: Any, given: Any) -> Penalty | None:
     if given is None:
-        return Penalty()
+        return None
     if type(given) not in (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2):
         raise ModelRefused(
             f"layer {layer.name}: embeddings_regularizer {type(given).__name__} is no sum over rows, and a worker has "

@@ -61,7 +61,7 @@ class Here:
         batch_size: int,
         *,
         transfer: Literal["float32", "bfloat16"] = "float32",
-        pipeline: bool = True,
+        pipeline: bool | None = None,
     ) -> None:
         self._program = program
         self._shard_size = _BATCHES_A_SHARD * batch_size
@@ -97,7 +97,8 @@ class Here:
         losses: list[float] = []
         for begin in range(start, start + length, self._shard_size):
             size = min(self._shard_size, start + length - begin)
-            work = Work(self._shards, 1, begin, size, partition=partition)
+            before = self._shards * _BATCHES_A_SHARD
+            work = Work(self._shards, 1, begin, size, partition=partition, steps_before=before)
             self._shards += 1
             while self._trainer.train(work) is not None:  # no other worker has the lease: resume
                 log.info("resuming shard %d", work.shard)
@@ -132,7 +133,7 @@ def train_locally(
     seed: int = 0,
     row_weights: Literal["float32", "bfloat16"] = "float32",
     transfer: Literal["float32", "bfloat16"] = "float32",
-    pipeline: bool = True,
+    pipeline: bool | None = None,
     held_out: str = "",
     export_to: str = "",
     export_format: Format | None = None,

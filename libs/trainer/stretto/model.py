@@ -28,13 +28,15 @@ FIRST_SAMPLES = 16
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
-    is added.
+    is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
+    them; None for a table, or no entry at all: the squares of `rows`.
     """
 
     loss: float
     rows: tuple[F32, ...]
     dense: F32
     state_delta: F32
+    row_squares: tuple[F32 | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,14 +385,15 @@ class ProgramBase(ABC):
         return self._clipped(found, keys) if self.update.clipping else found
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
-        """Clip gradients, each variable of the user's as one array, although layers share tables of the store."""
+        """Clip gradients, each variable of the user's as one array, although layers share tables of the store. Their
+        squares are then their own."""
         variables = self._variables(keys)
         parts = [found.rows[table][at] for table, at in variables]
         clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
         rows = [values.copy() for values in found.rows]
         for (table, at), part in zip(variables, clipped[: len(parts)], strict=True):
             rows[table][at] = part
-        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]))
+        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]), row_squares=())
 
     def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
         """Return for each variable with rows its table, and where its rows are among the unique ones of the batch."""

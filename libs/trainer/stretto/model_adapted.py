@@ -291,8 +291,10 @@ class AdaptedProgram(KerasProgram):
         keys = self.index(batch)
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        local = self._local
         with _as_refusal(self.model):
             self._gradients(rows, keys, self.initial_dense(), self.initial_state(), batch)
+        self._local = local  # the first real step drops what that of Keras does
 
     def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
         fed: list[Any] = [batch[f"fed {number}"] for number in range(len(self._adapted.fed))]
@@ -320,6 +322,10 @@ class AdaptedProgram(KerasProgram):
         with self._scope(cut(dense, self._shapes), state, local):
             output = self._run(rows, inverse, fed, training=False)
             return output, self._loss_of(rows, fed, labels, output)
+
+    def _adds_squares(self) -> list[bool]:
+        """Return True for tables without a regulariser: with one, Keras has a gradient of the whole table."""
+        return [group.penalty is None for group in self._adapted.tables.groups]
 
     def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
         return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)

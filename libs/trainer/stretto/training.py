@@ -1,6 +1,6 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read and the last one is pushed. In a pipeline the next one is also pulled.
+While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from .readers import Batch
 log = logging.getLogger("stretto.training")
 
 _RETRY_S = 0.2
+PIPELINE_FROM_STEPS = 10_000
+"""Steps of a job before its workers use the pipeline, if the job does not say when. A job of fewer steps would lose
+quality by each update that a gradient misses, and gain seconds (README.md, "Staleness"). The number is taste: programs
+that lost had up to some hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Work:
     partition: str = ""
     lineage: int | None = None
     """The return to a checkpoint that the ledger comes from which leased the shard; None: that of the parameters."""
+    steps_before: int = 0
+    """Steps of the job, on all workers, before the shard's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,8 @@ class Trainer:
     """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
 
     pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
-    a pull begins after the push before it is applied, so a worker's own updates are never missing.
+    a pull begins after the push before it is applied, so a worker's own updates are never missing. None: without it
+    during the job's first PIPELINE_FROM_STEPS steps, then with it.
     """
 
     def __init__(
@@ -92,7 +99,7 @@ class Trainer:
         keep_going: Callable[[], bool] = lambda: True,
         passed: Callable[[int], None] = lambda _: None,
         *,
-        pipeline: bool = True,
+        pipeline: bool | None = None,
     ) -> None:
         self._program = program
         self._parameters = parameters
@@ -159,6 +166,7 @@ class Trainer:
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
+        pipeline = work.steps_before >= PIPELINE_FROM_STEPS if self._pipeline is None else self._pipeline
         ahead = self._prepare(work, offset)
         pull: Future[Pulled] | None = None
         while ahead is not None:
@@ -173,7 +181,7 @@ class Trainer:
             waited = time.perf_counter() - wanted
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
-            if self._pipeline and ahead is not None and ahead.done() and ahead.exception() is None:
+            if pipeline and ahead is not None and ahead.done() and ahead.exception() is None:
                 pull = self._parameters.begin_pull(ahead.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
@@ -184,7 +192,7 @@ class Trainer:
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share))
             self._on_its_way = _Pushing(self._pusher.submit(self._push, work, ready, gradients), ready, begun, times)
-            if not self._pipeline and not self._settle():
+            if not pipeline and not self._settle():
                 return
             if not self._keep_going():
                 return
@@ -241,6 +249,7 @@ class Trainer:
                     attempt=work.attempt,
                     start=ready.begin,
                     stop=ready.end,
+                    row_squares=gradients.row_squares,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
                     lineage=work.lineage,

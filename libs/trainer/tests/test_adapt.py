@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,56 @@ def test_training_reaches_the_auc_of_keras(name: str):
     expected = stretto.evaluate.auc(np.asarray(labels), np.asarray(output).reshape(-1))
     assert expected > 0.7
     assert trained.quality.auc == pytest.approx(expected, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "regularizer", "error"),
+    [
+        ("Adagrad", None, 1e-5),
+        ("RMSprop", None, 1e-4),
+        ("RMSprop", keras.regularizers.L2(0.0), 1e-4),
+        ("Adam", None, 0.02),
+        (partial(keras.optimizers.SGD, momentum=0.9), None, 1e-5),
+    ],
+)
+def test_one_worker_trains_as_fit_does(optimizer: Any, regularizer: Any, error: float):
+    """Some ids are rare, and go on moving; others are in a batch many times, and Keras adds up the squares of each.
+    Dropout draws the same.
+
+    With a regulariser Keras has a dense gradient, and takes the square of the sum. error: of predictions.
+    """
+    make = getattr(keras.optimizers, optimizer) if isinstance(optimizer, str) else optimizer
+    draw = np.random.default_rng(4)
+    samples, held_out, size = 6_000, 500, 50
+    ids = {"user": draw.integers(0, 800, samples + held_out), "city": draw.integers(0, 3, samples + held_out)}
+    labels = (draw.random(len(ids["user"])) < 0.2 + 0.3 * (ids["user"] % 2) + 0.2 * ids["city"]).astype(np.float32)
+
+    class Cities:
+        def build(self) -> Any:
+            keras.utils.set_random_seed(6)
+            inputs = {name: keras.Input((), name=name, dtype="int64") for name in ids}
+            tables = [
+                keras.layers.Embedding(
+                    count, 4, embeddings_initializer="random_normal", embeddings_regularizer=regularizer
+                )(inputs[name])
+                for name, count in (("user", 800), ("city", 3))
+            ]
+            kept = keras.layers.Dropout(0.2)(keras.ops.concatenate(tables, -1))
+            model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(kept))
+            model.compile(make(0.01), "binary_crossentropy")
+            return model
+
+        def read(self, start: int, length: int) -> Any:
+            part = slice(start, start + length)
+            return {name: of[part] for name, of in ids.items()}, labels[part]
+
+    trained = train_locally(Cities(), samples, batch_size=size, evaluate_samples=held_out)
+    model = Cities().build()
+    inputs, wanted = Cities().read(0, samples)
+    model.fit(inputs, wanted, batch_size=size, shuffle=False, verbose=0)
+    inputs, _ = Cities().read(samples, held_out)
+    found, expected = (np.asarray(each(inputs)) for each in (trained.model(), model))
+    assert found == pytest.approx(expected, abs=error)
 
 
 @pytest.mark.parametrize("name", ["strings", "normal", "subclassed"])
