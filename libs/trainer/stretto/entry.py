@@ -22,9 +22,9 @@ class Task(Protocol):
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
     ``optimizer`` (a name, or an unused optimizer of Keras, PyTorch or stretto.optimizers), ``clipping``
-    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; a loss of torch.nn is called
-    as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each argument ``rows_…``
-    of ``forward``).
+    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; modules and functions of
+    torch.nn are called as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each
+    argument ``rows_…`` of ``forward``).
     """
 
     def build(self) -> Any:
