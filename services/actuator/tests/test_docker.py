@@ -9,6 +9,7 @@ import json
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -410,3 +411,33 @@ async def test_two_actuators_give_a_device_to_one_pod_alone(place: Containers) -
     await until(one_runs, "one of them got the device")
     there = place.client.containers(filters={"label": f"{INSTALLATION}={place.name}"})
     assert len(there) == 1
+
+
+async def test_a_pod_whose_image_came_too_late_for_its_device_is_launched_again(
+    place: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the list, so that the next look launches it; it is not pulled over and over until there is room."""
+    monkeypatch.setattr(docker_backend, "PULL_AGAIN_S", 0.2)
+    name, late = "example.com/fpga", f"registry.invalid/{place.name}:1"
+    backend = await place.opened(extended_resources={name: 1}, devices={name: ["/dev/null"]})
+    place._others.append(backend)
+    waiting, holder = (spec(place, pod, extended=((name, 1),)) for pod in ("worker-1", "worker-0"))
+    waiting = replace(waiting, image=late)
+    await backend.launch(waiting)
+    await backend.launch(holder)
+    place.client.tag(IMAGE, f"registry.invalid/{place.name}", "1")
+    try:
+
+        async def is_gone() -> bool:
+            return [pod.pod for pod in await backend.list()] == ["worker-0"]
+
+        await until(is_gone, "its image is there, and no device is")
+        with pytest.raises(NoRoom):
+            await backend.launch(waiting)
+        await backend.kill(JOB, "worker-0")
+        await exited(place)
+        await backend.launch(waiting)
+        assert (await running(place, "worker-1")).waiting is None
+    finally:
+        await backend.kill(JOB, "worker-1")
+        place.client.remove_image(late, force=True)
