@@ -52,7 +52,7 @@ class TorchBase(ProgramBase):
     ) -> None:
         """apart: the ids of parameters whose rows are on the servers. Raises ModelRefused."""
         self.model = model
-        self._device = torch.device("cuda" if options.has_devices and torch.cuda.is_available() else "cpu")
+        self._device = device_of(options)
         self._trained: dict[str, Any] = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -136,7 +136,7 @@ class TorchProgram(TorchBase):
         inputs = _inputs(task, model, options)
         _check_tables(model)
         check_modules(model)
-        self._loss = own_loss(task)
+        self._loss = own_loss(task, device_of(options))
         self.has_own_loss = self._loss is not None
         super().__init__(task, model, options, inputs)
         model.to(self._device).train()
@@ -197,6 +197,11 @@ class TorchProgram(TorchBase):
         if self._loss is None:
             return torch.nn.functional.binary_cross_entropy_with_logits(output, label)
         return torch.as_tensor(self._loss(label, output)).mean()
+
+
+def device_of(options: Options) -> Any:
+    """Return where a module is computed: on a GPU that the job gives this process, else on the cores."""
+    return torch.device("cuda" if options.has_devices and torch.cuda.is_available() else "cpu")
 
 
 # --- what can be trained ------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class AdaptedTorchProgram(TorchBase):
         tables = [source.parameter for source in self._sources]
         self._predictor, self._learner = (Copy(model, tables, device=self._device) for _ in range(2))
         self._learner.module.train()
-        self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels))
+        self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels), self._device)
         self.has_own_loss = not self._objective.is_default
         self._compare(expected)
         if options.first_samples > 1:  # a BatchNorm takes no single one
@@ -418,8 +418,8 @@ class _as_refusal:
     """Turns what PyTorch raises while it runs a user's module into ModelRefused. place: what it was doing."""
 
     def __init__(self, model: Any, place: str = "the module") -> None:
-        self._told = (
-            f"{place} of {type(model).__name__}" if place != "the module" else f"{place} {type(model).__name__}"
+        self._subject = (
+            f"{place} {type(model).__name__}" if place == "the module" else f"{place} of {type(model).__name__}"
         )
 
     def __enter__(self) -> None:
@@ -427,7 +427,7 @@ class _as_refusal:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
-            raise ModelRefused(f"{self._told} failed: {type(error).__name__}: {error}") from error
+            raise ModelRefused(f"{self._subject} failed: {type(error).__name__}: {error}") from error
 
 
 def _check_is_plain(model: Any) -> None:

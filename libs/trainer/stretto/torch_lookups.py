@@ -41,7 +41,7 @@ class Unknown(torch.Tensor):
     For the most usual operations not even that is done before: PyTorch infers a shape in 0.1 ms or more.
     """
 
-    told: str
+    origin: str
     shaped: Any
     """A tensor on the device `meta`, None until it is asked for."""
     made_by: tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -58,8 +58,8 @@ class Unknown(torch.Tensor):
         if func == _DEVICE:
             return torch.device("cpu")
         result = _on_meta(func, args, options)
-        told = source_of((args, options))
-        return _mapped(result, lambda each: _unknown(each, told) if isinstance(each, torch.Tensor) else each)
+        origin = source_of((args, options))
+        return _mapped(result, lambda each: _unknown(each, origin) if isinstance(each, torch.Tensor) else each)
 
 
 _BLANK = torch.empty((), device="meta")
@@ -84,16 +84,16 @@ _OF_ONE_RESULT = frozenset(
 """Operations that give one new tensor, whatever they are called with."""
 
 
-def unknown(shape: Sequence[int], told: str, dtype: Any = torch.float32) -> Any:
-    """Return a tensor of this shape with no values. told: what they would follow from."""
-    return _unknown(None, told, (torch.empty, (tuple(shape),), {"dtype": dtype, "device": "meta"}))
+def unknown(shape: Sequence[int], origin: str, dtype: Any = torch.float32) -> Any:
+    """Return a tensor of this shape with no values. origin: what they would follow from."""
+    return _unknown(None, origin, (torch.empty, (tuple(shape),), {"dtype": dtype, "device": "meta"}))
 
 
-def _unknown(shaped: Any, told: str, made_by: Any = None) -> Any:
+def _unknown(shaped: Any, origin: str, made_by: Any = None) -> Any:
     if isinstance(shaped, Unknown):
         return shaped
     found = torch.Tensor._make_subclass(Unknown, _BLANK)
-    found.told, found.shaped, found.made_by = told, shaped, made_by
+    found.origin, found.shaped, found.made_by = origin, shaped, made_by
     return found
 
 
@@ -103,8 +103,8 @@ def source_of(values: Any) -> str:
 
     def look(value: Any) -> None:
         if isinstance(value, Unknown) and not found:
-            told = value.told or source_of(value.made_by[1:])
-            found.extend([told] if told else [])
+            origin = value.origin or source_of(value.made_by[1:])
+            found.extend([origin] if origin else [])
 
     _mapped(values, look)
     return found[0] if found else ""
@@ -344,12 +344,12 @@ class Recording(Lookups):
 
     def whole(self, of: Table, func: Any, args: Any, kwargs: Any) -> Any:
         self.used_whole.setdefault(of.number, getattr(func, "__name__", str(func)))
-        told = f"the table of layer {self.names[of.number]}"
+        origin = f"the table of layer {self.names[of.number]}"
 
         def plain(value: Any) -> Any:
             if not isinstance(value, Table):
                 return value
-            return torch.zeros(tuple(value.shape)) if self._has_values else unknown(value.shape, told)
+            return torch.zeros(tuple(value.shape)) if self._has_values else unknown(value.shape, origin)
 
         return func(*_mapped(args, plain), **_mapped(kwargs, plain))
 

@@ -25,8 +25,8 @@ def ends_in_sigmoid(output: Any) -> bool:
     return function is not None and type(function).__name__.startswith("SigmoidBackward")
 
 
-def own_loss(task: Task) -> Callable[[Any, Any], Any] | None:
-    """Return the task's loss as a function of label and output, None if it has none. Raises ModelRefused."""
+def own_loss(task: Task, device: Any) -> Callable[[Any, Any], Any] | None:
+    """Return the task's loss as a function of label and output on a device; None: it has none. Raises ModelRefused."""
     given = getattr(task, "loss", None)
     if given is None:
         return None
@@ -34,6 +34,14 @@ def own_loss(task: Task) -> Callable[[Any, Any], Any] | None:
         raise ModelRefused(
             f"loss = {given!r}: give a function loss(label, output), or a module such as a loss of torch.nn"
         )
+    if isinstance(given, torch.nn.Module):
+        module = cast("torch.nn.Module", given)
+        if trained := [name for name, each in module.named_parameters() if each.requires_grad]:
+            raise ModelRefused(
+                f"loss {type(given).__name__} has parameters of its own, {', '.join(trained)}, which nobody would "
+                "train; make them the model's, and let forward return them"
+            )
+        module.to(device)
     if _is_of_pytorch(given):
         return lambda label, output: given(output, label)
     return cast("Callable[[Any, Any], Any]", given)
@@ -50,10 +58,10 @@ def _is_of_pytorch(loss: Any) -> bool:
 class Objective:
     """The loss as a function of labels, outputs and weights of samples."""
 
-    def __init__(self, task: Task, outputs: Sequence[Any], targets: Batch, has_labels: bool) -> None:
+    def __init__(self, task: Task, outputs: Sequence[Any], targets: Batch, has_labels: bool, device: Any) -> None:
         """outputs: the tensors that the module gave for the first samples, with their derivatives. targets: labels and
-        weights of these. Raises ModelRefused where nothing says what the loss is."""
-        self._own = own_loss(task)
+        weights of these. device: where losses are computed. Raises ModelRefused where nothing says what the loss is."""
+        self._own = own_loss(task, device)
         self.is_default = self._own is None
         if self.is_default and not has_labels:
             raise ModelRefused("read gave no labels: return (inputs, labels), or give the task loss(label, output)")

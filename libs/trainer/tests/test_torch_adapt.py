@@ -475,8 +475,24 @@ def test_a_loss_in_the_form_of_pytorch_gets_the_output_first(loss: Any, share: f
     """With label and output exchanged, cross-entropy is a number, too, and falls as the logits of all samples grow."""
     task = types.SimpleNamespace(loss=loss)
     label, output = torch.tensor([1.0, 0.0]), torch.tensor([3.0, -0.5])
-    found = own_loss(task)(label, output).mean()
+    found = own_loss(task, torch.device("cpu"))(label, output).mean()
     assert float(found) == pytest.approx(share * float(ENTROPY(output, label)))
+
+
+def test_a_loss_with_parameters_of_its_own_is_refused():
+    """They are not among the model's, so that nobody would train them."""
+    loss = nn.BCEWithLogitsLoss()
+    loss.scale = nn.Parameter(torch.ones(1))
+    with pytest.raises(ModelRefused, match="loss BCEWithLogitsLoss has parameters of its own, scale"):
+        make_program(Task(TAKEN["plain"], loss=loss), Options())
+
+
+def test_a_loss_is_computed_where_the_outputs_are():
+    """Method: the device without values stands for a GPU."""
+    there = torch.device("meta")
+    task = types.SimpleNamespace(loss=nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)))
+    label, output = (torch.ones(2, device=there) for _ in range(2))
+    assert own_loss(task, there)(label, output).device == there
 
 
 def test_a_copy_on_another_device_keeps_what_modules_share():

@@ -259,7 +259,7 @@ class DockerBackend:
         return given
 
     def _holds(self, container: Container) -> bool:
-        """Return whether a container may use its devices, now or once it starts; one that was left half made may not."""
+        """Return whether a container may use its devices, now or once it starts; one left half made never does."""
         is_left = container.state == "created" and self._clock() - container.created_at_s > HALF_MADE_S
         return container.state != "exited" and not is_left
 

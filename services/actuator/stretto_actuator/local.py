@@ -141,10 +141,11 @@ class LocalBackend:
                 self._adopt_unrecorded(spec, folder)
                 return
             # not earlier: one that runs already has its devices
-            held = self._records.held_devices(spec.job, spec.pod) if spec.extended else ()
-            given = self._devices.free_of(spec.extended, held)
-            environment = spec.environment | self._devices.environment(given)
-            self._start(replace(spec, environment=environment), given, folder, lock.fileno())
+            with self._records.choosing_devices() if spec.extended else contextlib.nullcontext():
+                held = self._records.held_devices(spec.job, spec.pod) if spec.extended else ()
+                given = self._devices.free_of(spec.extended, held)
+                environment = spec.environment | self._devices.environment(given)
+                self._start(replace(spec, environment=environment), given, folder, lock.fileno())
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:
         record = self._records.read(job, pod)

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from .limits import Group
 PRIVATE_FOLDER = 0o700
 PRIVATE = 0o600
 READ_ONLY = 0o400
-DEVICES_FILE = "devices.json"
+DEVICES_FILE, DEVICES_LOCK = "devices.json", "devices.lock"
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -110,6 +110,13 @@ class Records:
         for name, content in files.items():
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, READ_ONLY), "wb") as out:
                 out.write(content)
+
+    @contextlib.contextmanager
+    def choosing_devices(self) -> Generator[None]:
+        """Keep other actuators of this machine from choosing devices until those of a pod are written down."""
+        with (self.folder / DEVICES_LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def lay_devices(self, job: str, pod: str, given: Given) -> None:
         """Write down the devices of a pod that is about to start. Raises OSError."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, NoRoom, PodSpec
 from stretto_actuator.devices import Devices, Given, devices_of
 from stretto_actuator.local import LocalBackend
+from stretto_actuator.records import Records
 from stretto_actuator.settings import ActuatorSettings
 from stretto_messages.values import Extended, extended_of
 from stretto_runtime import SettingsFault
@@ -105,6 +108,36 @@ async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(t
     assert {each.pod: each.state for each in await again.list()} == {"worker-0": "exited", "worker-1": "running"}
     await again.kill("j", "worker-1")
     await ended(again)
+
+
+async def test_two_actuators_of_a_machine_give_a_device_to_one_pod_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: each waits for the other between looking for what is held and choosing, if the other gets that far."""
+    both_looked = threading.Barrier(2)
+    held_devices = Records.held_devices
+
+    def held(*given: Any) -> list[Given]:
+        found = list(held_devices(*given))
+        with suppress(threading.BrokenBarrierError):
+            both_looked.wait(timeout=0.5)
+        return found
+
+    monkeypatch.setattr(Records, "held_devices", held)
+    backends = [LocalBackend(tmp_path, devices=Devices({FPGA: ("0",)})) for _ in range(2)]
+
+    def launched(number: int) -> bool:
+        try:
+            asyncio.run(backends[number].launch(pod(tmp_path, f"worker-{number}")))
+        except NoRoom:
+            return False
+        return True
+
+    got = await asyncio.gather(*(asyncio.to_thread(launched, number) for number in range(2)))
+    assert sorted(got) == [False, True]
+    winner = got.index(True)
+    await backends[winner].kill("j", f"worker-{winner}")
+    await ended(backends[winner])
 
 
 async def test_a_pod_that_could_not_be_started_holds_nothing(tmp_path: Path) -> None:

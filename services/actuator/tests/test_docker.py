@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ import pytest
 from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status, until
 from engine_place import IMAGE, Containers
 from stretto_actuator import docker as docker_backend
-from stretto_actuator.backend import BackendError
+from stretto_actuator.backend import BackendError, NoRoom
 from stretto_actuator.docker import backend_of
+from stretto_actuator.docker_engine import INSTALLATION
 from stretto_actuator.docker_manifest import PROCESSES_MAX
 from stretto_actuator.docker_volumes import Volume, volumes_of
 from stretto_actuator.settings import ActuatorSettings
@@ -385,3 +388,56 @@ def test_volumes_that_make_no_sense_are_refused(setting: str) -> None:
 def test_volumes_are_read() -> None:
     assert volumes_of(" store:/checkpoints/, /srv/x:/y ") == (Volume("store", "/checkpoints"), Volume("/srv/x", "/y"))
     assert volumes_of("") == ()
+
+
+async def test_two_actuators_give_a_device_to_one_pod_alone(place: Containers) -> None:
+    """Both choose before either hears of the other's container. Whoever finds no room asks again, as at every look."""
+    name = "example.com/fpga"
+    of_machine: dict[str, Any] = {"extended_resources": {name: 1}, "devices": {name: ["/dev/null"]}}
+    backends = await place.opened(**of_machine), await place.opened(**of_machine)
+    place._others += backends
+    pods = [spec(place, job=job, extended=((name, 1),)) for job in ("ads", "feed")]
+    ask = [backend.launch(pod) for backend, pod in zip(backends, pods, strict=True)]
+    refused = [each for each in await asyncio.gather(*ask, return_exceptions=True) if each is not None]
+    assert refused
+    assert {type(each) for each in refused} == {NoRoom}, refused
+
+    async def one_runs() -> bool:
+        for backend, pod in zip(backends, pods, strict=True):
+            with contextlib.suppress(NoRoom):
+                await backend.launch(pod)
+        return bool(await place.backend.list())
+
+    await until(one_runs, "one of them got the device")
+    there = place.client.containers(filters={"label": f"{INSTALLATION}={place.name}"})
+    assert len(there) == 1
+
+
+async def test_a_pod_whose_image_came_too_late_for_its_device_is_launched_again(
+    place: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the list, so that the next look launches it; it is not pulled over and over until there is room."""
+    monkeypatch.setattr(docker_backend, "PULL_AGAIN_S", 0.2)
+    name, late = "example.com/fpga", f"registry.invalid/{place.name}:1"
+    backend = await place.opened(extended_resources={name: 1}, devices={name: ["/dev/null"]})
+    place._others.append(backend)
+    waiting, holder = (spec(place, pod, extended=((name, 1),)) for pod in ("worker-1", "worker-0"))
+    waiting = replace(waiting, image=late)
+    await backend.launch(waiting)
+    await backend.launch(holder)
+    place.client.tag(IMAGE, f"registry.invalid/{place.name}", "1")
+    try:
+
+        async def is_gone() -> bool:
+            return [pod.pod for pod in await backend.list()] == ["worker-0"]
+
+        await until(is_gone, "its image is there, and no device is")
+        with pytest.raises(NoRoom):
+            await backend.launch(waiting)
+        await backend.kill(JOB, "worker-0")
+        await exited(place)
+        await backend.launch(waiting)
+        assert (await running(place, "worker-1")).waiting is None
+    finally:
+        await backend.kill(JOB, "worker-1")
+        place.client.remove_image(late, force=True)
