@@ -55,6 +55,14 @@ class EmbeddingRows:
     initial: F32 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that a step needs of its samples. batch: without arrays that only the user's ``keys`` needed."""
+
+    batch: Batch
+    keys: KeyBatch
+
+
 class Program(Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
@@ -72,6 +80,10 @@ class Program(Protocol):
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch. Raises DataError."""
+        ...
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
         ...
 
     def no_keys(self) -> KeyBatch:
@@ -318,6 +330,15 @@ class ProgramBase(ABC):
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch. Raises DataError."""
         return self.layout.index(*self.keys(batch))
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
+        batch = self.read(start, length, partition)
+        return Prepared(self.needed(batch), self.index(batch))
+
+    def needed(self, batch: Batch) -> Batch:
+        """Return the arrays that a step and its loss need."""
+        return {name: np.asarray(batch[name]) for name in ("label", *self._features) if name in batch}
 
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""

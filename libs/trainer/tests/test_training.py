@@ -8,7 +8,7 @@ import pytest
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
-from stretto.model import Gradients
+from stretto.model import Gradients, Prepared
 from stretto.training import Stopped, Trainer, Work
 
 LAYOUT = one_table(2, 3)
@@ -23,6 +23,10 @@ class Program:
 
     def index(self, batch):
         return LAYOUT.index(batch["label"])
+
+    def prepare(self, start, length, partition=""):
+        batch = self.read(start, length, partition)
+        return Prepared(batch, self.index(batch))
 
     def step(self, rows, keys, dense, state, batch):
         return Gradients(0.5, rows, dense, NONE)
