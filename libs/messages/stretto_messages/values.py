@@ -424,10 +424,12 @@ class StepTimes(Record):
     """Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step.
 
     ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server,
-    ``sync_s`` dense pull and push less the update.
+    ``sync_s`` dense pull and push less the update. ``read_s``: the wait until the step's batch was prepared, which no
+    part of the training model explains (GoldMiner, section 3.3).
     """
 
     emb_s: Seconds
     grad_s: Seconds
     upd_s: Seconds
     sync_s: Seconds
+    read_s: Seconds = 0.0

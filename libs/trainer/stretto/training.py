@@ -169,6 +169,7 @@ class Trainer:
         for number, place in enumerate(places):
             begun = time.monotonic()
             ready = ahead.result()
+            read = time.monotonic() - begun
             pull = pull or self._parameters.begin_pull(ready.keys)
             is_last = number + 1 == len(places)
             ahead = ahead if is_last else self._feed.take()
@@ -188,7 +189,7 @@ class Trainer:
             if not self._settle():
                 return
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
-            times = StepTime(waited * share, computed, 0.0, waited * (1 - share))
+            times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read)
             push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
             self._on_its_way = _Pushing(push, place, begun, times)
             if not self._pipeline and not self._settle():

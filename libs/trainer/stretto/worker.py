@@ -370,6 +370,7 @@ def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> 
             grad_s=window.times.gradient_s,
             upd_s=window.times.update_s,
             sync_s=max(0.0, window.times.sync_s),
+            read_s=window.times.read_s,
         ),
         cpu_used_cores=used.cpu_cores,
         cpu_limit_cores=cpu_cores,

@@ -1,6 +1,7 @@
 """A worker's trainer against parameter servers that answer by a script."""
 
 import threading
+import time
 from concurrent.futures import Future
 
 import numpy as np
@@ -149,3 +150,14 @@ def test_data_that_fail_leave_the_batches_before_them_applied(trainer, servers):
     with pytest.raises(DataError):
         trainer.train(Work(7, 1, 0, 100))
     assert servers.done == {7: 20}
+
+
+def test_the_wait_for_a_reader_is_a_part_of_its_own(trainer):
+    def slow(start, length, partition):
+        time.sleep(0.02)
+        return {"label": np.arange(start, start + length)}
+
+    trainer._program.read = slow
+    assert trainer.train(Work(7, 1, 0, 100)) is None
+    window = trainer._meter.window()
+    assert window.times.read_s > 0.5 * window.step_s

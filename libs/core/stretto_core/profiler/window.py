@@ -31,6 +31,7 @@ def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
     sums.grad_s += report.steps * times.grad_s
     sums.upd_s += report.steps * times.upd_s
     sums.sync_s += report.steps * times.sync_s
+    sums.read_s += report.steps * times.read_s
 
 
 def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
@@ -70,4 +71,5 @@ def median_times(windows: Iterable[PodWindow]) -> StepTimes:
         grad_s=median(sums.grad_s / sums.count for sums in all_sums),
         upd_s=median(sums.upd_s / sums.count for sums in all_sums),
         sync_s=median(sums.sync_s / sums.count for sums in all_sums),
+        read_s=median(sums.read_s / sums.count for sums in all_sums),
     )
