@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,19 @@ dtypes = st.one_of(
     hnp.byte_string_dtypes(),
     hnp.unicode_string_dtypes(),
 )
-arrays = st.dictionaries(
-    st.text(max_size=5),
-    dtypes.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))),
-    max_size=5,
-)
+
+
+def array_of(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """Return an array of any bits."""
+    count = math.prod(shape)
+    bits = np.random.default_rng(seed).integers(0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8)
+    if dtype.kind == "U":
+        bits = (bits.reshape(-1, 4) * np.array([1, 1, 0, 0], np.uint8)).reshape(-1)  # else not every number is a letter
+    return np.frombuffer(bits.tobytes(), dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
+
+
+one_array = st.builds(array_of, dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=4), st.integers(0, 2**32))
+arrays = st.dictionaries(st.text(max_size=5), one_array, max_size=5)
 
 
 def sent(parts: list[Any]) -> list[memoryview]:

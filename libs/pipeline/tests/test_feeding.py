@@ -42,7 +42,7 @@ from stretto_pipeline.feeding import (
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane that joins, may stop answering or die, fails at some batches, and may be wrong from its first answer on."""
+    """A lane that joins, may stop or die, fails at some batches, and may be wrong from its first answer on."""
 
     takes_s: float
     joins_s: float = 0.0

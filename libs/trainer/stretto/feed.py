@@ -167,7 +167,9 @@ class Feeder:
             case Drop(wanted, name):
                 self._here.pop((wanted, name), None)
             case Differs(name, wanted):
-                log.error("%s is not used, nor any other lane: it prepared %s otherwise, %s", name, wanted, self.differing)
+                log.error(
+                    "%s is not used, nor any other lane: it prepared %s otherwise, %s", name, wanted, self.differing
+                )
             case Excluded(name):
                 log.warning("%s is not used any more: it failed at several batches in a row", name)
 
@@ -290,9 +292,7 @@ class _Lane:
         return ""
 
     def _open(self) -> Connection:
-        return Connection(
-            self._address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted
-        )
+        return Connection(self._address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted)
 
     def _work(self, connection: Connection) -> None:
         """Ask for one batch at a time until the lane is lost."""
@@ -311,3 +311,55 @@ class _Lane:
             else:
                 self._answered(self.name, wanted, prepared)
         self._end()
+
+
+class DataWorkerList:
+    """Keeps a feeder's lanes those of the job's data workers. Thread-safe."""
+
+    def __init__(self, feeder: Feeder, access: Access, fingerprint: Fingerprint) -> None:
+        self._feeder = feeder
+        self._access = access
+        self._fingerprint = fingerprint
+        self._lock = threading.Lock()
+        self._lanes: dict[str, tuple[str, ...]] = {}
+        """by the data worker's address"""
+        self._asking: dict[str, threading.Event] = {}
+
+    def use(self, addresses: Collection[str]) -> None:
+        """Use the data workers at these addresses, and no others."""
+        with self._lock:
+            for gone in [address for address in self._asking if address not in addresses]:
+                self._asking.pop(gone).set()
+                self._lanes.pop(gone, None)
+            for address in addresses:
+                if address not in self._asking:
+                    self._asking[address] = ended = threading.Event()
+                    threading.Thread(
+                        target=self._follow, args=(address, ended), name=f"data worker {address}", daemon=True
+                    ).start()
+            self._tell()
+
+    def close(self) -> None:
+        self.use(())
+
+    def _follow(self, address: str, ended: threading.Event) -> None:
+        """Ask a data worker for its lanes again and again. One that does not answer keeps those that it had."""
+        while not ended.is_set():
+            with (
+                contextlib.suppress(PlaneError, ValueError),
+                Connection(
+                    address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted
+                ) as connection,
+            ):
+                while not ended.is_set():
+                    found = tuple(json.loads(bytes(connection.call(Kind.LANES, []).parts[0])))
+                    with self._lock:
+                        if not ended.is_set() and self._lanes.get(address) != found:
+                            self._lanes[address] = found
+                            self._tell()
+                    ended.wait(AGAIN_S)
+            ended.wait(AGAIN_S)
+
+    def _tell(self) -> None:
+        lanes = [lane for address in sorted(self._lanes) for lane in self._lanes[address]]
+        self._feeder.use(lanes, self._access, self._fingerprint)

@@ -16,11 +16,9 @@ from stretto_plane import Listener, Message, Peer
 from .engine.link import Access
 from .errors import DataError
 from .model import Program
-from .preparation import Fingerprint, Kind, arrays_of, range_of
+from .preparation import REQUEST_BYTES_MAX, Fingerprint, Kind, arrays_of, range_of
 
 log = logging.getLogger("stretto.lane")
-
-REQUEST_BYTES_MAX = 64 * 1024
 
 
 class Lane:

@@ -20,9 +20,9 @@ from .evaluate import Pull, Quality, evaluate
 from .export.checkpoint import open_checkpoint
 from .export.run import Format, write
 from .export.target import Target
+from .feed import Feeder
 from .images import ImageWriter, Part
 from .keys import VALUE_BITS
-from .feed import Feeder
 from .meter import Meter, Window
 from .model import FIRST_SAMPLES, Options, Program
 from .program import make_program

@@ -22,17 +22,20 @@ from stretto_wire.spec import JobSpec
 
 from .model import Prepared
 
+REQUEST_BYTES_MAX = 64 * 1024
 _ARRAY = "batch "
 _KEYS = ("stored", "inverse", "counts")
 
 
 class Kind(IntEnum):
-    """Requests to a lane."""
+    """Requests to a lane, and to a data worker, which names its lanes."""
 
     HELLO = 1
     """no part; the answer's part is the lane's fingerprint, JSON"""
     PREPARE = 2
     """part 0: start and length, int64; part 1: the partition's name. The answer has the prepared batch"""
+    LANES = 3
+    """no part; the answer's part has the addresses of the lanes that serve, a JSON list"""
 
 
 def arrays_of(prepared: Prepared) -> Arrays:
