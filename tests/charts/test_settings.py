@@ -224,6 +224,13 @@ def test_capacity_is_the_same_for_planner_and_arbiter() -> None:
         assert (settings.cpu_cores, settings.memory_bytes) == (12.5, 1 << 29)
 
 
+def test_devices_are_the_same_for_all_who_count_them() -> None:
+    for name in ("planner", "arbiter", "gateway", "actuator"):
+        values = {"cluster": {"extended": {"nvidia.com/gpu": 8}}}
+        assert told(values, name).extended_resources == {"nvidia.com/gpu": 8}
+        assert told({}, name).extended_resources == {}
+
+
 def test_no_secret_stands_in_a_manifest() -> None:
     assert "redis://" not in json.dumps(rendered(EVERYTHING))
 

@@ -73,6 +73,8 @@ class TestTheSchema:
             ({"services": {"planner": {"replicas": -1}}}, "services/planner/replicas"),
             ({"services": {"planer": {}}}, "planer"),
             ({"cluster": {"cpuCores": 0}}, "cluster/cpuCores"),
+            ({"cluster": {"extended": {"nvidia.com/gpu": 0.5}}}, "cluster/extended/nvidia.com"),
+            ({"cluster": {"extended": {"gpu": 1}}}, "cluster/extended"),
             ({"services": {"oom": {"image": {"digest": "sha256:1"}}}}, "services/oom/image/digest"),
             ({"networkPolicy": {"nats": [{}]}}, "networkPolicy/nats/0"),
         ],

@@ -32,6 +32,9 @@ OTEL_EXPORTER_OTLP_ENDPOINT: {{ . | quote }}
 STRETTO_{{ upper .name }}_CPU_CORES: {{ include "stretto.text" $values.cluster.cpuCores | quote }}
 STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memoryGiB) 1073741824 | int64 | quote }}
 {{- end }}
+{{- if has .name (list "planner" "arbiter" "gateway" "actuator") }}
+STRETTO_EXTENDED_RESOURCES: {{ toJson $values.cluster.extended | quote }}
+{{- end }}
 {{- if and $values.quickstart.enabled (not $values.redis.secret) (eq .name "checkpoints") }}
 STRETTO_CHECKPOINTS_REDIS_URL: redis://{{ include "stretto.fullname" .root }}-redis:6379/0
 {{- end }}

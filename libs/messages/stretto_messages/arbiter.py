@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge, MaxLen
 
-from stretto_messages.base import GIB, Bytes, Cores, Message, Money, Name, PodId, Rate, example
+from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Money, Name, PodId, Rate, example
 from stretto_messages.scenario import JOB, LARGEST, PLAN, WIDER
-from stretto_messages.values import Alternative, BackgroundReport, Interval, Plan, PlanKind, Reasons, Round
+from stretto_messages.values import (
+    EXTENDED_MAX,
+    Alternative,
+    BackgroundReport,
+    ExtendedName,
+    Interval,
+    Plan,
+    PlanKind,
+    Reasons,
+    Round,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,8 @@ class PlanDecided(Message):
     free_cpu_cores: Cores
     """Free cores of the cluster after this decision."""
     free_memory_bytes: Bytes
+    free_extended: Annotated[dict[ExtendedName, Count], MaxLen(EXTENDED_MAX)] = field(default_factory=dict[str, int])
+    """Free units of the cluster's extended resources after this decision."""
     round: Round | None = None
     """The round that chose the plan, if it was chosen over all jobs."""
 
@@ -58,6 +70,7 @@ example(
         algorithm="exact",
         free_cpu_cores=7.0,
         free_memory_bytes=24 * GIB,
+        free_extended={"nvidia.com/gpu": 2},
         round=Round(
             algorithm="exact",
             objective="efficiency",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -53,31 +54,122 @@ PS_MAX = 1_000
 """Largest number of parameter servers of one job."""
 
 
+EXTENDED_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
+ExtendedName = Annotated[
+    str,
+    Pattern(EXTENDED_NAME),
+    Doc("name of an extended resource: its vendor's domain and a name, as in nvidia.com/gpu"),
+]
+EXTENDED_MAX = 20
+"""Largest number of extended resources that a job or a cluster names."""
+Extended = tuple[tuple[str, int], ...]
+"""Counts of extended resources, such as GPUs, as Kubernetes has them: (name, count), sorted by name, without zeros."""
+
+
+def extended_of(counts: Mapping[str, int]) -> Extended:
+    """Return these counts in the one form that equal amounts have."""
+    return tuple(sorted((name, count) for name, count in counts.items() if count))
+
+
+def _by_name(combine: Callable[[int, int], int], one: Extended, other: Extended) -> Extended:
+    """Combine the counts of every name; ``combine`` leaves two zeros zero."""
+    ours, theirs = dict(one), dict(other)
+    return extended_of({name: combine(ours.get(name, 0), theirs.get(name, 0)) for name in ours.keys() | theirs.keys()})
+
+
+def added(one: Extended, other: Extended, times: int = 1) -> Extended:
+    """Return ``one`` and ``other`` so many times, by name."""
+    return _by_name(lambda ours, theirs: ours + times * theirs, one, other) if other else one
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An amount of every resource that the cluster hands out, cores and bytes. A difference may be negative."""
+    """An amount of every resource that the cluster hands out: cores, bytes, and devices by their names.
+
+    A difference may be negative.
+    """
 
     cpu_cores: float
     memory_bytes: int
+    extended: Extended = ()
 
     def __add__(self, other: Resources) -> Resources:
-        return Resources(self.cpu_cores + other.cpu_cores, self.memory_bytes + other.memory_bytes)
+        cores, memory = self.cpu_cores + other.cpu_cores, self.memory_bytes + other.memory_bytes
+        if not (self.extended or other.extended):  # so it is in most clusters, and nothing is computed as often
+            return Resources(cores, memory)
+        return Resources(cores, memory, added(self.extended, other.extended))
 
     def __sub__(self, other: Resources) -> Resources:
-        return Resources(self.cpu_cores - other.cpu_cores, self.memory_bytes - other.memory_bytes)
+        cores, memory = self.cpu_cores - other.cpu_cores, self.memory_bytes - other.memory_bytes
+        if not (self.extended or other.extended):
+            return Resources(cores, memory)
+        return Resources(cores, memory, added(self.extended, other.extended, -1))
 
     def fits(self, free: Resources) -> bool:
-        """Return True if this amount is available in ``free`` (1e-9 of a core of slack for rounding)."""
-        return self.cpu_cores <= free.cpu_cores + 1e-9 and self.memory_bytes <= free.memory_bytes
+        """Return True if this amount is available in ``free`` (1e-9 of a core of slack for rounding).
+
+        A lack of devices that this amount does not include has no effect.
+        """
+        if not (self.cpu_cores <= free.cpu_cores + 1e-9 and self.memory_bytes <= free.memory_bytes):
+            return False
+        return not self.extended or all(count <= 0 or count <= free.count_of(name) for name, count in self.extended)
+
+    def count_of(self, name: str) -> int:
+        """Return the count of an extended resource."""
+        return dict(self.extended).get(name, 0)
 
 
 NOTHING = Resources(0.0, 0)
 
 
+def larger(one: Resources, other: Resources) -> Resources:
+    """Return the larger amount of each resource, as pods of two plans claim while both may run."""
+    cores, memory = max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes)
+    if not (one.extended or other.extended):
+        return Resources(cores, memory)
+    return Resources(cores, memory, _by_name(max, one.extended, other.extended))
+
+
+def lesser(one: Resources, other: Resources) -> Resources:
+    """Return the smaller amount of each resource."""
+    cores, memory = min(one.cpu_cores, other.cpu_cores), min(one.memory_bytes, other.memory_bytes)
+    if not (one.extended or other.extended):
+        return Resources(cores, memory)
+    return Resources(cores, memory, _by_name(min, one.extended, other.extended))
+
+
+def shortage(wanted: Resources, free: Resources) -> Resources:
+    """Return the part of ``wanted`` that is not free; zero for a resource that suffices."""
+    return larger(wanted - free, NOTHING)
+
+
 def total(amounts: Iterable[Resources]) -> Resources:
     """Sum ``amounts``; the result does not depend on their order."""
     each = tuple(amounts)
-    return Resources(math.fsum(one.cpu_cores for one in each), sum(one.memory_bytes for one in each))
+    return Resources(
+        math.fsum(one.cpu_cores for one in each),
+        sum(one.memory_bytes for one in each),
+        reduce(added, (one.extended for one in each), ()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedPerPod:
+    """Extended resources of one pod of each role. No plan changes them: only the number of pods is planned."""
+
+    worker: Extended = ()
+    ps: Extended = ()
+
+    def of_pod(self, role: Literal["worker", "ps"]) -> Extended:
+        """Return the counts of one pod of the role."""
+        return self.worker if role == "worker" else self.ps
+
+    def of(self, workers: int, ps: int) -> Extended:
+        """Return the counts of a job with these numbers of pods."""
+        return added(added((), self.worker, workers), self.ps, ps)
+
+
+NO_EXTENDED = ExtendedPerPod()
 
 
 def require(name: str, value: float, low: float, high: float = math.inf) -> None:
@@ -116,19 +208,19 @@ class Plan(Record):
         for name in ("worker_cpu_cores", "ps_cpu_cores"):
             require(name, getattr(self, name), 1e-3)
 
-    @property
-    def resources(self) -> Resources:
-        """Resources of the whole job."""
-        return Resources(
-            self.workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores,
-            self.workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes,
-        )
+    def resources(self, extended: ExtendedPerPod) -> Resources:
+        """Return the resources of the whole job, whose pods have ``extended`` each."""
+        cores = self.workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores
+        memory = self.workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes
+        if not (extended.worker or extended.ps):
+            return Resources(cores, memory)
+        return Resources(cores, memory, extended.of(self.workers, self.ps))
 
-    def pod(self, role: Literal["worker", "ps"]) -> Resources:
+    def pod(self, role: Literal["worker", "ps"], extended: ExtendedPerPod) -> Resources:
         """Return the resources of one pod of the role."""
         if role == "worker":
-            return Resources(self.worker_cpu_cores, self.worker_memory_bytes)
-        return Resources(self.ps_cpu_cores, self.ps_memory_bytes)
+            return Resources(self.worker_cpu_cores, self.worker_memory_bytes, extended.of_pod(role))
+        return Resources(self.ps_cpu_cores, self.ps_memory_bytes, extended.of_pod(role))
 
     def describe(self) -> str:
         """Return a short phrase for reasons that people read."""

@@ -17,12 +17,13 @@ def profile_of(spec: JobSpec) -> JobProfile:
         batch_size=spec.dataset.batch_size,
         samples=NO_END_IN_SIGHT if spec.dataset.growing else spec.samples_total,
         limits=JobLimits(resources.least, resources.most),
-        prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
+        prices=Prices(**spec.prices.model_dump()),
         weight=spec.priority,
         metadata=dict(spec.model.metadata),
         initial=resources.initial,
         fixed=resources.fixed,
         deadline_s=spec.deadline_s,
+        extended=resources.extended,
     )
 
 

@@ -22,8 +22,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_messages.base import JOB_PATTERN
+from stretto_messages.values import Resources, extended_of
 from stretto_wire.allowed import Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.allowed_volumes import checked_volumes
+from stretto_wire.extended import OfCluster
 from stretto_wire.findings import findings_of
 from stretto_wire.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S, USERS
 from stretto_wire.stores import canonical
@@ -37,15 +39,16 @@ FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 8 << 30, 2 << 30, 8 << 30
 DAY_S = 24 * 3600
 EVENTS_LEAST_S = 8 * DAY_S
 """A day more than the longest life of journal frames by default, the arbiter's."""
+EXTENDED_VARIABLE = f"{PREFIX}EXTENDED_RESOURCES"
 ENCRYPTION_KEY_LEAST = 32
 YEARS_S = 10 * 365 * DAY_S
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
 QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
-ALLOWED, TEAMS = "allowed", "teams"
-SHARED = frozenset({ALLOWED, TEAMS})
-"""Begin the names of settings that several services read (:class:`AllowedSettings`, :class:`TeamsSettings`); the others
-pass over them."""
+ALLOWED, TEAMS, EXTENDED = "allowed", "teams", "extended"
+SHARED = frozenset({ALLOWED, TEAMS, EXTENDED})
+"""Begin the names of settings that several services read (:class:`AllowedSettings`, :class:`TeamsSettings`,
+:class:`ExtendedSettings`); the others pass over them."""
 COMPONENTS = frozenset((*USERS, "streams", *SHARED, "cli", "trainer", "pod", "job", "demo"))
 
 
@@ -166,7 +169,16 @@ def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any)
     return rules_type(**{name: getattr(settings, name) for name in names} | stated)
 
 
-class ClusterSettings(Settings):
+class ExtendedSettings(Settings):
+    """Settings of a service that counts extended resources. Every such service reads the same variable."""
+
+    extended_resources: OfCluster = Field(
+        default_factory=dict[str, int],
+        description='extended resources of the cluster for pods, by name, as in {"nvidia.com/gpu": 8}; empty: none',
+    )
+
+
+class ClusterSettings(ExtendedSettings):
     """Settings of a service that shares out the cluster; the defaults are those of an installation on one machine."""
 
     cpu_cores: float = Field(
@@ -175,6 +187,11 @@ class ClusterSettings(Settings):
     memory_bytes: int = Field(
         default_factory=machine_memory_bytes, ge=2**20, description="memory of the cluster for pods"
     )
+
+    @property
+    def capacity(self) -> Resources:
+        """All resources of the cluster for pods."""
+        return Resources(self.cpu_cores, self.memory_bytes, extended_of(self.extended_resources))
 
 
 class AllowedSettings(Settings):
@@ -247,8 +264,8 @@ class TeamsSettings(Settings):
 
     teams_quotas: dict[Annotated[str, StringConstraints(pattern=QUOTA_PATTERN)], TeamQuota] = Field(
         default_factory=dict[str, TeamQuota],
-        description="quota of each team, *: of every other one; cores, memory_gib, jobs, priority_max, weight, borrow, "
-        'e.g. {"ads": {"cores": 64, "jobs": 20}, "*": {"cores": 8}}; empty: none',
+        description="quota of each team, *: of every other one; cores, memory_gib, extended, jobs, priority_max, "
+        'weight, borrow, e.g. {"ads": {"cores": 64, "jobs": 20}, "*": {"cores": 8}}; empty: none',
     )
     teams_quota_holder: Literal["stretto", "kueue"] = Field(
         "stretto",

@@ -183,6 +183,8 @@ class Options:
     first_samples: int = FIRST_SAMPLES
     """Samples at the beginning of the data, or of `first_partition`, that may be read to see what they are like."""
     first_partition: str = ""
+    has_devices: bool = False
+    """True if the job gives this process devices of its own, such as a GPU, to compute on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,19 +38,24 @@ from .readers import Batch
 class TorchProgram(ProgramBase):
     """A module ready to train. Its parameters live on the servers, and its buffers of floats there too, as the state.
 
-    Buffers of other types stay in this process, and parameters that need no gradient stay as `build` made them.
+    Buffers of other types stay in this process, and parameters that need no gradient stay as `build` made them. It is
+    computed by a GPU if the job gives this process devices and PyTorch finds one, else by the cores; rows, parameters
+    and gradients come and go in the memory of the machine either way.
     """
 
     def __init__(self, task: Task, model: Any, options: Options) -> None:
         self.model = model
         inputs = _inputs(task, model, options)
+        _check_modules(model)
+        _check_types(
+            {**{name: each for name, each in model.named_parameters() if each.requires_grad}, **_floats(model)}
+        )
+        self._device = torch.device("cuda" if options.has_devices and torch.cuda.is_available() else "cpu")
+        model.to(self._device)
         self._trained: dict[str, Any] = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
         }
-        buffers: dict[str, Any] = dict(model.named_buffers())
-        self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
-        _check_modules(model)
-        _check_types({**self._trained, **self._states})
+        self._states = _floats(model)
         self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
         self._loss = getattr(task, "loss", None)
         self.has_own_loss = self._loss is not None
@@ -71,11 +76,11 @@ class TorchProgram(ProgramBase):
 
     def initial_dense(self) -> F32:
         """Return the parameters as the module's initialisers made them: [dense_size]."""
-        return flat([parameter.detach().numpy() for parameter in self._trained.values()])
+        return flat([parameter.detach().cpu().numpy() for parameter in self._trained.values()])
 
     def initial_state(self) -> F32:
         """Return the buffers, such as running statistics: [state_size]."""
-        return flat([buffer.numpy() for buffer in self._states.values()])
+        return flat([buffer.cpu().numpy() for buffer in self._states.values()])
 
     def load_into_model(self, dense: F32, state: F32) -> None:
         """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode."""
@@ -89,12 +94,12 @@ class TorchProgram(ProgramBase):
     # --- computation --------------------------------------------------------------------------------------
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
-        gathered = [each.requires_grad_() for each in _gathered(rows, keys)]
-        parameters = [each.requires_grad_() for each in pieces(_tensor(dense), self._shapes)]
+        gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
+        parameters = [each.requires_grad_() for each in pieces(self._given(dense), self._shapes)]
         # copies: the module changes its buffers in place
-        buffers = dict(zip(self._states, pieces(torch.tensor(state), self._state_shapes), strict=True))
+        buffers = self._buffers(state)
         output = self._called(self.model, gathered, parameters, buffers, batch)
-        label = _tensor(np.asarray(batch["label"], np.float32)).reshape(output.shape)
+        label = self._given(np.asarray(batch["label"], np.float32)).reshape(output.shape)
         try:
             loss = self._loss_of(label, output)
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
@@ -103,25 +108,40 @@ class TorchProgram(ProgramBase):
         of_rows = tuple(
             _summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False)
         )
-        delta = flat([buffer.numpy() for buffer in buffers.values()]) - state
-        return Gradients(float(loss.detach()), of_rows, flat([each.numpy() for each in found[len(rows) :]]), delta)
+        delta = flat([buffer.cpu().numpy() for buffer in buffers.values()]) - state
+        of_dense = flat([each.cpu().numpy() for each in found[len(rows) :]])
+        return Gradients(float(loss.detach()), of_rows, of_dense, delta)
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
-        buffers = dict(zip(self._states, pieces(torch.tensor(state), self._state_shapes), strict=True))
+        buffers = self._buffers(state)
         with self._predicting, torch.no_grad():
-            parameters = pieces(_tensor(dense), self._shapes)
-            output = self._called(self._predictor, _gathered(rows, keys), parameters, buffers, batch)
-            return torch.sigmoid(output).reshape(-1).numpy()
+            parameters = pieces(self._given(dense), self._shapes)
+            output = self._called(self._predictor, self._gathered(rows, keys), parameters, buffers, batch)
+            return torch.sigmoid(output).reshape(-1).cpu().numpy()
 
     def warm(self) -> None:
         """Do nothing: a module is traced by no step."""
+
+    def _given(self, array: NDArray[Any]) -> Any:
+        """Return an array as a tensor where the module is computed."""
+        return _tensor(array).to(self._device)
+
+    def _buffers(self, state: F32) -> dict[str, Any]:
+        """Return the module's buffers of floats with the values of ``state``, by name."""
+        values = torch.tensor(state, device=self._device)
+        return dict(zip(self._states, pieces(values, self._state_shapes), strict=True))
+
+    def _gathered(self, rows: Sequence[F32], keys: KeyBatch) -> list[Any]:
+        """Return the rows of each table as [n, fields, dimension]."""
+        pairs = zip(rows, keys.tables, strict=True)
+        return [torch.nn.functional.embedding(self._given(of.inverse), self._given(each)) for each, of in pairs]
 
     def _called(
         self, model: Any, gathered: list[Any], parameters: list[Any], buffers: dict[str, Any], batch: Batch
     ) -> Any:
         """Call the module with these values of its parameters; `buffers` then has the new ones. Return the logits."""
-        arguments = {name: _tensor(np.asarray(batch[name])) for name in self._features if name in batch}
+        arguments = {name: self._given(np.asarray(batch[name])) for name in self._features if name in batch}
         arguments |= dict(zip(self.tables, gathered, strict=True))
         values = buffers | dict(zip(self._trained, parameters, strict=True))
         try:
@@ -197,6 +217,11 @@ def _check_modules(model: Any) -> None:
             )
 
 
+def _floats(model: Any) -> dict[str, Any]:
+    """Return the buffers of floats by name."""
+    return {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+
+
 def _check_types(tensors: Mapping[str, Any]) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.float32 or tensor.device.type != "cpu":
@@ -219,11 +244,5 @@ def _tensor(array: NDArray[Any]) -> Any:
 def _summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:
     """Add the gradients [n, fields, dimension] of the same row: [rows, dimension]."""
     flat_gradient = gradient.reshape(-1, gradient.shape[-1])
-    total = torch.zeros(rows, gradient.shape[-1])
-    return total.index_add_(0, _tensor(inverse).reshape(-1), flat_gradient).numpy()
-
-
-def _gathered(rows: Sequence[F32], keys: KeyBatch) -> list[Any]:
-    """Return the rows of each table as [n, fields, dimension]."""
-    pairs = zip(rows, keys.tables, strict=True)
-    return [torch.nn.functional.embedding(_tensor(of.inverse), _tensor(each)) for each, of in pairs]
+    total = torch.zeros(rows, gradient.shape[-1], device=gradient.device)
+    return total.index_add_(0, _tensor(inverse).reshape(-1).to(gradient.device), flat_gradient).cpu().numpy()

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +38,9 @@ def build_program(pod: Pod) -> Program:
     """Import the user's code and build its model under the pod's limits. Raises ModelRefused."""
     begun = time.monotonic()
     spec, data = pod.settings.spec.model, pod.settings.spec.dataset
+    has_devices = bool(pod.settings.spec.resources.workers.extended)
+    if not has_devices:  # frameworks would take what they see, and with it what other pods were given
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     pod.detail("importing the model's code")
     _limit_threads(pod.settings.threads)
     with _lighter_imports():
@@ -46,7 +50,7 @@ def build_program(pod: Pod) -> Program:
     pod.detail("building the model")
     if data.partitioned:
         check_reads_partitions(task)
-    program = make_program(task, options_of(pod.settings.spec))
+    program = make_program(task, replace(options_of(pod.settings.spec), has_devices=has_devices))
     _limit_threads(pod.settings.threads)
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,31 @@ def test_gradients_are_those_of_the_module() -> None:
     np.testing.assert_allclose(found.dense, flat, rtol=1e-5, atol=1e-7)
     predicted = program.predict(rows, keys, dense, state, batch)
     np.testing.assert_allclose(predicted, torch.sigmoid(output).detach()[:, 0], rtol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU here")
+def test_a_module_computes_on_the_gpu_that_it_is_given_as_on_the_cores() -> None:
+    """Gradients, statistics and predictions agree; the buffers of all types have moved with the parameters."""
+    here, there = (
+        program_of(Task(lambda: Net(nn.Linear(14, 14), nn.BatchNorm1d(14))), seed=3, has_devices=has_devices)
+        for has_devices in (False, True)
+    )
+    assert {each.device.type for each in there.model.parameters()} == {"cuda"}
+    values = values_of(here)
+    expected, found = here.step(*values), there.step(*values)
+    for ours, theirs in zip((*expected.rows, expected.dense), (*found.rows, found.dense), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(found.state_delta, expected.state_delta, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(there.predict(*values), here.predict(*values), rtol=1e-3, atol=1e-5)
+
+
+def test_a_module_stays_on_the_cores_where_the_job_states_no_devices(tmp_path: Path) -> None:
+    """Its process sees no GPU, so that neither framework takes one that another pod was given."""
+    ask = f"{IMPORTED}\nprint(repr(os.environ.get('CUDA_VISIBLE_DEVICES')), program._device)"
+    command = [sys.executable, "-c", ask, "stretto.examples.wide_deep_torch:WideDeep"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.splitlines()[-1] == "'' cpu", done.stderr[-3000:]
 
 
 def test_the_demonstrations_model_has_the_gradients_that_it_has_in_keras() -> None:
@@ -350,7 +376,7 @@ def module_of(forward: Any, **attributes: Any) -> Any:
         (lambda: Net(nn.BatchNorm1d(14, momentum=None)), "layers.0 has momentum=None"),
         (lambda: Net(nn.Embedding(2_000_000, 8)), "2000000 x 8 floats.*'rows'"),
         (lambda: {}["nothing"], "build\\(\\) failed: KeyError"),
-        (lambda: "a model", "gave str; expected a functional keras.Model or a torch.nn.Module"),
+        (lambda: "a model", "gave str; expected a keras.Model of Keras 3 or a torch.nn.Module"),
     ],
 )
 def test_modules_that_cannot_be_trained(build: Any, named: str) -> None:

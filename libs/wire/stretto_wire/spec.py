@@ -13,9 +13,20 @@ from pydantic import (
     model_validator,
 )
 from stretto_messages.base import Count, JobId, Money, Seconds
-from stretto_messages.values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
+from stretto_messages.values import (
+    EXTENDED_MAX,
+    PS_MAX,
+    DataPartition,
+    ExtendedPerPod,
+    Metadata,
+    PartitionName,
+    Plan,
+    extended_of,
+)
 
 from .errors import WireError
+from .extended import Name as ExtendedName
+from .extended import PerPod
 from .findings import Marks, finding, place_of
 from .keylike import REMEDY as NO_KEYS
 from .keylike import TEXT_REMEDY, keylike, keylike_line
@@ -213,6 +224,11 @@ class RoleLimits(Spec):
     count: Range = Field(default=Range(), description="number of pods of the role")
     cpu_cores: CoreRange = Field(default=CoreRange(), description="CPU cores of one pod")
     memory: MemoryRange = Field(default=MemoryRange(), description="memory of one pod, in bytes or as sizes")
+    extended: PerPod = Field(
+        default_factory=dict[str, int],
+        description="devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; "
+        "every pod of the role has them, and the job waits until the cluster has as many free",
+    )
 
 
 class ResourceSpec(Spec):
@@ -246,6 +262,11 @@ class ResourceSpec(Spec):
         """The largest plan within the limits."""
         return self._bound("max")
 
+    @property
+    def extended(self) -> ExtendedPerPod:
+        """The extended resources of one pod of each role."""
+        return ExtendedPerPod(extended_of(self.workers.extended), extended_of(self.ps.extended))
+
     def _bound(self, end: Literal["min", "max"]) -> Plan:
         return Plan(
             workers=getattr(self.workers.count, end),
@@ -262,6 +283,11 @@ class PriceSpec(Spec):
 
     cpu_core_hour: Money = Field(default=0.04, description="price of one CPU core for one hour, in your currency")
     memory_gib_hour: Money = Field(default=0.005, description="price of 1 GiB of memory for one hour, same currency")
+    extended_hour: Annotated[dict[ExtendedName, Money], Field(max_length=EXTENDED_MAX)] = Field(
+        default_factory=dict[str, float],
+        description="price of one unit of an extended resource for one hour, by its name, as in nvidia.com/gpu: 2.5; "
+        "others cost nothing",
+    )
 
     @model_validator(mode="after")
     def _something_has_a_price(self) -> PriceSpec:

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stretto_messages.values import NO_EXTENDED, ExtendedPerPod
 from stretto_wire import JobSpec, WireError
 from stretto_wire.findings import MOST
 from stretto_wire.jobfile import read_job
@@ -63,6 +64,37 @@ def test_every_finding_is_told_with_its_line_value_and_remedy() -> None:
     assert [one.line for one in error.findings] == sorted(one.line or 0 for one in error.findings)
     assert str(error) == f"{error.findings[0]} (and {error.count - 1} more)"
     assert not re.search(r"Input should|Extra inputs|valid (integer|string|number)", str(error.findings))
+
+
+@pytest.mark.parametrize(
+    ("extended", "field", "value", "remedy"),
+    [
+        ("nvidia.com/gpu: 0", "nvidia.com/gpu", "0", "at least 1"),
+        ("nvidia.com/gpu: 1.5", "nvidia.com/gpu", "1.5", "a whole number"),
+        ("gpu: 1", "gpu", "gpu", "the vendor's domain and a name, as in nvidia.com/gpu"),
+        ("Nvidia.com/gpu: 1", "Nvidia.com/gpu", "Nvidia.com/gpu", "the vendor's domain and a name"),
+        ("kubernetes.io/gpu: 1", "kubernetes.io/gpu", "kubernetes.io/gpu", "a vendor's domain, as in nvidia.com/gpu"),
+        ("a.kubernetes.io/gpu: 1", "a.kubernetes.io/gpu", "a.kubernetes.io/gpu", "a vendor's domain"),
+    ],
+)
+def test_devices_are_whole_numbers_under_names_of_kubernetes(
+    extended: str, field: str, value: str, remedy: str
+) -> None:
+    error = refused(f"{GOOD}resources: {{workers: {{extended: {{{extended}}}}}}}\n")
+    assert [one.field for one in error.findings] == [f"resources.workers.extended.{field}"]
+    assert (error.findings[0].value, error.findings[0].line) == (value, 4)
+    assert remedy in error.findings[0].remedy
+
+
+def test_devices_are_of_every_pod_of_a_role_and_have_prices() -> None:
+    job = read_job(
+        f"{GOOD}resources: {{workers: {{extended: {{nvidia.com/gpu: 1, amd.com/gpu: 2}}}}}}\n"
+        "prices: {extended_hour: {nvidia.com/gpu: 2.5}}\n",
+        "YAML",
+    )
+    assert job.resources.extended == ExtendedPerPod(worker=(("amd.com/gpu", 2), ("nvidia.com/gpu", 1)))
+    assert job.prices.extended_hour == {"nvidia.com/gpu": 2.5}
+    assert read_job(GOOD, "YAML").resources.extended == NO_EXTENDED
 
 
 def test_findings_beyond_the_bound_are_counted() -> None:

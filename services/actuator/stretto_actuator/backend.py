@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from stretto_messages.values import Extended
 from stretto_wire.pod_files import VolumeSpec
 from stretto_wire.stores import canonical, within
 
@@ -69,6 +70,10 @@ class NotInPlace(BackendError):
     """A running pod cannot get other limits where it is: another one in its place could."""
 
 
+class NoRoom(BackendError):
+    """A pod cannot start now, and can once other pods have ended; the text names what it lacks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """The reason why a pod does not run yet, and the backend's own words for it.
@@ -103,6 +108,7 @@ class PodSpec:
     checkpoints. ``egress``: the job has asked for a way out of its own network. ``secrets``: names of secrets of the
     place itself, whose keys become variables; a place without secrets finds them in ``files``. ``volumes``: data beside
     its own. ``texts``: absolute path -> content, laid into a container; the pod's program writes the others.
+    ``extended``: counts of devices, which the backend chooses.
     """
 
     job: str
@@ -120,6 +126,7 @@ class PodSpec:
     secrets: tuple[str, ...] = ()
     volumes: tuple[VolumeSpec, ...] = ()
     texts: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    extended: Extended = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,8 @@ class Backend(Protocol):
 
     async def launch(self, spec: PodSpec) -> None:
         """Start a pod unless one of this name exists or existed; it may be pending for a while. One that is held gets
-        the files of ``spec`` instead of those that it had. Raises BackendError."""
+        the files of ``spec`` instead of those that it had. Raises NoRoom: asked again, it starts once there is some;
+        BackendError."""
         ...
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stretto_runtime import SettingsFault
@@ -18,7 +18,7 @@ from stretto_wire.stores import canonical
 
 from . import job_volumes, landlock
 from .backend import BackendError, PodSpec, folders_in
-from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, READ, WRITE
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
 from .settings import ActuatorSettings
 
 FILE_URL = "file://"
@@ -39,16 +39,17 @@ class Box:
     """The reach of one pod. All paths are absolute and have no links in them.
 
     ``closed``: places that are neither read nor written, but for what follows; all others are read. ``reads`` and
-    ``writes``: folders that are there already.
+    ``writes``: folders that are there already. ``devices``: files of devices.
     """
 
     closed: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    devices: tuple[str, ...] = ()
 
     def options(self) -> Iterator[str]:
         """Yield the arguments of ``landlock.py``."""
-        for name, paths in ((CLOSED, self.closed), (READ, self.reads), (WRITE, self.writes)):
+        for name, paths in ((CLOSED, self.closed), (READ, self.reads), (WRITE, self.writes), (DEVICE, self.devices)):
             for path in paths:
                 yield from (name, path)
 
@@ -111,11 +112,13 @@ class Boxes:
                     yield job if job != store and job.is_relative_to(store / first) else store / first
 
 
-def launch_of(boxes: Boxes | None, spec: PodSpec, folder: Path, scratch: Path) -> tuple[list[str], dict[str, str]]:
-    """Return command line and environment of a pod with these folders. Raises BackendError."""
+def launch_of(
+    boxes: Boxes | None, spec: PodSpec, devices: tuple[str, ...], folder: Path, scratch: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Return command line and environment of a pod with these files of devices and folders. Raises BackendError."""
     if boxes is None:
         return [*spec.command], spec.environment
-    box = boxes.box(spec, folder, scratch)
+    box = replace(boxes.box(spec, folder, scratch), devices=devices)
     return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
 
 

@@ -22,7 +22,8 @@ import structlog
 from stretto_bus.tasks import end
 from stretto_runtime import SettingsFault
 
-from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
+from .backend import BackendError, NoRoom, Places, PodSpec, PodStatus, Waiting, exit_reason
+from .devices import NO_DEVICES, Devices, Given, devices_of
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut
 from .docker_manifest import MACHINE, PLACES, SCRATCH_VOLUME, USER, config, host, texts_by_folder
 from .docker_networks import JobNetworks, NetworkRules
@@ -68,7 +69,8 @@ def backend_of(settings: ActuatorSettings) -> DockerBackend:
         metadata=networks_of(settings.metadata_addresses),
     )
     networks = JobNetworks(engine, rules)
-    return DockerBackend(engine, networks, JobFolders(engine, volumes_of(settings.docker_volumes), USER))
+    folders = JobFolders(engine, volumes_of(settings.docker_volumes), USER)
+    return DockerBackend(engine, networks, folders, devices=devices_of(settings))
 
 
 def _refuse_unreachable_bus(settings: ActuatorSettings) -> None:
@@ -105,12 +107,18 @@ class DockerBackend:
     """
 
     def __init__(
-        self, engine: Engine, networks: JobNetworks, folders: JobFolders, clock: Callable[[], float] = time.time
+        self,
+        engine: Engine,
+        networks: JobNetworks,
+        folders: JobFolders,
+        clock: Callable[[], float] = time.time,
+        devices: Devices = NO_DEVICES,
     ) -> None:
         self._engine = engine
         self._networks = networks
         self._folders = folders
         self._clock = clock
+        self._devices = devices
         self._threads = ThreadPoolExecutor(THREADS, "docker")
         self._pulls = ThreadPoolExecutor(PULLS, "docker pull")  # minutes each: nobody else is to wait for them
         self._following = Following(self._let_go)
@@ -119,6 +127,8 @@ class DockerBackend:
         self._launched: set[Key] = set()
         """by this process: others were adopted"""
         self._launching: dict[Key, asyncio.Lock] = {}
+        self._promised: dict[Key, Given] = {}
+        """devices of pods whose containers are being made"""
         self._pulling: dict[Key, tuple[asyncio.Task[None], PodStatus]] = {}
         """pods whose image is awaited"""
         self._never: dict[Key, PodStatus] = {}
@@ -232,20 +242,32 @@ class DockerBackend:
             return
         if not spec.image:
             raise BackendError("no image to run: name one in the job (image), or in STRETTO_ACTUATOR_POD_IMAGE")
-        container = await self._do(self._make, spec)
-        if container is not None:
-            await self._keep(container)
+        given = self._choose_devices(spec)
+        try:
+            container = await self._do(self._make, spec, given)
+            if container is not None:
+                await self._keep(container)
+        finally:
+            self._promised.pop((spec.job, spec.pod), None)
 
-    def _make(self, spec: PodSpec) -> Container | None:
+    def _choose_devices(self, spec: PodSpec) -> Given:
+        """Choose devices for a pod, and promise them until its container holds them. Raises NoRoom, BackendError."""
+        key = spec.job, spec.pod
+        containers = (each.devices for other, each in self._containers.items() if other != key and each.holds)
+        given = self._devices.free_of(spec.extended, (*containers, *self._promised.values()))
+        self._promised[key] = given
+        return given
+
+    def _make(self, spec: PodSpec, given: Given) -> Container | None:
         """Make the container; return None while another actuator makes it."""
         with self._networks.used_by(spec.job, spec.egress) as network:
-            return self._make_on(network, spec)
+            return self._make_on(network, spec, given)
 
-    def _make_on(self, network: str, spec: PodSpec) -> Container | None:
+    def _make_on(self, network: str, spec: PodSpec, given: Given) -> Container | None:
         name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
-        configuration = config(spec, name, self._engine.labels(spec.job, spec.pod))
+        configuration = config(spec, name, self._engine.labels(spec.job, spec.pod, given), given)
         self._folders.check(spec.volumes)
-        place = host(spec, network, self._folders.mounts(spec.job, spec.reads, spec.image))
+        place = host(spec, network, self._folders.mounts(spec.job, spec.reads, spec.image), given)
         try:
             made = self._engine.create(name, spec.image, configuration, place)
         except NameTaken:
@@ -283,6 +305,8 @@ class DockerBackend:
                 break
             except ImageMissing as error:
                 self._pulling[key] = task, replace(status, waiting=Waiting("image-pull", detail or str(error)))
+            except NoRoom as error:
+                self._pulling[key] = task, replace(status, waiting=Waiting("no-room", str(error)))
             except BackendError as error:
                 self._give_up(key, replace(status, exit_code=126, reason="failed", detail=str(error)))
                 break

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import tarfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,11 @@ from docker.types import IPAMConfig, IPAMPool
 from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
 
 from .backend import BackendError
+from .devices import Given
 
 MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of": "stretto"}
+DEVICES = "stretto.dev/devices"
+"""label with the devices that a container holds"""
 TIMEOUT_S = 60
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
@@ -70,10 +74,19 @@ class Container:
     memory_bytes: int
     exit_code: int
     oom_killed: bool
+    devices: Given
+
+    @property
+    def holds(self) -> bool:
+        """True while the container may use its devices."""
+        return self.state != "exited"
 
 
 class Engine:
-    """One installation's containers. ``url``: where the engine listens; empty: as the environment says."""
+    """One installation's containers. ``url``: where the engine listens; empty: as the environment says.
+
+    Larger than 250 lines: each method is one call of the engine.
+    """
 
     def __init__(self, url: str, installation: str) -> None:
         self._url = url
@@ -130,6 +143,7 @@ class Engine:
             memory_bytes=limits["Memory"],
             exit_code=answer["State"]["ExitCode"],
             oom_killed=answer["State"]["OOMKilled"],
+            devices={name: tuple(each) for name, each in json.loads(labels.get(DEVICES, "{}")).items()},
         )
 
     def used_bytes(self, container: str) -> int:
@@ -319,8 +333,10 @@ class Engine:
             return bool(self._client.inspect_volume(name))
         return False
 
-    def labels(self, job: str, pod: str) -> dict[str, str]:
-        return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
+    def labels(self, job: str, pod: str, devices: Given) -> dict[str, str]:
+        """Return the labels of a pod's container, which holds these devices."""
+        held = {DEVICES: json.dumps(devices)} if devices else {}
+        return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0], **held}
 
 
 def limits(cpu_cores: float, memory_bytes: int) -> dict[str, int]:

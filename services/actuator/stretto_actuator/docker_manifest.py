@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docker.types import LogConfig, Mount
+from docker.types import DeviceRequest, LogConfig, Mount
 
-from .backend import Places, PodSpec
+from .backend import BackendError, Places, PodSpec
+from .devices import GPU, VARIABLE, Given, paths, variables
 from .docker_engine import limits
 from .job_volumes import path_in
 
@@ -20,12 +21,12 @@ PROCESSES_MAX = 4096
 LOG = {"max-size": "10m", "max-file": "2"}
 
 
-def config(spec: PodSpec, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the process of a container. ``name``: the container's, by which other pods find it."""
+def config(spec: PodSpec, name: str, labels: Mapping[str, str], given: Given) -> dict[str, Any]:
+    """Return the process of a container. ``name``: the container's, by which other pods find it. ``given``: devices."""
     return {
         "command": [*spec.command],
         "entrypoint": [],
-        "environment": {**spec.environment, "STRETTO_POD_HOST": name},
+        "environment": {**spec.environment, **variables(given), "STRETTO_POD_HOST": name},
         "hostname": spec.pod,
         "user": f"{USER}:{USER}",
         "working_dir": PLACES.scratch,
@@ -59,10 +60,29 @@ def texts_by_folder(spec: PodSpec) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def host(spec: PodSpec, network: str, folders: Sequence[Mount]) -> dict[str, Any]:
-    """Return a container's share of the machine: limits, a network, ``folders`` beside its own volumes; no rights."""
+def devices(given: Given) -> dict[str, Any]:
+    """Return the devices of a container: GPUs by the engine's own way, all others as files.
+
+    Raises:
+        BackendError: a device that is no GPU has no file.
+    """
+    for name, each in given.items():
+        if name != GPU and (nameless := [device for device in each if not device.startswith("/")]):
+            raise BackendError(
+                f"{name} = {nameless[0]}: a container gets a device by its path; name the paths in {VARIABLE}, as in "
+                f'{{"{name}": ["/dev/…"]}}'
+            )
+    others = {name: each for name, each in given.items() if name != GPU}
+    gpus = [DeviceRequest(device_ids=list(given[GPU]), capabilities=[["gpu"]])] if GPU in given else []
+    return {"device_requests": gpus, "devices": [f"{path}:{path}:rwm" for path in paths(others)]}
+
+
+def host(spec: PodSpec, network: str, folders: Sequence[Mount], given: Given) -> dict[str, Any]:
+    """Return a container's share of the machine: limits, devices, a network, ``folders`` beside its own volumes; no
+    rights. Raises BackendError."""
     return {
         **limits(spec.cpu_cores, spec.memory_bytes),
+        **(devices(given) if given else {}),
         "network_mode": network,
         "extra_hosts": {MACHINE: "host-gateway"},
         "mounts": [

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from stretto_kube import Object
+from stretto_messages.values import Extended
 from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
 
 from .backend import BackendError, Places, PodSpec, folders_in
@@ -168,10 +169,10 @@ def sayable(cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
     return max(round(cpu_cores * 1000), 1) / 1000, memory_bytes
 
 
-def resources(cpu_cores: float, memory_bytes: int) -> Object:
-    """Requests are the limits: a pod gets what the plan counts on, and nobody else's."""
+def resources(cpu_cores: float, memory_bytes: int, extended: Extended = ()) -> Object:
+    """Requests are the limits: a pod gets what the plan counts on, and nobody else's. Devices never change."""
     cores, size = sayable(cpu_cores, memory_bytes)
-    amounts = {"cpu": f"{cores * 1000:.0f}m", "memory": str(size)}
+    amounts = {"cpu": f"{cores * 1000:.0f}m", "memory": str(size), **{name: str(count) for name, count in extended}}
     return {"requests": amounts, "limits": dict(amounts)}
 
 
@@ -233,7 +234,7 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
             *({"name": name, "value": value} for name, value in sorted(spec.environment.items())),
         ],
         **({"envFrom": _secrets(spec, installation)} if spec.secrets else {}),
-        "resources": resources(spec.cpu_cores, spec.memory_bytes),
+        "resources": resources(spec.cpu_cores, spec.memory_bytes, spec.extended),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

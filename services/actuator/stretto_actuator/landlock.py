@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import NoReturn
 
-CLOSED, READ, WRITE = "--closed", "--read", "--write"
+CLOSED, READ, WRITE, DEVICE = "--closed", "--read", "--write", "--device"
 BOXED = "STRETTO_BOXED_"
 """Begins the names of the pod's own variables until it is in its box: the loader, the shell and Python heed none."""
 CANNOT_CONFINE = 125
@@ -113,11 +113,14 @@ def around(closed: Iterable[str]) -> Iterator[str]:
     yield from visit("/")
 
 
-def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], version: int) -> None:
+def confine(
+    closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], version: int, devices: Sequence[str] = ()
+) -> None:
     """Confine this process, and all that it starts, for good. ``version``: the ABI to use.
 
     ``closed``: places that are neither read nor written; all others are read. ``reads`` and ``writes``: what is open in
-    them nevertheless. All are absolute paths without links. Raises OSError.
+    them nevertheless. ``devices``: files of devices, beside those that every pod has. All are absolute paths without
+    links. Raises OSError.
     """
     handled = _HANDLED | (_IOCTL_DEV if version >= ABI_IOCTL else 0)
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= ABI_SCOPES else 0
@@ -145,6 +148,8 @@ def confine(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
         allow(path, _READ)
     for name in (*_DEVICES_OPEN, *(each for each in os.listdir(_DEVICES) if each.startswith(_DEVICES_OF_ACCELERATORS))):
         allow(f"{_DEVICES}/{name}", _DEVICE)
+    for path in devices:
+        allow(path, _DEVICE)
     for path in reads:
         allow(path, _READ, needed=True)
     for path in writes:
@@ -190,15 +195,17 @@ def _give_up(why: str) -> NoReturn:
 def main() -> None:
     """Confine this process and execute the command.
 
-    Arguments: the options ``--closed``, ``--read`` and ``--write``, each with a path, as often as needed; ``--``; the
-    command. It gets the variables that begin with ``BOXED``, without that.
+    Arguments: the options ``--closed``, ``--read``, ``--write`` and ``--device``, each with a path, as often as needed;
+    ``--``; the command. It gets the variables that begin with ``BOXED``, without that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
     pairs = list(zip(options[::2], options[1::2], strict=True))
-    closed, reads, writes = ([path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE))
+    closed, reads, writes, devices = (
+        [path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE, DEVICE)
+    )
     try:
-        confine(closed, reads, writes, abi())
+        confine(closed, reads, writes, abi(), devices)
     except OSError as error:
         _give_up(f"the pod cannot be confined: {error}; STRETTO_ACTUATOR_LOCAL_CONFINE=off starts it without a box")
     environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)}

@@ -26,6 +26,7 @@ from stretto_wire import EVENTS_KEPT_S
 from . import job_volumes
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
 from .boxes import Boxes, boxes_of, launch_of
+from .devices import NO_DEVICES, Devices, Given, devices_of, paths
 from .following import Following
 from .limits import HEADROOM, Cgroups, Group
 from .local_processes import PodProcesses, integer
@@ -61,24 +62,34 @@ tell $code
 
 def backend_of(settings: ActuatorSettings) -> LocalBackend:
     """Return the backend that the settings describe."""
-    return LocalBackend(settings.state_folder, cgroups=settings.cgroups, boxes=boxes_of(settings))
+    return LocalBackend(
+        settings.state_folder, cgroups=settings.cgroups, boxes=boxes_of(settings), devices=devices_of(settings)
+    )
 
 
 class LocalBackend:
     """Pods as processes of this machine; see the module.
 
+    Larger than 250 lines: all calls of the backend act on the same records and processes.
+
     ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
-    confined.
+    confined. ``devices``: those of this machine that pods get.
     """
 
     def __init__(
-        self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True, boxes: Boxes | None = None
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.time,
+        cgroups: bool = True,
+        boxes: Boxes | None = None,
+        devices: Devices = NO_DEVICES,
     ) -> None:
         self._state = folder.resolve()
         self._records = Records(self._state / "pods")
         self._processes = PodProcesses(self._records)
         self._clock = clock
         self._boxes = boxes
+        self._devices = devices
         name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
         self._asked_at_s: dict[tuple[str, str], float] = {}
@@ -129,7 +140,11 @@ class LocalBackend:
             except OSError:
                 self._adopt_unrecorded(spec, folder)
                 return
-            self._start(spec, folder, lock.fileno())
+            # not earlier: one that runs already has its devices
+            held = self._records.held_devices(spec.job, spec.pod) if spec.extended else ()
+            given = self._devices.free_of(spec.extended, held)
+            environment = spec.environment | self._devices.environment(given)
+            self._start(replace(spec, environment=environment), given, folder, lock.fileno())
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:
         record = self._records.read(job, pod)
@@ -198,14 +213,15 @@ class LocalBackend:
             self._cleared_at_s = now
             self._records.clear(now - EVENTS_KEPT_S, self._following)
 
-    def _start(self, spec: PodSpec, folder: Path, lock: int) -> None:
+    def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
         try:
             group.make()
             group.set(spec.cpu_cores, spec.memory_bytes)
             self._records.lay(spec.job, spec.pod, spec.files)
             scratch = self._records.scratch(spec.job, spec.pod)
-            command, environment = launch_of(self._boxes, spec, folder, scratch)
+            self._records.lay_devices(spec.job, spec.pod, given)
+            command, environment = launch_of(self._boxes, spec, paths(given), folder, scratch)
             job_volumes.link(spec.volumes, scratch)
             with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(

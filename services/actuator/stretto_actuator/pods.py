@@ -109,7 +109,6 @@ def pod_spec(
     }
     module = "stretto.ps" if pod.role == "ps" else "stretto.worker"
     python = settings.pod_python or (sys.executable if here else "python")
-    servers = state.listed()
     return PodSpec(
         job=state.job,
         pod=pod.name,
@@ -121,9 +120,10 @@ def pod_spec(
         image=spec.get("image") or settings.pod_image,
         reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
         stores=(f"{spec['checkpoint']['url'] or settings.store}/{state.job}",),
-        near=servers[0].name if pod.role == "worker" and servers else "",
+        near=next((server.name for server in state.listed()), "") if pod.role == "worker" else "",
         egress=egress,
         secrets=secrets,
         volumes=job.volumes,
         texts={path: text.encode() for path, text in job.files.items() if path.startswith("/")},
+        extended=job.resources.extended.of_pod(pod.role),
     )

@@ -1,13 +1,14 @@
 """The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
-``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``pod.json`` (pid and birth,
-since pids are used again), ``pid``, ``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all
-that it may write, which goes with it).
+``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``devices.json`` (its
+devices, held as long as the lock), ``pod.json`` (pid and birth, since pids are used again), ``pid``, ``exit``,
+``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -20,11 +21,13 @@ from typing import Any
 import structlog
 from stretto_runtime.process.pid import ProcessIdentity
 
+from .devices import Given
 from .limits import Group
 
 PRIVATE_FOLDER = 0o700
 PRIVATE = 0o600
 READ_ONLY = 0o400
+DEVICES_FILE = "devices.json"
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -107,6 +110,22 @@ class Records:
         for name, content in files.items():
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, READ_ONLY), "wb") as out:
                 out.write(content)
+
+    def lay_devices(self, job: str, pod: str, given: Given) -> None:
+        """Write down the devices of a pod that is about to start. Raises OSError."""
+        if given:
+            (self.of(job, pod) / DEVICES_FILE).write_text(json.dumps(given))
+
+    def held_devices(self, job: str, pod: str) -> Iterator[Given]:
+        """Yield the devices of each pod but this one that lives, or whose processes do."""
+        for file in sorted(self.folder.glob(f"*/*/{DEVICES_FILE}")):
+            if file.parent == self.of(job, pod):
+                continue
+            with contextlib.suppress(FileNotFoundError, ValueError), (file.parent / "lock").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    yield {name: tuple(devices) for name, devices in json.loads(file.read_text()).items()}
 
     def put_away(self, job: str, pod: str, now_s: float) -> None:
         """Forget a pod; its log stays."""

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
-from stretto_runtime.settings import StoreSettings
+from stretto_runtime.settings import ExtendedSettings, StoreSettings
 from stretto_wire.allowed import Allowed
+from stretto_wire.extended import Name
 from stretto_wire.kubernetes import KubernetesSpec
 
 Network = IPv4Network | IPv6Network
@@ -25,7 +26,7 @@ def networks_stated(text: str) -> str:
     return text
 
 
-class ActuatorSettings(StoreSettings):
+class ActuatorSettings(StoreSettings, ExtendedSettings):
     """The backend of the pods, what jobs may ask for, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
@@ -96,6 +97,12 @@ class ActuatorSettings(StoreSettings):
         600.0, gt=0, description="longest time that pods wait for the last checkpoint"
     )
     sweep_s: float = Field(30.0, gt=0.05, description="interval of checks for pods of unknown jobs")
+    devices: dict[Name, tuple[str, ...]] = Field(
+        default_factory=dict[str, tuple[str, ...]],
+        description="devices of this machine that pods get one after the other, by extended resource, as in "
+        '{"nvidia.com/gpu": ["2", "3"], "example.com/fpga": ["/dev/fpga0"]}; those not named are numbered from 0; on '
+        "Kubernetes device plugins know them",
+    )
     docker_url: str = Field("", description="URL of the engine; empty: DOCKER_HOST, or the socket of this machine")
     docker_network: str = Field(
         "", description="network of the pods, made where it is missing; empty: <installation>-pods"

@@ -13,7 +13,7 @@ from stretto_messages.actuator import PodExited, PodPending, PodStarted
 from stretto_messages.base import bounded
 from stretto_messages.pods import PodPing
 
-from .backend import Backend, BackendError, ExitReason, NotInPlace, PodSpec, PodStatus
+from .backend import Backend, BackendError, ExitReason, NoRoom, NotInPlace, PodSpec, PodStatus, Waiting
 from .edge import Edge
 from .pods import pod_spec
 from .settings import ActuatorSettings
@@ -47,17 +47,20 @@ class Starter:
         """When pods got their files from here."""
 
     async def launch(self, pods: Sequence[Pod], state: ActuatorState) -> bool:
-        """Launch pods; return True if there were any."""
-        await asyncio.gather(*(self._launch(pod, state) for pod in pods))
-        return bool(pods)
+        """Launch pods; return True if any was launched, or cannot be."""
+        return any(await asyncio.gather(*(self._launch(pod, state) for pod in pods)))
 
-    async def _launch(self, pod: Pod, state: ActuatorState) -> None:
+    async def _launch(self, pod: Pod, state: ActuatorState) -> bool:
         try:
             await self._backend.launch(self._spec(pod, state))
+        except NoRoom as error:  # the next look asks again
+            await self._wait(pod, Waiting("no-room", str(error)), state)
+            return False
         except BackendError as error:
             await self._edge.observe(self._job, exited(self._job, pod, "failed", CANNOT_START, bounded(str(error))))
         else:
             self._begun_at_s[pod.name] = self._laid_at_s[pod.name] = self._edge.server_now()
+        return True
 
     async def _renew_files(self, pod: Pod, state: ActuatorState) -> None:
         """Renew the files of a pod that is held back, before the credentials in them expire.
@@ -89,16 +92,15 @@ class Starter:
         ]
         await asyncio.gather(
             *(
-                self._wait(pod, status, state) if status.state == "pending" else self._greet(pod, status)
+                self._wait(pod, status.waiting, state) if status.state == "pending" else self._greet(pod, status)
                 for pod, status in starting
             )
         )
         return any(status.state == "running" for _, status in starting)
 
-    async def _wait(self, pod: Pod, status: PodStatus, state: ActuatorState) -> None:
+    async def _wait(self, pod: Pod, waiting: Waiting | None, state: ActuatorState) -> None:
         """Report a pod that waits. Its time to start does not run meanwhile."""
         now = self._edge.server_now()
-        waiting = status.waiting
         if waiting is None or waiting.reason == "starting":
             begun_s = now - self._begun_at_s.setdefault(pod.name, now)
             if begun_s > self._settings.start_timeout_s:

@@ -307,7 +307,7 @@ async def test_a_container_that_was_made_and_never_started_is_made_anew(
     place: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.client.create_container(
-        IMAGE, ["true"], name=place.container(JOB, "worker-0"), labels=place.backend._engine.labels(JOB, "worker-0")
+        IMAGE, ["true"], name=place.container(JOB, "worker-0"), labels=place.backend._engine.labels(JOB, "worker-0", {})
     )
     await place.restart()
     assert await place.backend.list() == []

@@ -71,6 +71,7 @@ def test_a_container_reads_no_more_than_a_job_folder_of_the_store(path: list[str
         assert source == f"/var/lib/docker/volumes/store/_data/{name}"
 
 
+PLAIN = PodSpec("ads", "worker-0", ("python",), {}, 1.0, 2**28)
 CLICKS = VolumeSpec(name="clicks", path="/data", docker_volume="clicks")
 MODELS = VolumeSpec(name="models", path="models", folder="/srv/models", writable=True)
 
@@ -78,7 +79,7 @@ MODELS = VolumeSpec(name="models", path="models", folder="/srv/models", writable
 def test_volumes_are_mounted_and_read_only_unless_stated() -> None:
     """A relative path is below the pod's own folder; the engine takes nothing from the image into a named volume."""
     spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, volumes=(CLICKS, MODELS))
-    data, models = host(spec, "pods", [])["mounts"][-2:]
+    data, models = host(spec, "pods", [], {})["mounts"][-2:]
     assert (data["Target"], data["Source"], data["Type"], data["ReadOnly"]) == ("/data", "clicks", "volume", True)
     assert data["VolumeOptions"] == {"NoCopy": True}
     place = (models["Target"], models["Source"], models["Type"], models["ReadOnly"])
@@ -90,7 +91,7 @@ def test_absolute_files_lie_in_volumes_of_the_container() -> None:
     texts = {"/etc/ads/model.yaml": b"a", "/etc/ads/units": b"b", "/opt/ads/x": b"c"}
     spec = PodSpec("ads", "ps-0", ("python",), {}, 1.0, 2**28, texts=texts)
     assert texts_by_folder(spec) == {"/etc/ads": {"model.yaml": b"a", "units": b"b"}, "/opt/ads": {"x": b"c"}}
-    own = {each["Target"] for each in host(spec, "pods", [])["mounts"] if not each["Source"]}
+    own = {each["Target"] for each in host(spec, "pods", [], {})["mounts"] if not each["Source"]}
     assert {"/etc/ads", "/opt/ads"} < own
 
 
@@ -111,6 +112,24 @@ def test_no_volume_is_the_store_or_made_by_the_engine(volume: VolumeSpec, said: 
     folders(f"store:{CHECKPOINTS},/srv/store:/more").check([CLICKS, MODELS])
 
 
+def test_a_container_gets_its_gpus_from_the_engine_and_other_devices_as_files() -> None:
+    """The engine numbers the GPUs of a container anew; the pod learns the devices of every kind by a variable."""
+    given = {"nvidia.com/gpu": ("1", "GPU-8f2"), "example.com/fpga": ("/dev/fpga0",)}
+    place = host(PLAIN, "pods", [], given)
+    (request,) = place["device_requests"]
+    assert (request["DeviceIDs"], request["Capabilities"], request["Count"]) == (["1", "GPU-8f2"], [["gpu"]], 0)
+    assert place["devices"] == ["/dev/fpga0:/dev/fpga0:rwm"]
+    environment = config(PLAIN, "worker-0.ads.stretto", {}, given)["environment"]
+    assert environment["STRETTO_DEVICES_EXAMPLE_COM_FPGA"] == "/dev/fpga0"
+    assert environment["STRETTO_DEVICES_NVIDIA_COM_GPU"] == "1,GPU-8f2"
+    assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+def test_a_device_without_a_file_is_refused_with_the_setting_that_names_files() -> None:
+    with pytest.raises(BackendError, match=r"example.com/fpga = 0: .*STRETTO_ACTUATOR_DEVICES"):
+        host(PLAIN, "pods", [], {"example.com/fpga": ("0",)})
+
+
 def test_no_pod_is_given_the_logs_of_all() -> None:
     """A job that is let start from anywhere in the store gets folders of jobs, and no job's name begins with a dot."""
     assert mounted("ads", "file:///checkpoints/.logs/other/manifest.json").keys() == {"/checkpoints/ads"}
@@ -120,5 +139,5 @@ def test_the_engine_is_told_no_secret() -> None:
     """The engine shows a container's configuration to whoever may ask it; files are laid beside it."""
     files = {"secrets.json": b'{"KEY": "canary"}', "bus.creds": b"canary"}
     spec = PodSpec("ads", "ps-0", ("python",), {"STRETTO_SECRETS": f"{PLACES.files}/secrets.json"}, 1.0, 2**28, files)
-    whole = [config(spec, "ps-0.ads.stretto", {}), host(spec, "pods", [])]
+    whole = [config(spec, "ps-0.ads.stretto", {}, {}), host(spec, "pods", [], {})]
     assert "canary" not in json.dumps(whole, default=str)

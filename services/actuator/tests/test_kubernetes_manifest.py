@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.kubernetes_manifest import CHECKPOINTS, PLACES, Installation, manifest, policy, sayable, secret
+from stretto_actuator.kubernetes_manifest import (
+    CHECKPOINTS,
+    PLACES,
+    Installation,
+    manifest,
+    policy,
+    resized,
+    sayable,
+    secret,
+)
 from stretto_actuator.kubernetes_status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
@@ -74,6 +83,17 @@ def test_every_pod_is_valid_and_without_privileges(
     assert container["resources"]["requests"] == container["resources"]["limits"]
     assert not any("hostPath" in volume for volume in one["spec"]["volumes"])
     assert one["spec"]["priorityClassName" if "priority_class" in job else "restartPolicy"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_pod_asks_for_its_devices_and_a_resize_leaves_them(version: str) -> None:
+    one = made(pod(extended=(("example.com/fpga", 2), ("nvidia.com/gpu", 1))), Installation("prod", "trainer:1"))
+    kubernetes_validate.validate(one, version, strict=True)
+    (container,) = one["spec"]["containers"]
+    for amounts in (container["resources"]["limits"], container["resources"]["requests"]):
+        assert (amounts["example.com/fpga"], amounts["nvidia.com/gpu"]) == ("2", "1")
+    (patch,) = resized(2.0, 2**29)["spec"]["containers"]
+    assert patch["resources"]["limits"].keys() == {"cpu", "memory"}, "what a patch does not name stays as it is"
 
 
 METADATA = networks_of(ActuatorSettings().metadata_addresses)

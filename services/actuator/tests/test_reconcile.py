@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
+from stretto_actuator.backend import BackendError, NoRoom, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import CallTimeout
@@ -209,6 +209,31 @@ async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(
     assert edge.names() == ["PodPending", "PodGivenUp"]
     await reconciler.once()
     assert backend.killed == ["ps-0"]
+
+
+class NoDevice(WaitingRoom):
+    """A place that starts no pod as long as others have all devices."""
+
+    async def list(self, job: str | None = None) -> list[Any]:
+        return []
+
+
+async def test_a_pod_that_no_place_starts_yet_waits_for_room_and_is_asked_for_again(tmp_path: Path) -> None:
+    """It is no failure: nothing exits, and it starts at the first look at which there is room."""
+    backend, edge = NoDevice(), Journal()
+    given: Any = ("j", edge.machine.state, edge, backend, ActuatorSettings(state_folder=tmp_path, room_timeout_s=300))
+    reconciler = Reconciler(*given)
+    backend.fault = NoRoom("nvidia.com/gpu = 1: 0 of 1 on this machine are free")
+    for edge.now_s in (1000.0, 1001.0, 1299.0):
+        assert not await reconciler.once(), "nothing to be busy with"
+    assert edge.names() == ["PodPending"]
+    assert (edge.seen[0].reason, edge.seen[0].detail) == ("no-room", str(backend.fault))
+    backend.fault = None
+    assert await reconciler.once()
+    assert backend.laid == ["of ps-0 at 1299"]
+    backend.fault, edge.now_s = NoRoom("nvidia.com/gpu = 1: 0 of 1 on this machine are free"), 1301.0
+    await reconciler.once()
+    assert edge.names() == ["PodPending", "PodGivenUp"]
 
 
 async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_credentials_that_hold(waiting: Any) -> None:

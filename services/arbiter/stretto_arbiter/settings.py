@@ -6,7 +6,7 @@ from pydantic import Field
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
-from stretto_messages.values import NOTHING, Resources
+from stretto_messages.values import NOTHING
 from stretto_runtime.settings import ClusterSettings, TeamsSettings, machine_settings
 
 DEFAULT = MachineSettings(capacity=NOTHING)
@@ -79,5 +79,4 @@ class ArbiterSettings(ClusterSettings, TeamsSettings):
 
     def machine(self) -> MachineSettings:
         """Return the settings of the machine."""
-        capacity = Resources(self.cpu_cores, self.memory_bytes)
-        return machine_settings(MachineSettings, self, capacity=capacity, quotas=self.quotas)
+        return machine_settings(MachineSettings, self, capacity=self.capacity, quotas=self.quotas)

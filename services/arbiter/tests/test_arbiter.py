@@ -38,8 +38,8 @@ def plan(workers: int, **changes: Any) -> Plan:
     return Plan(**{**fields, **changes})
 
 
-def submitted(job: str = "a") -> JobSubmitted:
-    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}}
+def submitted(job: str = "a", **more: Any) -> JobSubmitted:
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, **more}
     return JobSubmitted(job=job, spec=spec.JobSpec.parse(document))
 
 
@@ -226,6 +226,28 @@ def test_a_refusal_names_what_was_wanted() -> None:
     (refused,) = cluster.tell(proposal)
     assert isinstance(refused, PlanRefused)
     assert refused.wanted == plan(30)
+
+
+def test_another_replica_knows_the_devices_that_are_held_and_their_prices() -> None:
+    """Method: one of two GPUs is held, one is requested by a pod without room; another replica reads what was saved."""
+    service = Arbiter(ArbiterSettings(cpu_cores=8, memory_bytes=32 * GIB, extended_resources={"nvidia.com/gpu": 2}))
+    machines, others = Machines(service), Machines(service)
+    devices = {"resources": {"workers": {"extended": {"nvidia.com/gpu": 1}}}}
+    prices = {"prices": {"extended_hour": {"nvidia.com/gpu": 2.5}}}
+    told: list[Any] = [
+        submitted("a", **devices, **prices),
+        PlanProposed(job="a", kind="warm-start", plan=plan(1), cost_per_hour=0.1, reasons=("r",)),
+        PodPending(job="a", pod="worker-0", role="worker", reason="no-room", detail="Insufficient nvidia.com/gpu"),
+        submitted("b", **devices),
+    ]
+    for seq, message in enumerate(told, start=1):
+        machines.handle(CLUSTER, service.to_event(message, META), 1000.0 + seq, seq)
+    others.load({CLUSTER: machines.documents([CLUSTER])[CLUSTER]})
+    proposal = PlanProposed(job="b", kind="warm-start", plan=plan(1), cost_per_hour=0.1, reasons=("r",))
+    ours, theirs = (each.handle(CLUSTER, service.to_event(proposal, META), 1010.0, 9) for each in (machines, others))
+    assert ours == theirs
+    (refused,) = [action.fact for action in ours]
+    assert "for 1 core and 1.00 GiB and 1 nvidia.com/gpu of it pods found no room" in refused.reasons[0]
 
 
 def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from stretto_core.model.teams import Quotas, quota_of
 from stretto_messages.values import Plan
+from stretto_runtime.settings import EXTENDED_VARIABLE
 from stretto_wire.allowed import VARIABLES, Allowed
 from stretto_wire.errors import WireError
 from stretto_wire.findings import Finding, finding
@@ -89,6 +90,26 @@ def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, J
     found = [*allowed.findings(spec, owner_of(by)), *_foreign_start(spec, by, allowed, jobs)]
     if found:
         raise Problem.of_wire(WireError.collected(found), "not-allowed")
+
+
+def check_extended(spec: JobSpec, cluster: Mapping[str, int]) -> None:
+    """Refuse a job whose fewest pods need more units of an extended resource than the whole cluster has.
+
+    Raises Problem: 422 with a finding for each such resource.
+    """
+    resources, found = spec.resources, list[Finding]()
+    least = resources.initial if resources.fixed and resources.initial is not None else resources.least
+    needed = dict(resources.extended.of(least.workers, least.ps))
+    for field, role in (("workers", resources.workers), ("ps", resources.ps)):
+        for name, count in role.extended.items():
+            if needed.get(name, 0) > (there := cluster.get(name, 0)):
+                remedy = (
+                    f"the cluster has {there or 'none'}, and the fewest pods of the job need {needed[name]}: lower it, "
+                    f"or let the operator state more in {EXTENDED_VARIABLE}"
+                )
+                found.append(finding(("resources", field, "extended", name), count, remedy))
+    if found:
+        raise Problem.of_wire(WireError.collected(found), "beyond-cluster")
 
 
 def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, JobView]) -> None:

@@ -206,6 +206,7 @@ class JobFold(Fold):
                 algorithm=message.algorithm,
                 free_cpu_cores=message.free_cpu_cores,
                 free_memory_bytes=message.free_memory_bytes,
+                free_extended=message.free_extended,
                 round=message.round,
                 measured=measured,
                 fitted=view.model,

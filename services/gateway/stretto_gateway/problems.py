@@ -23,7 +23,7 @@ from .pages import PROBLEMS_AT
 
 MEDIA_TYPE = "application/problem+json"
 Kind = Literal[
-    "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-limits", "bus", "busy",
+    "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-cluster", "beyond-limits", "bus", "busy",
     "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
     "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
     "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing", "not-readable",

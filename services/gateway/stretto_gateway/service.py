@@ -306,8 +306,9 @@ class Gateway:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
         Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
-        live jobs as it may have, or has used its bytes; 422 if a new job is too large or asks for what is not allowed;
-        503 while the used names are unknown, or hardly any room is left for the state of services.
+        live jobs as it may have, or has used its bytes; 422 if a new job is too large, or asks for what is not allowed
+        or for devices that the cluster lacks; 503 while the used names are
+        unknown, or hardly any room is left for the state of services.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         try:
@@ -323,6 +324,7 @@ class Gateway:
         if not known:
             checks.check_size(size_bytes, self.settings.spec_bytes)
             checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
+            checks.check_extended(spec, self.settings.extended_resources)
             self._check_bytes(size_bytes, team)
             if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
                 raise checks.state_full(fullness)

@@ -7,12 +7,12 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime.access.tokens import Role, TeamName
-from stretto_runtime.settings import AllowedSettings, TeamsSettings
+from stretto_runtime.settings import AllowedSettings, ExtendedSettings, TeamsSettings
 
 from .retention import ENDED_BYTES
 
 
-class GatewaySettings(AllowedSettings, TeamsSettings):
+class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     """Addresses, authentication and limits of the gateway, and what jobs may ask for."""
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")

@@ -168,6 +168,7 @@ class Decision:
     forecast: Forecast | None
     outcome: Outcome = field(default_factory=Outcome)
     round: Round | None = None
+    free_extended: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)

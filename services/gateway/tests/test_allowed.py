@@ -135,6 +135,28 @@ def test_a_gateway_refuses_what_is_not_listed_and_says_which_setting_would_list_
         assert http.post("/jobs", json=spec(kubernetes={"queue": "team-ads"})).status_code == 201
 
 
+def test_a_gateway_refuses_devices_that_the_cluster_does_not_have(tmp_path: Path) -> None:
+    """A real gateway: a resource that is not there at all, and more units than there are for the job's fewest pods."""
+
+    def wanting(name: str, count: int, least: int = 1) -> dict[str, Any]:
+        return {"workers": {"count": {"min": least}, "extended": {name: count}}}
+
+    with (
+        installed(tmp_path, {"STRETTO_EXTENDED_RESOURCES": '{"nvidia.com/gpu": 4}'}) as running,
+        running.http() as http,
+    ):
+        for name, count, least, remedy in (
+            ("example.com/fpga", 1, 1, "the cluster has none, and the fewest pods of the job need 1: lower it, "),
+            ("nvidia.com/gpu", 2, 3, "the cluster has 4, and the fewest pods of the job need 6: lower it, "),
+        ):
+            told = problem(http.post("/jobs", json=spec(resources=wanting(name, count, least))))
+            assert (told["status"], told["type"]) == (422, "urn:stretto:problem:beyond-cluster")
+            assert (told["field"], told["value"]) == (f"resources.workers.extended.{name}", str(count))
+            assert told["remedy"].startswith(remedy)
+            assert told["remedy"].endswith("STRETTO_EXTENDED_RESOURCES")
+        assert http.post("/jobs", json=spec(resources=wanting("nvidia.com/gpu", 2, 2))).status_code == 201
+
+
 def test_a_gateway_gives_the_volumes_of_its_list_to_those_that_it_names(tmp_path: Path) -> None:
     """A real gateway: a volume to read for all, one to write for ada alone."""
     listed = {"STRETTO_ALLOWED_VOLUMES": "claim:clicks, claim:models:write=ada"}

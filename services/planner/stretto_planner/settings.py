@@ -9,7 +9,7 @@ from stretto_core.model.throughput import AXES, COUNTS
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.state import HistorySettings
 from stretto_core.planner.state import PlannerSettings as MachineSettings
-from stretto_messages.values import NOTHING, Plan, Resources
+from stretto_messages.values import NOTHING, Plan
 from stretto_runtime.settings import ClusterSettings, machine_settings
 
 DEFAULT = MachineSettings(room=NOTHING)
@@ -75,7 +75,7 @@ class PlannerSettings(ClusterSettings):
         return machine_settings(
             MachineSettings,
             self,
-            room=Resources(self.cpu_cores, self.memory_bytes),
+            room=self.capacity,
             cold_start=cold_start,
             exploration=machine_settings(ExplorationLimits, self, axes=axes),
             overheads=machine_settings(Overheads, self),

@@ -143,10 +143,11 @@ def _why(d: Json) -> RenderableType:
             grid.add_row("background", _background_solve(solve))
     if d["previous"]:
         grid.add_row("instead of", figures.plan(d["previous"]))
+    free = [figures.cores(d["free_cpu_cores"]), figures.size(d["free_memory_bytes"])]
+    free += [f"{count} {escape(name)}" for name, count in d["free_extended"].items()]
     grid.add_row(
         "chosen by",
-        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {figures.cores(d['free_cpu_cores'])} and "
-        f"{figures.size(d['free_memory_bytes'])} free in the cluster",
+        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {' and '.join(free)} free in the cluster",
     )
     return grid
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from stretto_messages.arbiter import PlanRefused, ReplacementDecided
 from stretto_messages.planner import PlanProposed
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import Plan, Resources, larger, lesser, shortage
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.teams import ROUNDING, Reclaim
-from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, lesser
+from stretto_core.arbiter.worth import fit_into, give_back, in_words
 
 
 def start_waiting(context: StepContext, now: float) -> list[Answer]:
@@ -34,7 +34,7 @@ def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: flo
     """Start the job with the proposed plan, or with a smaller one that fits."""
     free = context.teams.room(job, context.free())
     free_in_words, limit_reasons = context.free_in_words(), context.teams.limit_in_words(job, context.free())
-    if proposal.plan.resources.fits(free) and context.teams.returnable(job, proposal.plan):
+    if job.profile.resources(proposal.plan).fits(free) and context.teams.returnable(job, proposal.plan):
         return [context.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, free_in_words], now, proposal)]
     if not job.profile.fixed:
         smaller = _fitted(context, job, proposal.plan, free)
@@ -44,17 +44,19 @@ def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: flo
     least = job.least(proposal)
     reasons = [free_in_words, *limit_reasons, f"the least that the job can start with is {in_words(least)}: it waits"]
     if not least.fits(context.settings.capacity):
-        reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
+        lacking = in_words(shortage(least, context.settings.capacity))
+        reasons.append(f"that is more than the whole cluster, by {lacking}: lower the job's limits, or cancel it")
     return [*context.refuse(job, proposal.kind, proposal.plan, reasons), *_rebalance(context, job, least, now)]
 
 
 def _fitted(context: StepContext, job: JobState, plan: Plan, free: Resources) -> Plan | None:
     """Return the plan reduced to fit; where its team would borrow more than it can give back, reduced further."""
     within = lesser(free, context.teams.headroom(job.team))
-    found = (fit_into(plan, job.profile.limits, room) for room in (free, within))
+    found = (fit_into(plan, job.profile, room) for room in (free, within))
     smaller = next((each for each in found if each is not None and context.teams.returnable(job, each)), None)
     least = job.profile.limits.low
-    return least if smaller is None and least.resources.fits(free) and context.teams.returnable(job, least) else smaller
+    fits = job.profile.resources(least).fits(free) and context.teams.returnable(job, least)
+    return least if smaller is None and fits else smaller
 
 
 def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: float) -> list[Answer]:
@@ -74,10 +76,10 @@ def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: f
     for job in reclaim.ordered(reversed(context.register.ordered(context.state.jobs))):
         if job.plan is None or job.leaving_s is not None or job.profile.fixed:
             continue
-        smaller = give_back(job.plan, job.profile.limits, reclaim.missing_from(job))
+        smaller = give_back(job.plan, job.profile, reclaim.missing_from(job))
         if smaller != job.plan:
             targets.append((job, smaller))
-            reclaim.take(job, job.plan.resources - smaller.resources)
+            reclaim.take(job, job.profile.resources(job.plan) - job.profile.resources(smaller))
         if reclaim.complete:
             return [context.decide(donor, "rebalance", to, [_why(waiting, least, donor)], now) for donor, to in targets]
     return []
@@ -114,10 +116,11 @@ def _measure(context: StepContext, job: JobState, plan: Plan, proposal: PlanProp
         reason = "the job runs under this plan already: nothing to change"
         same = PlanRefused(job=job.job, kind=proposal.kind, wanted=wanted, reasons=(reason,))
         return [same] if proposal.kind == "requested" else []
-    room = context.available_to(job) + plan.resources
-    if larger(wanted.resources, plan.resources).fits(room) and context.teams.returnable(job, wanted):
+    holds, needs = job.profile.resources(plan), job.profile.resources(wanted)
+    room = context.available_to(job) + holds
+    if larger(needs, holds).fits(room) and context.teams.returnable(job, wanted):
         return [context.decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
-    more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
+    more, left = in_words(needs - holds), in_words(room - holds, needs)
     job.refused = None
     reasons = [f"it needs {more} more, {left} are free", *context.teams.limit_in_words(job, context.free())]
     if not context.teams.returnable(job, wanted):
@@ -127,7 +130,7 @@ def _measure(context: StepContext, job: JobState, plan: Plan, proposal: PlanProp
 
 def replace_server(context: StepContext, job: JobState, plan: Plan, pod: str) -> ReplacementDecided:
     """Decide if one more server of the plan's size may run until ``pod`` is gone; not while jobs wait to start."""
-    server = replace(plan, ps=plan.ps + 1).resources - plan.resources
+    server = job.profile.resources(replace(plan, ps=plan.ps + 1)) - job.profile.resources(plan)
     free = context.available_to(job)
     reason = f"it needs {in_words(server)} beyond the plan, {in_words(free)} are free"
     granted = server.fits(free)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from stretto_messages.values import Plan, Resources, Round
+from stretto_messages.values import Plan, Resources, Round, lesser
 
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.register import Prospect
@@ -53,7 +54,8 @@ def contest(context: StepContext, now: float, free: Resources, among: Container[
             found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
     room = by_resource(free)
     for team, limit in limits.items():
-        room |= by_team(by_resource(limit), team)
+        # a team without a limit of its own on devices may get those of the cluster
+        room |= by_team(by_resource(replace(limit, extended=lesser(limit, free).extended)), team)
     return SelectionProblem(tuple(found), room, context.settings.objective, context.settings.rho)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.planner import PlanProposed
-from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round
+from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round, larger
 
 from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.teams import TeamShares
-from stretto_core.arbiter.worth import in_words, larger
+from stretto_core.arbiter.worth import in_words
 
 NAMED_MOST = 5
 """Pods named in a reason."""
@@ -38,8 +38,7 @@ class StepContext:
 
     def available(self) -> Resources:
         """Resources that running jobs may still get; none while a job waits that the empty cluster could start."""
-        free = self.free()
-        return NOTHING if self.teams.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
+        return NOTHING if self.teams.blocking else larger(self.free(), NOTHING)
 
     def available_to(self, job: JobState) -> Resources:
         """Resources that this running job may still get."""
@@ -49,7 +48,8 @@ class StepContext:
         """Describe the free resources out of the usable capacity, for reasons and refusals."""
         without_room = self.register.without_room
         lacking = f"; for {in_words(without_room)} of it pods found no room" if without_room != NOTHING else ""
-        return f"{in_words(self.free())} of {in_words(self.settings.capacity)} are free{lacking}"
+        capacity = self.settings.capacity
+        return f"{in_words(self.free(), capacity)} of {in_words(capacity)} are free{lacking}"
 
     def decide(
         self,
@@ -74,18 +74,19 @@ class StepContext:
         job.applying, job.changed_s = True, now
         self.register.touch(job.job)
         reasons += self.teams.borrowing_in_words(job.team)
-        free = self.free()
+        free = larger(self.free(), NOTHING)
         return PlanDecided(
             job=job.job,
             version=job.version,
             kind=kind,
             plan=plan,
             previous=previous,
-            cost_per_hour=job.profile.prices.cost_per_hour(plan.resources),
+            cost_per_hour=job.profile.cost_per_hour(plan),
             reasons=tuple(reasons),
             algorithm=round_.algorithm if round_ else self.select_name,
-            free_cpu_cores=max(free.cpu_cores, 0.0),
-            free_memory_bytes=max(free.memory_bytes, 0),
+            free_cpu_cores=free.cpu_cores,
+            free_memory_bytes=free.memory_bytes,
+            free_extended={name: free.count_of(name) for name, _ in self.settings.capacity.extended},
             throughput=predicted.throughput if predicted else None,
             throughput_interval=predicted.throughput_interval if predicted else None,
             throughput_before=before,

@@ -80,7 +80,7 @@ def _rank(choice: Choice) -> str:
 
 def alternatives(choice: Choice, most: int) -> list[Alternative]:
     """Return the other candidates with the reason against each: affordable ones first, then by their terms."""
-    here, offered = choice.computed.plan.resources, choice.offered
+    here, offered = choice.profile.resources(choice.computed.plan), choice.offered
     others = [
         (index, candidate)
         for index, candidate in enumerate(choice.computed.candidates)
@@ -93,7 +93,7 @@ def alternatives(choice: Choice, most: int) -> list[Alternative]:
     rows: list[tuple[bool, float, Candidate]] = []
     terms = choice.problem.values(choice.contender, options)
     for (_, candidate), term in zip(others, terms, strict=True):
-        affordable = (candidate.plan.resources - here).fits(choice.free)
+        affordable = (choice.profile.resources(candidate.plan) - here).fits(choice.free)
         rows.append((not (affordable and identified(candidate)), -term, candidate))
     rows.sort(key=lambda row: row[:2])
     return [
@@ -112,7 +112,7 @@ def why_not(choice: Choice, candidate: Candidate) -> str:
     """Return the first of the arbiter's conditions that the candidate fails."""
     net = candidate.gain / choice.computed.throughput
     need = required_gain(candidate, choice.gain_fraction_min)
-    more = candidate.plan.resources - choice.computed.plan.resources
+    more = choice.profile.resources(candidate.plan) - choice.profile.resources(choice.computed.plan)
     if not identified(candidate):
         low, high = candidate.throughput_interval.low, candidate.throughput_interval.high
         return f"not identified: between {low:.0f} and {high:.0f} samples/s; nearer plans come first"

@@ -187,7 +187,9 @@ class ArbiterMachine:
         if not isinstance(event, PodPending) or event.reason == "image-pull":
             job.unplaced.pop(event.pod, None)
         elif job.plan is not None and event.role != "data":
-            job.unplaced[event.pod] = Unplaced(job.plan.pod(event.role), now, event.detail or event.reason)
+            job.unplaced[event.pod] = Unplaced(
+                job.plan.pod(event.role, job.profile.extended), now, event.detail or event.reason
+            )
 
     def _ended(self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished, now: float) -> None:
         """Count its pods until they are gone: a completed job still saves and evaluates; others are stopped."""

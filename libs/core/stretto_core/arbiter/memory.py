@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
-from stretto_messages.values import Plan
+from stretto_messages.values import Plan, larger
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
-from stretto_core.arbiter.worth import in_words, larger
+from stretto_core.arbiter.worth import in_words
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
 
 SHRINK_GAIN_MIN = 0.1
@@ -77,7 +77,7 @@ def shrink(context: StepContext, now: float) -> list[Answer]:
 
 def _shrink(context: StepContext, job: JobState, plan: Plan, now: float) -> list[Answer]:
     target = replace(plan, ps_memory_bytes=max(job.shrink_to_bytes, job.profile.limits.low.ps_memory_bytes))
-    saved = plan.resources.memory_bytes - target.resources.memory_bytes
+    saved = plan.ps * (plan.ps_memory_bytes - target.ps_memory_bytes)
     if saved < SHRINK_GAIN_MIN * plan.ps * plan.ps_memory_bytes:
         job.shrink_to_bytes = 0
         context.register.touch(job.job)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stretto_messages.planner import CandidatesComputed
-from stretto_messages.values import NOTHING, Candidate, Plan, Resources
+from stretto_messages.values import NOTHING, Candidate, Extended, Plan, Resources, added
 
 from stretto_core.arbiter.selection import Option
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
@@ -32,14 +32,22 @@ class Sum:
 
     cores: int = 0
     memory_bytes: int = 0
+    extended: Extended = ()
 
     def add(self, amount: Resources, times: int = 1) -> None:
         self.cores += times * int(amount.cpu_cores * CORE)
         self.memory_bytes += times * amount.memory_bytes
+        if amount.extended:
+            self.extended = added(self.extended, amount.extended, times)
+
+    def add_sum(self, other: Sum) -> None:
+        self.cores += other.cores
+        self.memory_bytes += other.memory_bytes
+        self.extended = added(self.extended, other.extended)
 
     @property
     def total(self) -> Resources:
-        return Resources(self.cores / CORE, self.memory_bytes)
+        return Resources(self.cores / CORE, self.memory_bytes, self.extended)
 
 
 class Prospect(NamedTuple):
@@ -156,8 +164,7 @@ class Register:
         most = Sum()
         for other_weight, spare in self._spare.items():
             if other_weight <= weight:
-                most.cores += spare.cores
-                most.memory_bytes += spare.memory_bytes
+                most.add_sum(spare)
         return most.total
 
     def due(self, now: float) -> list[JobState]:
@@ -245,7 +252,9 @@ class Register:
         if job is not None and job.plan is not None:
             leaving, weight = job.leaving_s is not None, job.profile.weight
             returned = spare(job, job.plan)
-            bound = job.plan.resources - returned  # also of an ended job: a late report may show that it goes on
+            bound = (
+                job.profile.resources(job.plan) - returned
+            )  # also of an ended job: a late report may show that it goes on
             share = Share(job.held, job.without_room, returned, job.changing, leaving, weight, job.team, bound)
             self._shares[name] = inputs, share
             self._count(share, 1)
@@ -319,12 +328,12 @@ def spare(job: JobState, plan: Plan) -> Resources:
         worker_cpu_cores=max(plan.worker_cpu_cores / 2, low.worker_cpu_cores),
         ps_cpu_cores=max(plan.ps_cpu_cores / 2, low.ps_cpu_cores),
     )
-    return plan.resources - least.resources
+    return job.profile.resources(plan) - job.profile.resources(least)
 
 
 def kept(job: JobState, plan: Plan) -> Resources:
     """Return what the job holds under ``plan`` and could not give back to others."""
-    return plan.resources - spare(job, plan)
+    return job.profile.resources(plan) - spare(job, plan)
 
 
 def unreachable_candidate(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from stretto_messages.arbiter import PlanRefused
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, total
+from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, larger, total
 
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
-from stretto_core.arbiter.worth import larger, same_shape
+from stretto_core.arbiter.worth import same_shape
 from stretto_core.model.teams import Quotas, TeamQuota
 from stretto_core.model.types import JobProfile
 
@@ -115,7 +115,7 @@ class JobState:
 
     def footprint(self, plan: Plan) -> Resources:
         """Return the resources that the job holds under ``plan``, a replacement server included."""
-        return replace(plan, ps=plan.ps + 1).resources if self.replacing else plan.resources
+        return self.profile.resources(replace(plan, ps=plan.ps + 1) if self.replacing else plan)
 
     @property
     def changing(self) -> bool:
@@ -151,7 +151,7 @@ class JobState:
 
     def least(self, proposal: PlanProposed) -> Resources:
         """Resources that the job needs to start."""
-        return self.least_plan(proposal).resources
+        return self.profile.resources(self.least_plan(proposal))
 
     @property
     def requested(self) -> bool:

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from stretto_messages.values import NOTHING, Plan, Resources
+from stretto_messages.values import NOTHING, Plan, Resources, lesser, shortage
 
 from stretto_core.arbiter.register import Register, kept
 from stretto_core.arbiter.selection import Option
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
-from stretto_core.arbiter.worth import in_words, lesser, shortage
-from stretto_core.model.teams import NO_LIMIT, quota_of
+from stretto_core.arbiter.worth import by_resource, in_words
+from stretto_core.model.teams import OTHERS, UNLIMITED, quota_of
 
 ROUNDING = Resources(1e-6, 0)
 """Tolerance for sums of fractions of cores."""
@@ -50,15 +50,21 @@ class TeamShares:
     def __init__(self, state: ArbiterState, settings: ArbiterSettings, register: Register) -> None:
         self._state, self._settings, self._register = state, settings, register
         self._owners: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._limits = {team: quota.limit(settings.capacity) for team, quota in settings.quotas.items()}
+        self.no_limit = UNLIMITED.limit(settings.capacity)
+        """More of every resource of the cluster than it has."""
 
     @property
     def limited(self) -> bool:
         """True if there are quotas."""
         return bool(self._settings.quotas)
 
+    def _limit(self, team: str) -> Resources:
+        return self._limits.get(team) or self._limits.get(OTHERS) or self.no_limit
+
     def headroom(self, team: str) -> Resources:
         """Return the part of the team's quota that it does not hold; negative where it borrows."""
-        return quota_of(self._settings.quotas, team).limit - self._register.held_of(team)
+        return self._limit(team) - self._register.held_of(team)
 
     def borrowed(self, team: str) -> Resources:
         """Return the resources that the team holds beyond its quota."""
@@ -88,9 +94,9 @@ class TeamShares:
 
     def returnable(self, job: JobState, plan: Plan) -> bool:
         """Return True if under this plan all that the team's jobs could not give back fits the quota, or is no more."""
-        limit = quota_of(self._settings.quotas, job.team).limit
-        if limit == NO_LIMIT:
+        if not self.guaranteed(job.team):
             return True
+        limit = self._limit(job.team)
         now = self._register.kept_of(job.team)
         had = NOTHING if job.plan is None else kept(job, job.plan)
         return (now - had + kept(job, plan)).fits(limit + ROUNDING) or kept(job, plan).fits(had)
@@ -121,14 +127,16 @@ class TeamShares:
         quota = quota_of(self._settings.quotas, team)
         waiting = (self._state.jobs[name] for name in self._register.blocking)
         return any(
-            (kept(job, job.least_plan(job.proposal)) if quota.borrow else job.least(job.proposal)).fits(quota.limit)
+            (kept(job, job.least_plan(job.proposal)) if quota.borrow else job.least(job.proposal)).fits(
+                self._limit(team)
+            )
             for job in waiting
             if job.team == team and job.proposal is not None
         )
 
     def guaranteed(self, team: str) -> bool:
         """Return True if the team has a quota of resources, which other teams do not take from it."""
-        return quota_of(self._settings.quotas, team).limit != NO_LIMIT
+        return quota_of(self._settings.quotas, team).limited
 
     # reasons ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +165,8 @@ class TeamShares:
         quota = quota_of(self._settings.quotas, team)
         cores = "any cores" if quota.cores is None else f"{quota.cores:g} cores"
         memory = "any memory" if quota.memory_gib is None else f"{quota.memory_gib:g} GiB"
-        return f"{cores} and {memory}"
+        counts = "".join(f" and {count} {name}" for name, count in sorted(quota.extended.items()))
+        return f"{cores} and {memory}{counts}"
 
     # rounds ----------------------------------------------------------------------------------------------------
 
@@ -170,13 +179,7 @@ class TeamShares:
         weights = {team: quota_of(quotas, team).weight for team in sorted(teams)}
         total = sum(weights.values())
         held = {team: self._register.held_of(team) for team in weights}
-        return {
-            team: Share(
-                max(held[team].cpu_cores / capacity.cpu_cores, held[team].memory_bytes / capacity.memory_bytes),
-                weight / total,
-            )
-            for team, weight in weights.items()
-        }
+        return {team: Share(_largest_share(held[team], capacity), weight / total) for team, weight in weights.items()}
 
     def round_limits(self, options: Mapping[str, Sequence[Option]], free: Resources) -> dict[str, Resources]:
         """Return what each team may get in a round at most; a team without an entry may get all that is free.
@@ -191,11 +194,7 @@ class TeamShares:
             by_team.setdefault(self._state.jobs[name].team, []).extend(offered)
         left = {team: shortage(self.headroom(team), NOTHING) for team in by_team}
         left |= {team: NOTHING for team in by_team if self.blocked(team)}
-        wanting = {
-            team
-            for team, offered in by_team.items()
-            if any(_fits(option, lesser(free, left[team])) for option in offered)
-        }
+        wanting = {team for team, offered in by_team.items() if _any_fits(offered, lesser(free, left[team]))}
         return {
             team: amount
             for team, amount in left.items()
@@ -203,8 +202,15 @@ class TeamShares:
         }
 
 
-def _fits(option: Option, room: Resources) -> bool:
-    return option.amounts["cpu_cores"] <= room.cpu_cores and option.amounts["memory_bytes"] <= room.memory_bytes
+def _largest_share(held: Resources, capacity: Resources) -> float:
+    """Return the share of the cluster that is held of the resource of which most is held (dominant share)."""
+    of_devices = (held.count_of(name) / count for name, count in capacity.extended)
+    return max([held.cpu_cores / capacity.cpu_cores, held.memory_bytes / capacity.memory_bytes, *of_devices])
+
+
+def _any_fits(options: Sequence[Option], room: Resources) -> bool:
+    free = by_resource(room)
+    return any(all(amount <= free.get(name, 0.0) for name, amount in each.amounts.items()) for each in options)
 
 
 def of_team(option: Option, team: str) -> Option:
@@ -222,7 +228,7 @@ class Reclaim:
 
     def __init__(self, teams: TeamShares, waiting: JobState, least: Resources, free: Resources) -> None:
         self._teams, self._waiting, self._least, self._free = teams, waiting, least, free
-        self._headroom = NO_LIMIT if teams.borrows_for(waiting) else teams.headroom(waiting.team)
+        self._headroom = teams.no_limit if teams.borrows_for(waiting) else teams.headroom(waiting.team)
         self._entitled = teams.limited and teams.entitled(waiting)
         self._borrowed: dict[str, Resources] = {}
 

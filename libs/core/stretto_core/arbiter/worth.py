@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stretto_messages.base import GIB
 from stretto_messages.planner import CandidatesComputed
-from stretto_messages.values import PLAN_FIELDS, Candidate, Plan, Resources
+from stretto_messages.values import NOTHING, PLAN_FIELDS, Candidate, Plan, Resources, larger
 
 from stretto_core.arbiter.selection import Option
 from stretto_core.model.pareto import half_width, relative_error
@@ -38,7 +38,7 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
     """
     if computed.throughput <= 0:
         return []
-    throughput, cost_now = computed.throughput, profile.prices.cost_per_hour(plan.resources)
+    throughput, cost_now = computed.throughput, profile.cost_per_hour(plan)
     rows = list(enumerate(computed.candidates))
 
     def possible(candidate: Candidate) -> bool:
@@ -59,7 +59,7 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
         and saves(computed, candidate, plan, profile, gain_fraction_min)
         and possible(candidate)
     ]
-    here = plan.resources
+    here = profile.resources(plan)
     return [as_option(index, candidate, computed, here, profile) for index, candidate in chosen]
 
 
@@ -71,7 +71,7 @@ def saves(
     Both include the change's overhead. The time also includes one standard deviation of the prediction.
     """
     kept = 1 + candidate.gain / computed.throughput  # share of the present throughput, net of the overhead (Eq. 8)
-    cost_now = profile.prices.cost_per_hour(plan.resources)
+    cost_now = profile.cost_per_hour(plan)
     need = required_gain(candidate, gain_fraction_min)
     in_time = kept * (1 - relative_error(candidate)) >= 1 / (1 + LATER_MAX)
     return in_time and candidate.cost_per_hour / kept <= cost_now * (1 - need)
@@ -97,7 +97,7 @@ def as_option(
     Resources that it gives back are held until it is applied, so no other job can get them in the same round. The gain
     of a plan that only saves is the throughput that the saved money pays for at present.
     """
-    there, gain = candidate.plan.resources, candidate.gain
+    there, gain = profile.resources(candidate.plan), candidate.gain
     cost = profile.prices.cost_per_hour(there - here)
     if gain <= 0 and cost < 0:
         gain = max(gain - computed.throughput * cost / max(profile.prices.cost_per_hour(here), 1e-12), 0.0)
@@ -106,62 +106,54 @@ def as_option(
 
 def by_resource(amount: Resources) -> dict[str, float]:
     """Return the amount by the resource names of a selection problem."""
-    return {"cpu_cores": amount.cpu_cores, "memory_bytes": float(amount.memory_bytes)}
+    amounts = {"cpu_cores": amount.cpu_cores, "memory_bytes": float(amount.memory_bytes)}
+    return amounts | dict(amount.extended) if amount.extended else amounts
 
 
-def larger(one: Resources, other: Resources) -> Resources:
-    """Return the claim while pods of both plans may run: the larger amount of each resource."""
-    return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
+def in_words(amount: Resources, of: Resources = NOTHING) -> str:
+    """Describe the amount for the reasons of a decision; extended resources of ``of`` also where there are none."""
+    words = f"{amount.cpu_cores:g} core{'s' * (amount.cpu_cores != 1)} and {amount.memory_bytes / GIB:.2f} GiB"
+    names = sorted({name for name, _ in (*amount.extended, *of.extended)})
+    return words + "".join(f" and {amount.count_of(name)} {name}" for name in names)
 
 
-def lesser(one: Resources, other: Resources) -> Resources:
-    """Return the smaller amount of each resource."""
-    return Resources(min(one.cpu_cores, other.cpu_cores), min(one.memory_bytes, other.memory_bytes))
-
-
-def shortage(wanted: Resources, free: Resources) -> Resources:
-    """Return the part of ``wanted`` that is not free; zero for a resource that suffices."""
-    gap = wanted - free
-    return Resources(max(gap.cpu_cores, 0.0), max(gap.memory_bytes, 0))
-
-
-def in_words(amount: Resources) -> str:
-    """Describe the amount for the reasons of a decision."""
-    return f"{amount.cpu_cores:g} core{'s' * (amount.cpu_cores != 1)} and {amount.memory_bytes / GIB:.2f} GiB"
-
-
-def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:
+def fit_into(plan: Plan, profile: JobProfile, free: Resources) -> Plan | None:
     """Return the plan reduced towards its lower limits until it fits: counts first, then cores, memory last.
 
     None if it does not fit at its lower limits. Fewer PSes get more memory each: they hold the same embeddings.
     """
+    limits = profile.limits
     for name in PLAN_FIELDS:
         low = getattr(limits.low, name)
-        while not plan.resources.fits(free) and getattr(plan, name) > low:
+        while not profile.resources(plan).fits(free) and getattr(plan, name) > low:
             half = getattr(plan, name) / 2
             changes = {name: max(half if name.endswith("_cores") else int(half), low)}
             if name == "ps":
                 held = math.ceil(plan.ps * plan.ps_memory_bytes / changes["ps"])
                 changes["ps_memory_bytes"] = min(held, limits.high.ps_memory_bytes)
             plan = replace(plan, **changes)
-        if plan.resources.fits(free):
+        if profile.resources(plan).fits(free):
             return plan
     return None
 
 
-def give_back(plan: Plan, limits: JobLimits, missing: Resources) -> Plan:
+def give_back(plan: Plan, profile: JobProfile, missing: Resources) -> Plan:
     """Return the plan with workers, then cores, reduced until ``missing`` is free or the lower limits are reached.
 
-    Parameter servers and their memory stay: their parameters would be lost, or would take long to move.
+    Parameter servers and their memory stay: their parameters would be lost, or would take long to move. Devices that
+    the workers do not have are for other jobs to give back.
     """
+    limits, held, of_worker = profile.limits, profile.resources(plan), dict(profile.extended.worker)
+    devices = tuple((name, count) for name, count in missing.extended if name in of_worker)
+    by_workers, by_cores = replace(missing, extended=devices), replace(missing, extended=())
 
-    def enough(smaller: Plan) -> bool:
-        return missing.fits(plan.resources - smaller.resources)
+    def enough(wanted: Resources, smaller: Plan) -> bool:
+        return wanted.fits(held - profile.resources(smaller))
 
     smaller = plan
-    while not enough(smaller) and smaller.workers > limits.low.workers:
+    while not enough(by_workers, smaller) and smaller.workers > limits.low.workers:
         smaller = replace(smaller, workers=smaller.workers - 1)
     for name in ("worker_cpu_cores", "ps_cpu_cores"):
-        if not enough(smaller):
+        if not enough(by_cores, smaller):
             smaller = replace(smaller, **{name: max(getattr(smaller, name) / 2, getattr(limits.low, name))})
     return smaller

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.base import GIB
-from stretto_messages.values import Candidate, Interval, Plan, Resources
+from stretto_messages.values import NO_EXTENDED, Candidate, ExtendedPerPod, Interval, Plan, Resources
 
 from stretto_core.model.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
 from stretto_core.model.types import JobLimits, Prices
@@ -30,7 +30,7 @@ AXIS_LIMITS = (64, 32, 32, 32)  # values per axis; longer ranges are thinned geo
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Every plan that a search may return. ``ps_memory_bytes`` has one value per entry of ``ps``, because the
-    embeddings are split over the PSes."""
+    embeddings are split over the PSes. ``extended``: what every pod has beside cores and memory."""
 
     workers: tuple[int, ...]
     ps: tuple[int, ...]
@@ -38,6 +38,7 @@ class Grid:
     ps_cpu_cores: tuple[float, ...]
     worker_memory_bytes: int
     ps_memory_bytes: tuple[int, ...]
+    extended: ExtendedPerPod = NO_EXTENDED
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -75,23 +76,46 @@ class Grid:
     def cost_per_hour(self, prices: Prices) -> Array:
         """RC of every plan (Eq. 7), in :attr:`shape`."""
         cores, memory = self.resources()
-        return cores * prices.cpu_core_hour + memory / GIB * prices.memory_gib_hour
+        cost = cores * prices.cpu_core_hour + memory / GIB * prices.memory_gib_hour
+        of_worker, of_ps = (prices.of_extended(counts) for counts in (self.extended.worker, self.extended.ps))
+        if not (of_worker or of_ps):
+            return cost
+        x = self.inputs(1)
+        return cost + (x.workers * of_worker + x.ps * of_ps)
+
+    def beyond(self, room: Resources) -> NDArray[np.bool_]:
+        """Return which plans need more than ``room``; broadcasts to :attr:`shape`."""
+        cores, memory = self.resources()
+        over = (cores > room.cpu_cores + 1e-9) | (memory > room.memory_bytes)
+        x, of_worker, of_ps = self.inputs(1), dict(self.extended.worker), dict(self.extended.ps)
+        for name in of_worker.keys() | of_ps.keys():
+            counts = x.workers * of_worker.get(name, 0) + x.ps * of_ps.get(name, 0)
+            over = over | (counts > room.count_of(name))
+        return over
 
 
-def grid_within(limits: JobLimits, room: Resources, current: Plan | None = None, *, cpu_step: float = 0.5) -> Grid:
+def grid_within(
+    limits: JobLimits,
+    room: Resources,
+    current: Plan | None = None,
+    *,
+    cpu_step: float = 0.5,
+    extended: ExtendedPerPod = NO_EXTENDED,
+) -> Grid:
     """The grid of a job's limits, as far as ``room`` (what the whole job may use) can reach.
 
-    ``cpu_step`` in cores; the values of ``current`` are always on it. Memory is not searched: a worker keeps its
-    memory, and so does a PS, unless there are fewer PSes than now, which then hold the embeddings of the others.
+    ``extended``: what every pod has beside cores and memory. ``cpu_step`` in cores; the values of ``current``
+    are always on it. Memory is not searched: a worker keeps its memory, and so does a PS, unless there are fewer PSes
+    than now, which then hold the embeddings of the others.
     """
     low, high = limits.low, limits.high
     start = current or low
 
     def reachable(name: str) -> int:
-        pod = "worker" if name == "workers" else "ps"
-        by_cpu = room.cpu_cores / getattr(low, f"{pod}_cpu_cores")
-        by_memory = room.memory_bytes / getattr(low, f"{pod}_memory_bytes")
-        return max(math.floor(min(by_cpu, by_memory) + 1e-9), getattr(low, name))
+        pod = low.pod("worker" if name == "workers" else "ps", extended)
+        most = min(room.cpu_cores / pod.cpu_cores, room.memory_bytes / pod.memory_bytes)
+        by_device = (room.count_of(device) // count for device, count in pod.extended)
+        return max(min([math.floor(most + 1e-9), *by_device]), getattr(low, name))
 
     def cores(name: str, limit: int) -> tuple[float, ...]:
         least = getattr(low, name)
@@ -112,6 +136,7 @@ def grid_within(limits: JobLimits, room: Resources, current: Plan | None = None,
         ps_cpu_cores=cores("ps_cpu_cores", AXIS_LIMITS[3]),
         worker_memory_bytes=start.worker_memory_bytes,
         ps_memory_bytes=tuple(max(need, low.ps_memory_bytes) for _, need in holding),
+        extended=extended,
     )
 
 
@@ -164,11 +189,9 @@ class CandidateProblem:
 
     def beyond_room(self) -> NDArray[np.bool_]:
         """Return which plans of the grid need more than ``room``, in the grid's shape."""
-        cores, memory = self.grid.resources()
         if self.room is None:
             return np.zeros(self.grid.shape, dtype=np.bool_)
-        over = (cores > self.room.cpu_cores + 1e-9) | (memory > self.room.memory_bytes)
-        return np.broadcast_to(over, self.grid.shape)
+        return np.broadcast_to(self.grid.beyond(self.room), self.grid.shape)
 
     def throughput(self) -> Array:
         """Predicted (or verified) throughput of every plan of the grid, in the grid's shape."""
@@ -227,7 +250,9 @@ def with_verified(problem: CandidateProblem, front: Sequence[PricedPlan], curren
             ps_cpu_cores=at.ps_cpu_cores,
             ps_memory_bytes=memory,
         )
-        result.append(PricedPlan(plan, known.throughput, problem.prices.cost_per_hour(plan.resources)))
+        result.append(
+            PricedPlan(plan, known.throughput, problem.prices.cost_per_hour(plan.resources(problem.grid.extended)))
+        )
     return sorted(result, key=lambda priced: (priced.cost_per_hour, -priced.throughput))
 
 

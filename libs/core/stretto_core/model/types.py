@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stretto_messages.base import DEFAULT_TEAM, GIB, InvalidValue
-from stretto_messages.values import PLAN_FIELDS, Plan, Resources, Value, require
+from stretto_messages.values import NO_EXTENDED, PLAN_FIELDS, Extended, ExtendedPerPod, Plan, Resources, Value, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,25 @@ class Prices:
 
     cpu_core_hour: float = 0.04
     memory_gib_hour: float = 0.005
+    extended_hour: dict[str, float] = field(default_factory=dict[str, float])
+    """Prices of one unit of extended resources, by name; others cost nothing."""
 
     def __post_init__(self) -> None:
         require("cpu_core_hour", self.cpu_core_hour, 0.0)
         require("memory_gib_hour", self.memory_gib_hour, 0.0)
+        for name, price in self.extended_hour.items():
+            require(f"extended_hour.{name}", price, 0.0)
         if self.cpu_core_hour == 0 and self.memory_gib_hour == 0:
             raise InvalidValue("cpu_core_hour and memory_gib_hour are both 0; give at least one a price")
 
     def cost_per_hour(self, amount: Resources) -> float:
         """RC(A) = sum a_r x Money(a_r) (Eq. 7), in the currency of the prices per hour."""
-        return amount.cpu_cores * self.cpu_core_hour + amount.memory_bytes / GIB * self.memory_gib_hour
+        cost = amount.cpu_cores * self.cpu_core_hour + amount.memory_bytes / GIB * self.memory_gib_hour
+        return cost + self.of_extended(amount.extended) if amount.extended else cost
+
+    def of_extended(self, counts: Extended) -> float:
+        """Return the part of the cost per hour that extended resources cause."""
+        return math.fsum(count * self.extended_hour.get(name, 0.0) for name, count in counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,8 @@ class JobProfile:
 
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
-    throughput; memory is watched over all the same. ``deadline_s`` counts from the submission.
+    throughput; memory is watched over all the same. ``deadline_s`` counts from the submission. ``extended``: what every
+    pod has beside the cores and the memory of its plan.
     """
 
     batch_size: int
@@ -66,11 +77,20 @@ class JobProfile:
     initial: Plan | None = None
     fixed: bool = False
     deadline_s: float | None = None
+    extended: ExtendedPerPod = NO_EXTENDED
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)
         require("samples", self.samples, 1)
         require("weight", self.weight, 1e-9)
+
+    def resources(self, plan: Plan) -> Resources:
+        """Return the resources of the whole job under ``plan``."""
+        return plan.resources(self.extended)
+
+    def cost_per_hour(self, plan: Plan) -> float:
+        """Return the cost of the job under ``plan`` (Eq. 7)."""
+        return self.prices.cost_per_hour(plan.resources(self.extended))
 
 
 @dataclass(frozen=True, slots=True)

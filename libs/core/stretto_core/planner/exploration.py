@@ -70,7 +70,8 @@ def next_measurement(
     possible = [
         (axis, plan)
         for axis, plan in steps
-        if Configuration.of(plan, problem.batch_size) not in excluded and plan.resources.fits(room)
+        if Configuration.of(plan, problem.batch_size) not in excluded
+        and plan.resources(problem.grid.extended).fits(room)
     ]
     if not possible:
         return Next(None, ("no small step within the limits and the capacity is left to measure",))

@@ -151,7 +151,7 @@ class PlanMachine:
     def _cold_start(self, profile: JobProfile) -> Plan:
         """Return the default first plan, on at most half of the cluster's cores: others need room to be measured."""
         default = self.settings.cold_start
-        share = min(self.settings.room.cpu_cores / 2 / default.resources.cpu_cores, 1.0)
+        share = min(self.settings.room.cpu_cores / 2 / default.resources(profile.extended).cpu_cores, 1.0)
         smaller = replace(
             default,
             worker_cpu_cores=max(default.worker_cpu_cores * share, 0.1),
@@ -162,7 +162,7 @@ class PlanMachine:
     def _start(self, kind: PlanKind, plan: Plan, reasons: list[str]) -> list[Action]:
         assert self.state.profile is not None
         self.state.started = self.state.pending = True
-        cost = self.state.profile.prices.cost_per_hour(plan.resources)
+        cost = self.state.profile.cost_per_hour(plan)
         proposed = PlanProposed(job=self.state.job, kind=kind, plan=plan, cost_per_hour=cost, reasons=tuple(reasons))
         return [Emit(proposed)]
 
@@ -271,7 +271,9 @@ class PlanMachine:
         return CandidateProblem(
             model=FittedModel.of(fitted),
             batch_size=fitted.batch_size,
-            grid=grid_within(profile.limits, self.settings.room, plan, cpu_step=self.settings.cpu_step),
+            grid=grid_within(
+                profile.limits, self.settings.room, plan, cpu_step=self.settings.cpu_step, extended=profile.extended
+            ),
             prices=profile.prices,
             verified=verified,
             room=self.settings.room,
@@ -304,7 +306,7 @@ class PlanMachine:
             job=state.job,
             kind="measure",
             plan=choice.plan,
-            cost_per_hour=profile.prices.cost_per_hour(choice.plan.resources),
+            cost_per_hour=profile.cost_per_hour(choice.plan),
             reasons=(*choice.reasons, f"measuring it takes about {takes_s:.0f} s of {remaining_s:.0f} s that are left"),
             throughput=expected,
             throughput_interval=Interval(

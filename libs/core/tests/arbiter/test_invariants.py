@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from job_builders import job_ended, plan_applied, plan_proposed
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.arbiter.worth import larger
 from stretto_core.machine import Tick
 from stretto_core.model.types import JobOpened
 from stretto_messages.actuator import PlanApplied, ReplacementEnded
 from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources, total
+from stretto_messages.values import Plan, Resources, larger, total
 
 CAPACITY = Resources(9.0, 20 * GIB)
 JOBS = st.sampled_from(["a", "b", "c", "d"])

@@ -25,7 +25,7 @@ from stretto_core.model.types import JobLimits, JobOpened
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
 from stretto_messages.planner import CandidatesComputed
-from stretto_messages.values import Resources
+from stretto_messages.values import NO_EXTENDED, Resources
 
 BIG = Resources(64, 256 * GIB)
 
@@ -94,7 +94,7 @@ def test_a_job_that_does_not_fit_waits_and_starts_when_room_comes_free() -> None
     assert facts(machine, job_ended("a", "completed"), 12.0) == [], "its pods are still there"
     (fact,) = facts(machine, job_ended("a", "gone"), 13.0)
     assert (fact.job, fact.kind) == ("b", "fit-capacity")
-    assert fact.plan.resources.fits(Resources(2, 4 * GIB))
+    assert fact.plan.resources(NO_EXTENDED).fits(Resources(2, 4 * GIB))
 
 
 def test_a_measurement_without_room_is_refused_with_figures() -> None:
@@ -281,7 +281,7 @@ def test_an_ended_job_holds_its_capacity_until_its_pods_are_gone(outcome: str, h
         started(machine, now=10.0)
         machine.handle(job_ended("a", outcome), 20.0)
         machine.handle(Tick(), 20.0 + held_s - 1)
-        assert machine.state.claimed() == plan().resources
+        assert machine.state.claimed() == plan().resources(NO_EXTENDED)
         if gone:
             machine.handle(job_ended("a", "gone"), 20.0 + held_s - 1)
         else:

@@ -19,13 +19,12 @@ from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings, JobState
 from stretto_core.arbiter.teams import ROUNDING
-from stretto_core.arbiter.worth import shortage
 from stretto_core.machine import Tick
 from stretto_core.model.teams import TeamQuota, quota_of
 from stretto_core.model.types import JobOpened
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
-from stretto_messages.values import NOTHING, Resources, total
+from stretto_messages.values import NO_EXTENDED, NOTHING, Resources, shortage, total
 
 from .test_invariants import CAPACITY
 
@@ -68,7 +67,7 @@ class Cluster:
         return total(job.held for job in self.machine.state.jobs.values() if job.team == team)
 
     def borrowed(self, team: str) -> Resources:
-        return shortage(self.held(team), quota_of(self.quotas, team).limit)
+        return shortage(self.held(team), quota_of(self.quotas, team).limit(self.capacity))
 
     def owners(self) -> list[JobState]:
         """Jobs that wait although their least fits the quota of their team."""
@@ -76,7 +75,7 @@ class Cluster:
             job
             for job in self.machine.state.jobs.values()
             if job.plan is None and job.proposal is not None
-            if job.least(job.proposal).fits(quota_of(self.quotas, job.team).limit - self.held(job.team))
+            if job.least(job.proposal).fits(quota_of(self.quotas, job.team).limit(self.capacity) - self.held(job.team))
             if job.least(job.proposal).fits(self.capacity)
         ]
 
@@ -157,7 +156,7 @@ def test_idle_quota_is_borrowed_and_comes_back_whatever_the_priority() -> None:
     cluster = Cluster(quotas, Resources(8.0, 100 * GIB))
     (lent,) = cluster.start("big", "ads", workers=7, weight=5.0)
     assert isinstance(lent, PlanDecided)
-    assert lent.plan.resources.cpu_cores == 8.0
+    assert lent.plan.resources(NO_EXTENDED).cpu_cores == 8.0
     assert any("team ads borrows 4 cores and 0.00 GiB beyond its quota of 4 cores" in each for each in lent.reasons)
     cluster.applied("big")
     refused, taken = cluster.start("late", "feed", workers=2)
@@ -189,7 +188,7 @@ def test_a_team_borrows_only_what_its_jobs_can_give_back(seed: int) -> None:
             running = [job for job in jobs if job.team == team]
             now = total(kept(job, job.plan) for job in running if job.plan is not None)
             if not memory & {job.job for job in running}:
-                assert now.fits(quota.limit + ROUNDING) or now.fits(kept_before[team] + ROUNDING), team
+                assert now.fits(quota.limit(CAPACITY) + ROUNDING) or now.fits(kept_before[team] + ROUNDING), team
             kept_before[team] = now
 
 

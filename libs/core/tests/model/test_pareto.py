@@ -23,7 +23,9 @@ from stretto_core.model.pareto import (
 from stretto_core.model.throughput import Configuration, Measurement
 from stretto_core.model.types import JobLimits, Prices
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import ExtendedPerPod, Plan, Resources, extended_of
+
+GPU = "nvidia.com/gpu"
 
 
 def model_of(seed: int):
@@ -49,21 +51,28 @@ def test_the_front_is_what_brute_force_finds(points: list[tuple[float, float]]) 
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.floats(0.0, 0.1), st.floats(2.0, 30.0))
+@given(
+    st.integers(0, 10_000),
+    st.floats(0.0, 0.1),
+    st.floats(2.0, 30.0),
+    st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(4, 20)),
+)
 def test_plans_on_the_front_stay_within_the_room_and_none_is_dominated(
-    seed: int, memory_price: float, cores: float
+    seed: int, memory_price: float, cores: float, gpus: tuple[int, int, int]
 ) -> None:
     limits = JobLimits(Plan(1, 1, 0.5, 0.5, GIB, GIB), Plan(6, 4, 2.0, 2.0, 4 * GIB, 4 * GIB))
-    room = Resources(cores, 24 * GIB)
-    grid = grid_within(limits, room)
-    problem = CandidateProblem(model_of(seed), 512, grid, Prices(0.04, memory_price), room=room)
+    of_worker, of_ps, there = (extended_of({GPU: count}) for count in gpus)
+    extended, room = ExtendedPerPod(of_worker, of_ps), Resources(cores, 24 * GIB, there)
+    grid = grid_within(limits, room, extended=extended)
+    problem = CandidateProblem(model_of(seed), 512, grid, Prices(0.04, memory_price, {GPU: 0.5}), room=room)
     front = exact_front(problem)
     speeds = problem.throughput().ravel()
     prices = np.broadcast_to(grid.cost_per_hour(problem.prices), grid.shape).ravel()
-    allowed = [i for i in range(len(speeds)) if grid.plan(i).resources.fits(room)]
+    allowed = [i for i in range(len(speeds)) if grid.plan(i).resources(extended).fits(room)]
     pairs = {(row.cost_per_hour, row.throughput) for row in front}
     for row in front:
-        assert row.plan.resources.fits(room)
+        assert row.plan.resources(extended).fits(room)
+        assert row.cost_per_hour == pytest.approx(problem.prices.cost_per_hour(row.plan.resources(extended)))
         assert limits.clamp(row.plan) == row.plan
     for i in allowed:
         dominated = np.any(

@@ -14,7 +14,7 @@ from stretto_core.model.types import JobLimits
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 ROOM = Resources(2, 24 * GIB)
 SMALL = replace(plan(1, 1, 0.5, 0.5), worker_memory_bytes=2 * GIB, ps_memory_bytes=960 * MIB)
@@ -107,7 +107,7 @@ def test_a_plan_that_costs_clearly_less_at_equal_throughput_is_taken() -> None:
     assert last.kind == "improve"
     cheaper = last.previous
     assert cheaper is not None
-    assert last.plan.resources.cpu_cores < cheaper.resources.cpu_cores
+    assert last.plan.resources(NO_EXTENDED).cpu_cores < cheaper.resources(NO_EXTENDED).cpu_cores
 
 
 def test_what_forbids_the_return_is_said() -> None:

@@ -21,7 +21,7 @@ from stretto_drills.chaos.hostile import (
 )
 from stretto_messages.base import Message
 from stretto_messages.pods import GetOwnership
-from stretto_messages.values import Resources
+from stretto_messages.values import NO_EXTENDED, Resources
 from stretto_wire.codec import decode, document_of
 from stretto_wire.registry import channel_of, partition_of
 from stretto_wire.spec import JobSpec
@@ -86,4 +86,4 @@ def test_the_hostile_job_is_beside_its_victim_and_fits_no_cluster() -> None:
     assert partition_of(job) == partition_of(VICTIM)
     plan = JobSpec.parse(document_for(job)).resources.initial
     assert plan is not None
-    assert not plan.resources.fits(Resources(1e6, 2**50))
+    assert not plan.resources(NO_EXTENDED).fits(Resources(1e6, 2**50))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 from stretto_sim.cluster import policies
 from stretto_sim.cluster.trace import Settings, TraceJob
@@ -87,9 +87,9 @@ class ElasticScheduler:
         return seen.speed / speed - 1 >= LEAST_EFFICIENCY * (seen.plan.workers / plan.workers - 1)
 
     def _fits(self, seen: _Seen, target: Plan) -> bool:
-        used = [each.plan.resources for each in self.seen.values()]
+        used = [each.plan.resources(NO_EXTENDED) for each in self.seen.values()]
         held = Resources(sum(r.cpu_cores for r in used), sum(r.memory_bytes for r in used))
-        return (target.resources - seen.plan.resources).fits(self.capacity - held)
+        return (target.resources(NO_EXTENDED) - seen.plan.resources(NO_EXTENDED)).fits(self.capacity - held)
 
     def _to(self, number: int, plan: Plan, before: tuple[Plan, float] | None) -> policies.Want:
         seen = self.seen[number]

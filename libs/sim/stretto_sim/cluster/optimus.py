@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 from stretto_sim.cluster import policies, truth
 from stretto_sim.cluster.trace import Settings, TraceJob
@@ -134,7 +134,7 @@ class Optimus:
         """Return (workers, servers) of each job that gets pods: first one of each, in the order of submission."""
         free, found = self.settings.capacity, dict[int, tuple[int, int]]()
         for number, seen in sorted(self.seen.items()):
-            first = replace(seen.job.request, workers=1, ps=1).resources
+            first = replace(seen.job.request, workers=1, ps=1).resources(NO_EXTENDED)
             if first.fits(free):
                 free, found[number] = free - first, (1, 1)
         heap = [entry for number in found if (entry := self._best(number, (1, 1)))]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_messages.values import Plan
+from stretto_messages.values import NO_EXTENDED, Plan
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import Settings, TraceJob
@@ -25,7 +25,7 @@ NUMBERS_MOST = 128
 def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
     """Return the plan with the fewest cores whose throughput is at least ``NEARLY_BEST`` of the best."""
     low, high = job.limits.low, job.limits.high
-    most = max(ROOM * settings.capacity.cpu_cores, low.resources.cpu_cores)
+    most = max(ROOM * settings.capacity.cpu_cores, low.resources(NO_EXTENDED).cpu_cores)
     cores = [c for c in CORES if low.worker_cpu_cores <= c <= min(high.worker_cpu_cores, settings.node_cpu_cores)]
     workers, ps = _tried(low.workers, high.workers), _tried(low.ps, high.ps)
     grid = [axis.ravel() for axis in np.meshgrid(workers, ps, cores, cores, indexing="ij")]

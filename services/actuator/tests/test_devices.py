@@ -1,0 +1,152 @@
+"""Devices of a machine: no two pods that live have the same one, also across restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_actuator.backend import BackendError, NoRoom, PodSpec
+from stretto_actuator.devices import Devices, Given, devices_of
+from stretto_actuator.local import LocalBackend
+from stretto_actuator.settings import ActuatorSettings
+from stretto_messages.values import Extended, extended_of
+from stretto_runtime import SettingsFault
+from test_local import ended, running_pid
+
+GPU, FPGA = "nvidia.com/gpu", "example.com/fpga"
+MACHINE = Devices({GPU: ("0", "1"), FPGA: ("/dev/fpga0",)})
+SLEEP = "import time; time.sleep(60)"
+wanted = st.dictionaries(st.sampled_from([GPU, FPGA, "amd.com/gpu"]), st.integers(1, 4)).map(extended_of)
+steps = st.lists(st.one_of(wanted, st.integers(0, 5)), max_size=30)
+
+
+@given(steps)
+def test_no_two_pods_hold_one_device(script: list[Extended | int]) -> None:
+    """Method: pods start with drawn wishes and end in any order; what each holds is counted anew."""
+    held: list[Given] = []
+    for step in script:
+        if isinstance(step, int):
+            del held[step : step + 1]
+            continue
+        taken = [(name, device) for each in held for name, devices in each.items() for device in devices]
+        enough = all(
+            count <= sum((name, device) not in taken for device in MACHINE.all.get(name, ())) for name, count in step
+        )
+        try:
+            held.append(MACHINE.free_of(step, held))
+        except NoRoom:
+            assert not enough
+            assert all(count <= len(MACHINE.all.get(name, ())) for name, count in step)
+        except BackendError:
+            assert any(count > len(MACHINE.all.get(name, ())) for name, count in step)
+        else:
+            assert enough
+            assert {name: len(devices) for name, devices in held[-1].items()} == dict(step)
+        now = [(name, device) for each in held for name, devices in each.items() for device in devices]
+        assert len(now) == len(set(now))
+
+
+def test_a_process_sees_its_own_gpus_alone() -> None:
+    assert MACHINE.environment({GPU: ("1",)}) == {"STRETTO_DEVICES_NVIDIA_COM_GPU": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    assert MACHINE.environment({}) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert Devices({}).environment({}) == {}, "where nobody counts GPUs, pods see what the actuator does"
+
+
+@pytest.mark.parametrize(
+    ("counts", "devices", "found"),
+    [
+        ({GPU: 2}, {}, {GPU: ("0", "1")}),
+        ({GPU: 2}, {GPU: ("2", "3")}, {GPU: ("2", "3")}),
+        ({FPGA: 1, GPU: 1}, {FPGA: ("/dev/fpga0", "/dev/fpga1")}, {FPGA: ("/dev/fpga0",), GPU: ("0",)}),
+    ],
+)
+def test_devices_are_those_that_are_named_or_numbered(
+    counts: dict[str, int], devices: dict[str, tuple[str, ...]], found: Given
+) -> None:
+    assert devices_of(ActuatorSettings(extended_resources=counts, devices=devices)).all == found
+
+
+@pytest.mark.parametrize("devices", [{GPU: ("0",)}, {GPU: ("0", "0")}, {FPGA: ("/dev/fpga0",)}])
+def test_fewer_names_than_devices_are_refused(devices: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(SettingsFault, match=r"STRETTO_ACTUATOR_DEVICES.*STRETTO_EXTENDED_RESOURCES"):
+        devices_of(ActuatorSettings(extended_resources={GPU: 2}, devices=devices))
+
+
+def pod(folder: Path, name: str, script: str = SLEEP, count: int = 1, resource: str = FPGA) -> PodSpec:
+    environment = {"PATH": os.environ["PATH"], "STRETTO_POD": name, "STRETTO_POD_FOLDER": str(folder / "pods/j" / name)}
+    command = (sys.executable, "-S", "-c", script)
+    return PodSpec("j", name, command, environment, 0.5, 2**28, extended=((resource, count),))
+
+
+async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(tmp_path: Path) -> None:
+    """Method: one device, two pods, and another actuator in between, which has nothing but the folder."""
+    machine = Devices({FPGA: ("/dev/fpga7",)})
+    first = LocalBackend(tmp_path, devices=machine)
+    shown = "import os; print(os.environ['STRETTO_DEVICES_EXAMPLE_COM_FPGA'], flush=True); "
+    await first.launch(pod(tmp_path, "worker-0", shown + SLEEP))
+    pid = await running_pid(tmp_path, "worker-0")
+    again = LocalBackend(tmp_path, devices=machine)
+    await again.launch(pod(tmp_path, "worker-0"))  # it is there: nothing happens
+    with pytest.raises(NoRoom, match=r"example\.com/fpga = 1: 0 of 1 on this machine are free"):
+        await again.launch(pod(tmp_path, "worker-1"))
+    assert [each.pod for each in await again.list()] == ["worker-0"], "one that waits leaves no trace"
+    os.kill(pid, signal.SIGKILL)
+    await ended(again)
+    assert "/dev/fpga7" in await again.logs("j", "worker-0", 5)
+    await again.launch(pod(tmp_path, "worker-1"))
+    assert {each.pod: each.state for each in await again.list()} == {"worker-0": "exited", "worker-1": "running"}
+    await again.kill("j", "worker-1")
+    await ended(again)
+
+
+async def test_a_pod_that_could_not_be_started_holds_nothing(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path, devices=Devices({FPGA: ("0",)}))
+    broken = pod(tmp_path, "worker-0")
+    (tmp_path / "pods/j/worker-0").mkdir(parents=True)
+    (tmp_path / "pods/j/worker-0/log").mkdir()  # its log cannot be opened
+    with pytest.raises(BackendError, match="cannot be started"):
+        await backend.launch(broken)
+    await backend.launch(pod(tmp_path, "worker-1"))
+    await backend.kill("j", "worker-1")
+    await ended(backend)
+
+
+async def test_a_pod_that_asks_for_more_than_the_machine_has_is_refused(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path, devices=Devices({FPGA: ("0",)}))
+    for count, resource, there in ((2, FPGA, "1"), (1, GPU, "none")):
+        with pytest.raises(BackendError, match=f"{resource} = {count}: this machine has {there}"):
+            await backend.launch(pod(tmp_path, "worker-0", count=count, resource=resource))
+
+
+@pytest.mark.parametrize("state", ["created", "running", "exited"])
+def test_containers_hold_the_devices_of_their_labels_until_they_exit(state: str) -> None:
+    """Also those that are just being made, by another thread, count; the engine is asked nothing for that."""
+    docker = pytest.importorskip("stretto_actuator.docker")
+    engine = pytest.importorskip("stretto_actuator.docker_engine")
+    held = engine.Engine("", "prod").labels("j", "worker-0", {GPU: ("0",)})
+    described: dict[str, Any] = {
+        "Id": "c",
+        "Config": {"Labels": held},
+        "Created": "2026-01-01T00:00:00Z",
+        "State": {"Status": state, "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False},
+        "HostConfig": {"CpuQuota": 1, "CpuPeriod": 1, "Memory": 1},
+    }
+    container = engine.Engine("", "prod")._parse(described)
+    assert container.devices == {GPU: ("0",)}
+    nothing: Any = None
+    backend = docker.DockerBackend(nothing, nothing, nothing, devices=MACHINE)
+    backend._containers["j", "worker-0"] = container
+    first = backend._choose_devices(PodSpec("j", "worker-1", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),)))
+    assert first == {GPU: ("0",) if state == "exited" else ("1",)}
+    another = PodSpec("j", "worker-2", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),))
+    if state == "exited":
+        assert backend._choose_devices(another) == {GPU: ("1",)}
+    else:
+        with pytest.raises(NoRoom):
+            backend._choose_devices(another)
