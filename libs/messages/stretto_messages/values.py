@@ -437,13 +437,24 @@ class PsForecast(Record):
     oom_at_samples: Count | None
 
 
+PlaneAddress = Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
+"""``host:port``, or ``unix:/path`` where pods share a machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorker(Record):
+    """Address of a data worker. ``index`` is the number in its name."""
+
+    index: Annotated[int, Ge(0), Le(10**9)]
+    address: PlaneAddress
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Record):
     """Address of a parameter server. ``index`` is the number in its name."""
 
     index: Annotated[int, Ge(0), Le(10**9)]
-    address: Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
-    """``host:port``, or ``unix:/path`` where pods share a machine."""
+    address: PlaneAddress
     leaving: bool = False
 
 

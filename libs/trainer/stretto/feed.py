@@ -50,13 +50,19 @@ from .preparation import Fingerprint, Kind, arrays_of, bytes_of, difference_of, 
 
 log = logging.getLogger("stretto.feed")
 
-WINDOW_BYTES = 64 * 1024**2
+WINDOW_BYTES, WINDOW_SHARE = 64 * 1024**2, 0.05
+"""Batches that wait, or are being prepared, have at most so many bytes, and so much of the trainer's memory."""
 CONNECT_S = 5.0
 ANSWER_S = 30.0
 """Time after which a lane that does not answer is left. Others prepare its batches long before."""
 AGAIN_S = 1.0
 OTHER_AGAIN_S = 30.0
 """Pauses before a lane is tried again that was lost, and one that would prepare other batches than this process."""
+
+
+def window_bytes(memory_bytes: int) -> int:
+    """Return the bytes of batches that may wait in a pod of this memory."""
+    return min(WINDOW_BYTES, int(WINDOW_SHARE * memory_bytes))
 
 
 class Feeder:

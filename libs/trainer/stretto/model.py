@@ -66,6 +66,7 @@ class Prepared:
 class Program(Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
+    task: Task
     layout: Layout
     tables: Mapping[str, Rows]
     """The tables of the layout by name: that of the input that receives their rows, where there is one."""

@@ -101,7 +101,7 @@ class ProfilerMachine:
             case PodResized(pod=pod) if pod in state.pods:
                 _set_limits(state.pods[pod], event)
                 return self._cut(event.job, now)
-            case PodExited(pod=pod) if pod not in state.exited:
+            case PodExited(pod=pod, role="worker" | "ps") if pod not in state.exited:
                 return self._pod_exited(event, now)
             case MigrationStarted() | MigrationFinished():
                 state.migrating = isinstance(event, MigrationStarted)
