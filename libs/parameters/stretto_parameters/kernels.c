@@ -18,11 +18,13 @@
 #define ABSENT UINT64_MAX
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 #define EACH for (int64_t d = 0; d < n; d++)
+#define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
+enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
 
 struct entry { uint64_t key; uint32_t epoch, spare; };
 struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask, shift, multiplier; };
-struct format { int64_t width, words, half, slots; uint64_t seed; const float *first; float factor, low; };
+struct format { int64_t width, words, half, slots, normal; uint64_t seed; const float *first; float factor, low; };
 
 /* The digest of this file (compiling.py), so that a library of another version is told apart. */
 uint64_t source_digest(void) { return SOURCE_DIGEST; }
@@ -40,11 +42,21 @@ static uint64_t slot_of(const struct part *p, uint64_t key, uint64_t slot) {
     return slot;
 }
 
-static float initial(const struct format *f, uint64_t key, int64_t d) {
-    uint64_t z = key + ((uint64_t)d + 1 + f->seed) * MULTIPLIER;
+static uint64_t mixed(uint64_t z) {
     z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (float)(int32_t)(z >> 40) * f->factor - f->low;
+    return (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+}
+
+static int32_t sum_of_quarters(uint64_t z) {
+    return (int32_t)((z & 0xFFFF) + (z >> 16 & 0xFFFF) + (z >> 32 & 0xFFFF) + (z >> 48));
+}
+
+static float initial(const struct format *f, uint64_t key, int64_t d) {
+    uint64_t z = mixed(key + ((uint64_t)d + 1 + f->seed) * MULTIPLIER);
+    if (!f->normal) return (float)(int32_t)(z >> 40) * f->factor - f->low;
+    z ^= z >> 31;
+    uint64_t more = mixed(z + MULTIPLIER);
+    return (float)(sum_of_quarters(z) + sum_of_quarters(more ^ more >> 31) - 4 * 0xFFFF) * f->factor;
 }
 
 static float widened(uint16_t half) {
@@ -138,32 +150,56 @@ static float power(float base, int64_t k) {
 /* A float counts steps exactly up to 2^24; there it stops. */
 static int64_t steps_of(float count) { return count < 16777216.0f ? (int64_t)count : 16777216; }
 
-/* The steps of Adam that a row has missed: all rows have made `clock` of them, this one has seen t. clock below 0: each
- * row has a clock of its own. factors: [6][last + 1], as Adam.factors. */
-struct gap { int64_t seen, now, steps; float kept, step, epsilon; };
+/* The slots of a row that makes every step (Moving in optimizers.py): momentum m, squares v, NULL where there are none,
+ * and t, the steps that it has seen. */
+struct moving { float *m, *v, *t; };
 
-static struct gap gap_of(float t, float rate, const float *h, const float *factors, int64_t last, float clock) {
-    struct gap gap = {0, 0, 0, 1, 0, 0};
+static struct moving moving_of(int64_t kind, float *slots, int64_t count, int64_t n) {
+    struct moving row = {NULL, NULL, slots + count - 1};
+    if (kind == SGD || count > n + 1) row.m = slots;
+    if (kind != SGD) row.v = slots + count - 1 - n;
+    return row;
+}
+
+/* The steps that a row has missed: all rows have made `clock` of them, this one has seen t. clock below 0: each row has a
+ * clock of its own. factors: [6][last + 1], as Moving.factors. is_scaled: rate and squares scale the moves. */
+struct gap { int64_t seen, now, steps; int is_scaled; float kept, step, epsilon; };
+
+static struct gap gap_of(int64_t kind, float t, float rate, const float *h, const float *factors, int64_t last,
+                         float clock) {
+    struct gap gap = {0, 0, 0, kind == ADAM, 1, 0, 0};
     gap.seen = t >= 0 ? steps_of(t) : 0; /* a damaged row: no index out of a NaN */
     gap.now = clock > (t >= 0 ? t : 0) ? steps_of(clock) : gap.seen;
     if (gap.now <= gap.seen || !gap.seen) return gap; /* a new row begins now: nobody has read it decayed */
     int64_t width = last + 1, at = gap.now < last ? gap.now : last;
     gap.steps = gap.now - gap.seen < last ? gap.now - gap.seen : last;
-    float drift = factors[2 * width + (gap.seen < last ? gap.seen : last)] -
-                  factors[3 * width + gap.steps] * factors[2 * width + at];
-    gap.step = rate * drift;
+    gap.step = factors[2 * width + (gap.seen < last ? gap.seen : last)] -
+               factors[3 * width + gap.steps] * factors[2 * width + at];
+    if (gap.is_scaled) gap.step = rate * gap.step;
     gap.epsilon = factors[width + at];
-    if (h[4] != 0) gap.kept = power(1 - rate * h[4], gap.now - gap.seen);
+    if (gap.is_scaled && h[4] != 0) gap.kept = power(1 - rate * h[4], gap.now - gap.seen);
     return gap;
 }
 
-/* A weight after these steps: momentum fades first, then the weight decays. */
-static float moved(const struct gap *gap, float w, float m, float v) {
-    return gap->kept * (w - gap->step * m / (sqrtf(v) + gap->epsilon));
+/* Moves weights by these steps: momentum fades first, then they decay. */
+static void move(float *w, const struct moving *row, int64_t n, const struct gap *gap) {
+    if (!gap->steps || !row->m) return;
+    if (gap->is_scaled) EACH w[d] = gap->kept * (w[d] - gap->step * row->m[d] / (sqrtf(row->v[d]) + gap->epsilon));
+    else EACH w[d] = w[d] - gap->step * row->m[d];
 }
 
-/* clocks: NULL, or those of Adam's steps, which rows have not made yet: weights as if they had. */
-void gather(const struct part *parts, const struct format *f, int64_t count, const uint64_t *keys,
+/* Gives a row the steps that it has missed, and counts the one that comes; returns its number. */
+static int64_t catch_up(float *w, const struct moving *row, int64_t n, const struct gap *gap, const float *factors,
+                        int64_t last) {
+    move(w, row, n, gap);
+    if (gap->steps && row->m) EACH row->m[d] = factors[4 * (last + 1) + gap->steps] * row->m[d];
+    if (gap->steps && row->v) EACH row->v[d] = factors[5 * (last + 1) + gap->steps] * row->v[d];
+    row->t[0] = (float)(gap->now + 1);
+    return gap->now + 1;
+}
+
+/* clocks: NULL, or those of steps that rows have not made yet: weights as if they had. */
+void gather(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *keys,
             const uint64_t *places, float *out, const float *rates, const float *clocks, const float *h,
             const float *factors, int64_t last) {
     int64_t n = f->width;
@@ -172,20 +208,22 @@ void gather(const struct part *parts, const struct format *f, int64_t count, con
             const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
             for (int64_t d = 0; d < (clocks ? f->words : f->words - f->slots); d += LINE_WORDS) PREFETCH(ahead + d);
         }
-        const uint32_t *words = places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
+        uint32_t *words = places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
         if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
         else for (int64_t d = 0; d < f->width; d++) {
             if (words) out[d] = widened(((const uint16_t *)words)[d]);
             else out[d] = f->half ? widened(narrowed(initial(f, keys[i], d))) : initial(f, keys[i], d);
         }
         if (!words || !clocks) continue;
-        const float *slots = (const float *)(words + f->words - f->slots);
-        struct gap gap = gap_of(slots[2 * n], rates[places[i] >> 32], h, factors, last, clocks[places[i] >> 32]);
-        if (gap.steps) EACH out[d] = moved(&gap, out[d], slots[d], slots[n + d]);
+        struct moving row = moving_of(kind, (float *)words + f->words - f->slots, f->slots, n);
+        uint64_t part = places[i] >> 32;
+        struct gap gap = gap_of(kind, row.t[0], rates[part], h, factors, last, clocks[part]);
+        move(out, &row, n, &gap);
     }
 }
 
-/* Optimizers: weights w, slots s, gradient g of n elements; h in the order of Optimizer.hyperparameters. */
+/* Optimizers: weights w, slots s, gradient g of n elements and its squares q (NULL: those of g); h in the order of
+ * Optimizer.hyperparameters. */
 static void sgd(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h) {
     if (h[0] == 0) EACH w[d] = w[d] - rate * g[d];
     else EACH {
@@ -194,9 +232,9 @@ static void sgd(float *restrict w, float *restrict s, const float *restrict g, i
     }
 }
 
-static void adagrad(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
-                    const float *h) {
-    EACH s[d] = s[d] + g[d] * g[d];
+static void adagrad(float *restrict w, float *restrict s, const float *restrict g, const float *restrict q, int64_t n,
+                    float rate, const float *h) {
+    EACH s[d] = s[d] + SQUARE;
     EACH w[d] = w[d] - rate * g[d] / (sqrtf(s[d] + h[0]) + h[1]);
 }
 
@@ -209,45 +247,33 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
     EACH w[d] = w[d] - rate * g[d] / root;
 }
 
-static void adam(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate, const float *h,
-                 const float *factors, int64_t last, float clock) {
-    float *m = s, *v = s + n, *t = s + 2 * n;
-    struct gap gap = gap_of(t[0], rate, h, factors, last, clock);
-    if (gap.steps) {
-        float keep_m = factors[4 * (last + 1) + gap.steps], keep_v = factors[5 * (last + 1) + gap.steps];
-        EACH {
-            w[d] = moved(&gap, w[d], m[d], v[d]);
-            m[d] = keep_m * m[d];
-            v[d] = keep_v * v[d];
-        }
-    }
-    t[0] = (float)(gap.now + 1);
-    int64_t at = gap.now + 1 < last ? gap.now + 1 : last;
-    float step = rate * factors[at], epsilon = factors[last + 1 + at], shrink = rate * h[4];
+static void adam(float *restrict w, float *restrict m, float *restrict v, const float *restrict g,
+                 const float *restrict q, int64_t n, float rate, const float *h, float correction, float epsilon) {
+    float step = rate * correction, shrink = rate * h[4];
     EACH {
         m[d] = h[0] * m[d] + h[1] * g[d];
-        v[d] = h[2] * v[d] + h[3] * (g[d] * g[d]);
+        v[d] = h[2] * v[d] + h[3] * SQUARE;
         w[d] = (w[d] - shrink * w[d]) - step * m[d] / (sqrtf(v[d]) + epsilon);
     }
 }
 
-static void rmsprop(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
-                    const float *h) {
+static void rmsprop(float *restrict w, float *restrict m, float *restrict v, const float *restrict g,
+                    const float *restrict q, int64_t n, float rate, const float *h) {
     EACH {
-        s[d] = h[0] * s[d] + h[1] * (g[d] * g[d]);
-        float step = rate * g[d] / (sqrtf(s[d] + h[2]) + h[4]);
-        if (h[3] != 0) s[n + d] = step = h[3] * s[n + d] + step;
+        v[d] = h[0] * v[d] + h[1] * SQUARE;
+        float step = rate * g[d] / (sqrtf(v[d] + h[2]) + h[4]);
+        if (m) m[d] = step = h[3] * m[d] + step;
         w[d] = w[d] - step;
     }
 }
 
-static void ftrl(float *restrict w, float *restrict s, const float *restrict g, int64_t n, float rate,
-                 const float *h) {
+static void ftrl(float *restrict w, float *restrict s, const float *restrict g, const float *restrict q, int64_t n,
+                 float rate, const float *h) {
     float *linear = s + n, l2 = h[1] + h[2] / (2 * rate);
     EACH {
-        float root = sqrtf(s[d] + g[d] * g[d]);
+        float root = sqrtf(s[d] + SQUARE);
         linear[d] = linear[d] + ((g[d] + h[3] * w[d]) - (root - sqrtf(s[d])) / rate * w[d]);
-        s[d] = s[d] + g[d] * g[d];
+        s[d] = s[d] + SQUARE;
         float kept = linear[d] > h[0] ? h[0] : linear[d] < -h[0] ? -h[0] : linear[d];
         w[d] = (kept - linear[d]) / (root / rate + 2 * l2);
     }
@@ -255,10 +281,11 @@ static void ftrl(float *restrict w, float *restrict s, const float *restrict g, 
 
 /* One step of an optimizer on each row, whose part gives rate and clock. `wide` holds the weights of one row. */
 void update(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *places,
-            const float *g, const float *rates, const float *clocks, const float *h, const float *factors,
-            int64_t last, uint32_t epoch, float *wide) {
+            const float *g, const float *squares, const float *rates, const float *clocks, const float *h,
+            const float *factors, int64_t last, uint32_t epoch, float *wide) {
     int64_t n = f->width;
     for (int64_t i = 0; i < count; i++, g += n) {
+        const float *q = squares ? squares + i * n : NULL;
         if (i + AHEAD < count) {
             const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
             for (int64_t d = 0; d < f->words && d < 8 * LINE_WORDS; d += LINE_WORDS) PREFETCH(ahead + d);
@@ -266,14 +293,22 @@ void update(const struct part *parts, const struct format *f, int64_t kind, int6
         const struct part *p = parts + (places[i] >> 32);
         uint32_t *words = row_of(parts, f, places[i]);
         float *w = f->half ? wide : (float *)words, *s = (float *)(words + f->words - f->slots);
-        float rate = rates[places[i] >> 32];
+        float rate = rates[places[i] >> 32], clock = clocks[places[i] >> 32];
+        struct moving row = {NULL, NULL, NULL};
+        int64_t step = 0;
         if (f->half) EACH wide[d] = widened(((uint16_t *)words)[d]);
-        if (kind == 0) sgd(w, s, g, n, rate, h);
-        else if (kind == 1) adagrad(w, s, g, n, rate, h);
-        else if (kind == 2) rowwise_adagrad(w, s, g, n, rate, h);
-        else if (kind == 3) adam(w, s, g, n, rate, h, factors, last, clocks[places[i] >> 32]);
-        else if (kind == 4) rmsprop(w, s, g, n, rate, h);
-        else ftrl(w, s, g, n, rate, h);
+        if (f->slots && (kind == SGD || kind == ADAM || kind == RMSPROP)) {
+            row = moving_of(kind, s, f->slots, n);
+            struct gap gap = gap_of(kind, row.t[0], rate, h, factors, last, clock);
+            step = catch_up(w, &row, n, &gap, factors, last);
+            if (step > last) step = last;
+        }
+        if (kind == SGD) sgd(w, row.m, g, n, rate, h);
+        else if (kind == ADAGRAD) adagrad(w, s, g, q, n, rate, h);
+        else if (kind == ROWWISE_ADAGRAD) rowwise_adagrad(w, s, g, n, rate, h);
+        else if (kind == ADAM) adam(w, row.m, row.v, g, q, n, rate, h, factors[step], factors[last + 1 + step]);
+        else if (kind == RMSPROP) rmsprop(w, row.m, row.v, g, q, n, rate, h);
+        else ftrl(w, s, g, q, n, rate, h);
         if (f->half) EACH ((uint16_t *)words)[d] = narrowed(wide[d]);
         p->entries[places[i] & UINT32_MAX].epoch = epoch;
     }

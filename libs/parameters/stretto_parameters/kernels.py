@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from . import checksums, compiling
 from .optimizers import Optimizer
 from .parts import F32, U64, Parts
-from .reference import U16, Due, Reference
+from .reference import U16, Change, Due, Reference
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -32,7 +32,7 @@ class Kernels(Protocol):
     def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None: ...
     def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None: ...
     def update(
-        self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
     ) -> None: ...
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int: ...
     def widen(self, halves: U16) -> F32: ...
@@ -47,7 +47,7 @@ class _Format(ctypes.Structure):
     """struct format of kernels.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots")),
+        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots", "normal")),
         ("seed", ctypes.c_uint64),
         ("first", ctypes.c_void_p),
         ("factor", ctypes.c_float),
@@ -72,9 +72,9 @@ class Library:
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, *[_POINTER] * 7, _INT)
+        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT)
         self._update = _function(
-            library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 6, _INT, ctypes.c_uint32, _POINTER
+            library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, ctypes.c_uint32, _POINTER
         )
         self._copy = _function(library.copy, ctypes.c_uint64, _POINTER, _POINTER, _INT, _POINTER, _INT)
         self._widen = _function(library.widen, None, _INT, _POINTER, _POINTER)
@@ -106,25 +106,29 @@ class Library:
             self._reference.gather(parts, keys, places, out, due)
             return
         form = _format(parts)
-        what = (parts.heads_address, ctypes.addressof(form), len(keys), _at(keys), _at(places), _at(out))
+        table, what = (parts.heads_address, ctypes.addressof(form)), (len(keys), _at(keys), _at(places), _at(out))
         if due is None:
-            self._gather(*what, None, None, None, None, 0)
+            self._gather(*table, 0, *what, None, None, None, None, 0)
             return
         h, factors = due.optimizer.hyperparameters(), due.optimizer.factors()
-        self._gather(*what, _at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1)
+        self._gather(
+            *(*table, due.optimizer.KERNEL, *what),
+            *(_at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1),
+        )
 
     def update(
-        self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
     ) -> None:
         if optimizer.KERNEL is None:
-            self._reference.update(parts, places, gradients, rates, clocks, optimizer, epoch)
+            self._reference.update(parts, places, by, rates, clocks, optimizer, epoch)
             return
         form = _format(parts)
         h, factors = optimizer.hyperparameters(), optimizer.factors()
         wide = np.empty(parts.form.width if parts.form.half else 0, np.float32)
         self._update(
             *(parts.heads_address, ctypes.addressof(form), optimizer.KERNEL, len(places), _at(places)),
-            *(_at(gradients), _at(rates), _at(clocks), _at(h), _at(factors), factors.shape[1] - 1, epoch, _at(wide)),
+            *(_at(by.gradients), None if by.squares is None else _at(by.squares), _at(rates), _at(clocks)),
+            *(_at(h), _at(factors), factors.shape[1] - 1, epoch, _at(wide)),
         )
 
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
@@ -158,6 +162,6 @@ def _at(array: np.ndarray) -> int:
 def _format(parts: Parts) -> _Format:
     form = parts.form
     return _Format(
-        *(form.width, form.words, form.half, len(form.slots), form.seed, _at(form.slots)),
-        *(2.0**-23 * form.initial_scale, form.initial_scale),
+        *(form.width, form.words, form.half, len(form.slots), form.is_normal, form.seed, _at(form.slots)),
+        *(form.initial_factor, form.initial_scale),
     )

@@ -7,6 +7,7 @@ column is the unit of ownership, of moves, of checkpoints and of progress record
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -23,12 +24,16 @@ ENTRY_BYTES = 16
 """Bytes of a row's entry (parts.py)."""
 _BUCKETS_MAX = 4096
 _WIDTH_MAX = 2**28
+_EIGHT_SD = sqrt(8 * (2.0**32 - 1) / 12)
+"""Standard deviation of a sum of eight whole numbers, each uniform in [0, 2^16): their variances add up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An embedding table: rows of `dimension` weights, uniform in +-initial_scale before their first update.
+    """An embedding table: rows of `dimension` weights.
 
+    Before their first update these are uniform in +-initial_scale, or with the distribution "normal" have this standard
+    deviation: sums of eight uniform numbers, none beyond 4.9 of it.
     `weights`: as they are stored; bfloat16 is rounded to nearest, ties to even, after each update (slots are float32).
     `base`: the digest of the values that workers add rows to; empty if there are none, or it is not known.
     """
@@ -39,6 +44,7 @@ class Table:
     initial_scale: float = 0.05
     weights: Literal["float32", "bfloat16"] = "float32"
     base: str = ""
+    distribution: Literal["uniform", "normal"] = "uniform"
 
     def __post_init__(self) -> None:
         if not 1 <= self.dimension <= _WIDTH_MAX:
@@ -47,6 +53,8 @@ class Table:
             raise InputRefused(f"initial_scale = {self.initial_scale} of a table must not be negative")
         if self.weights not in ("float32", "bfloat16"):
             raise InputRefused(f"weights = {self.weights!r} of a table: use 'float32' or 'bfloat16'")
+        if self.distribution not in ("uniform", "normal"):
+            raise InputRefused(f"distribution = {self.distribution!r} of a table: use 'uniform' or 'normal'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,7 @@ class Layout:
                 **{name: getattr(each, name) for name in ("dimension", "seed", "initial_scale", "weights")},
                 "optimizer": optimizers.to_dict(each.optimizer),
                 **({"base": each.base} if each.base else {}),
+                **({"distribution": each.distribution} if each.distribution != "uniform" else {}),
             }
             for each in self.tables
         ]
@@ -157,16 +166,23 @@ class RowFormat:
     slots: NDArray[np.float32]
     seed: int = 0
     initial_scale: float = 0.0
+    is_normal: bool = False
 
     @staticmethod
     def of_table(table: Table) -> RowFormat:
         slots = table.optimizer.first_slots(table.dimension)
         seed = table.seed & 0xFFFFFFFF
-        return RowFormat(table.dimension, table.weights == "bfloat16", slots, seed, table.initial_scale)
+        is_normal = table.distribution == "normal"
+        return RowFormat(table.dimension, table.weights == "bfloat16", slots, seed, table.initial_scale, is_normal)
 
     @staticmethod
     def of_slices(layout: Layout) -> RowFormat:
         return RowFormat(layout.slice_length, False, layout.optimizer.dense.first_slots(layout.slice_length))
+
+    @property
+    def initial_factor(self) -> float:
+        """The factor of the whole number that an initial weight is drawn as: of 24 bits, or a sum of eight of 16."""
+        return self.initial_scale / (_EIGHT_SD if self.is_normal else 2.0**23)
 
     @property
     def weight_words(self) -> int:

@@ -37,6 +37,14 @@ class Due:
         return weights
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The gradients of rows [n, width], and their squares; None: those of the gradients."""
+
+    gradients: F32
+    squares: F32 | None = None
+
+
 class Reference:
     """Every kernel, in NumPy. Callers have checked sizes: keys are unique, and `grow` has made room."""
 
@@ -96,7 +104,7 @@ class Reference:
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
-        self, parts: Parts, places: U64, gradients: F32, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
     ) -> None:
         """Make one step of the optimizer on each row. rates, clocks [parts]: learning rate and steps of each part."""
         form, h = parts.form, optimizer.hyperparameters()
@@ -107,7 +115,9 @@ class Reference:
             slots = rows[:, form.weight_words :]
             rate, clock = (np.full((len(at), 1), each[part], np.float32) for each in (rates, clocks))
             optimizer.catch_up(weights, slots, rate, clock, h)
-            optimizer.step(weights, slots, gradients[chosen], rate, h)
+            gradients = by.gradients[chosen]
+            squares = gradients * gradients if by.squares is None else by.squares[chosen]
+            optimizer.step(weights, slots, gradients, squares, rate, h)
             write_weights(form, rows, weights)
             parts.rows(part)[at] = rows
             parts.entries(part)["epoch"][at] = epoch
@@ -129,8 +139,20 @@ class Reference:
 def initial_weights(form: RowFormat, keys: U64) -> F32:
     """Return the weights of keys before their first update, [n, width]: a function of key and seed only."""
     steps = np.arange(1, form.width + 1, dtype=np.uint64) + np.uint64(form.seed)
-    z = checksums.split_mix(keys[:, None] + (steps * np.uint64(checksums.MULTIPLIER))[None, :]) >> np.uint64(40)
-    return z.astype(np.float32) * np.float32(2.0**-23 * form.initial_scale) - np.float32(form.initial_scale)
+    z = checksums.split_mix(keys[:, None] + (steps * np.uint64(checksums.MULTIPLIER))[None, :])
+    factor = np.float32(form.initial_factor)
+    if not form.is_normal:
+        return (z >> np.uint64(40)).astype(np.float32) * factor - np.float32(form.initial_scale)
+    z ^= z >> np.uint64(31)
+    more = checksums.split_mix(z + np.uint64(checksums.MULTIPLIER))
+    sums = _sum_of_quarters(z) + _sum_of_quarters(more ^ more >> np.uint64(31))
+    return (sums - 4 * 0xFFFF).astype(np.float32) * factor
+
+
+def _sum_of_quarters(z: U64) -> NDArray[np.int64]:
+    return sum(((z >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)), np.zeros_like(z)).astype(
+        np.int64
+    )
 
 
 def read_weights(form: RowFormat, rows: F32) -> F32:

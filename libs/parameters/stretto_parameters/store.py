@@ -22,7 +22,7 @@ from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer
 from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
-from .reference import Due
+from .reference import Change, Due
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -44,7 +44,8 @@ class Push:
 
     claim [columns]. keys: per table, stored keys strictly ascending as unsigned, of claimed buckets only; row_gradients
     [keys, dimension] per table. slice_gradients [claimed slices, slice_length]. state_delta [state_size] is added to
-    the state if the first slice is applied.
+    the state if the first slice is applied. row_squares: like row_gradients, what an optimizer takes for their squares;
+    None for a table, or no entry at all: the squares of its row_gradients.
     """
 
     shard: int
@@ -57,6 +58,7 @@ class Push:
     row_gradients: Sequence[F32]
     slice_gradients: F32
     state_delta: F32
+    row_squares: Sequence[F32 | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +302,7 @@ class Store:
             # from here on nothing can fail
             if len(part.keys):
                 self.kernels.insert(table, part.keys, part.places, self.epoch)
-                self.kernels.update(table, part.places, part.gradients, rate, clock, optimizer, self.epoch)
+                self.kernels.update(table, part.places, part.change, rate, clock, optimizer, self.epoch)
         self._update_slices(checked, applied, dense_rates, dense_clocks)
         records.account(push.shard, push.attempt, push.start, push.stop, applied)
         self.stats.updates += 1
@@ -312,16 +314,18 @@ class Store:
 
     def _located(self, number: int, push: Push, applied: Bools) -> _Located:
         """Return the keys of applied buckets with their places, once there is room for those without a row."""
-        table, keys, gradients = self._tables[number], push.keys[number], push.row_gradients[number]
+        table, keys = self._tables[number], push.keys[number]
+        gradients, squares = push.row_gradients[number], push.row_squares[number]
         buckets = self.layout.buckets
         if (push.claim & ~applied)[:buckets].any():  # a repeated push: some buckets have it already
             chosen = applied[:buckets][(keys >> np.uint64(self.layout.shift)).astype(np.int64)]
             keys, gradients = keys[chosen], gradients[chosen]
+            squares = None if squares is None else squares[chosen]
         places = np.empty(len(keys), np.uint64)
         absent = self.kernels.locate(table, keys, places)
         if absent:
             self._make_room(table, keys[places == ABSENT])
-        return _Located(keys, gradients, places, absent)
+        return _Located(keys, Change(gradients, squares), places, absent)
 
     def _make_room(self, table: Parts, absent: U64) -> None:
         more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
@@ -337,7 +341,8 @@ class Store:
         if kept.any():
             gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
             places = claimed[kept].astype(np.uint64) << np.uint64(32)
-            self.kernels.update(self._dense, places, gradients, rates, clocks, layout.optimizer.dense, self.epoch)
+            by, optimizer = Change(gradients), layout.optimizer.dense
+            self.kernels.update(self._dense, places, by, rates, clocks, optimizer, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
 
@@ -655,11 +660,17 @@ class Store:
             _array(f"row_gradients of table {i}", each, np.float32, (len(stored), table.dimension))
             for i, (each, stored, table) in enumerate(zip(push.row_gradients, keys, layout.tables, strict=True))
         ]
+        if push.row_squares and len(push.row_squares) != len(keys):
+            raise InputRefused(f"row_squares of {len(push.row_squares)} tables, keys of {len(keys)}: give all or none")
+        squares = [
+            None if each is None else _array(f"row_squares of table {i}", each, np.float32, of.shape)
+            for i, (each, of) in enumerate(zip(push.row_squares or [None] * len(keys), gradients, strict=True))
+        ]
         claimed = int(claim[layout.buckets :].sum())
         slices = _array("slice_gradients", push.slice_gradients, np.float32, (claimed, layout.slice_length))
         delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
         header = (push.shard, push.attempt, push.start, push.stop, push.worker)
-        return Push(*header, claim, keys, gradients, slices, delta)
+        return Push(*header, claim, keys, gradients, slices, delta, squares)
 
 
 def due_of(optimizer: Optimizer, samples: I64) -> Due:
@@ -672,7 +683,7 @@ class _Located:
     """The part of a push that one table applies. absent: keys without a row yet."""
 
     keys: U64
-    gradients: F32
+    change: Change
     places: U64
     absent: int
 

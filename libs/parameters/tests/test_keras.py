@@ -97,16 +97,29 @@ def rarely(random: np.random.Generator) -> np.ndarray:
     return gradients
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("adam", 0.02),
+        ("adamw", 0.02),
+        ("momentum", 1e-5),
+        ("nesterov", 1e-5),
+        ("rmsprop", 1e-5),
+        ("rmsprop-momentum", 1e-5),
+    ],
+)
 @pytest.mark.parametrize("scale", [1e-4, 1.0])
-def test_a_row_makes_the_steps_that_it_missed(name: str, scale: float) -> None:
-    """Keras changes each row of a table in each step, by its momentum alone where the batch does not have it."""
+def test_a_row_makes_the_steps_that_it_missed(name: str, error: float, scale: float) -> None:
+    """Keras changes each row of a table in each step, by its momentum alone where the batch does not have it.
+
+    Adam's closed form takes the squares of one moment for all missed steps; the others are exact.
+    """
     ours, theirs, options = PAIRS[name]
     gradients = rarely(np.random.default_rng(8)) * np.float32(scale)
     expected = keras_trained(theirs, options, np.zeros(SIZE, np.float32), gradients)
     shared, lazy = (pushed_rarely(replace(ours, step_samples=each), gradients) for each in (BATCH, 0))
-    assert shared == pytest.approx(expected, rel=0.02, abs=0.02 * float(np.abs(expected).max()))
-    assert np.abs(lazy - expected).max() > 0.2 * np.abs(expected).max()
+    assert shared == pytest.approx(expected, rel=error, abs=error * float(np.abs(expected).max()))
+    assert np.abs(lazy - expected).max() > 5 * error * np.abs(expected).max()
 
 
 def pushed_rarely(optimizer: Optimizer, gradients: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from stretto_parameters.optimizers import (
     RowWiseAdagrad,
 )
 from stretto_parameters.parts import ABSENT, Parts
-from stretto_parameters.reference import Due, Reference, read_weights
+from stretto_parameters.reference import Change, Due, Reference, read_weights
 
 BUCKETS = 4
 MULTIPLIER = 0xD1342543DE82EF95
@@ -46,6 +46,10 @@ OPTIONS: dict[str, Optimizer] = {
     "adam-torch-shared": Adam(0.1, beta_2=0.95, epsilon=1e-2, is_epsilon_corrected=True, step_samples=1),
     "rmsprop-momentum": RMSprop(momentum=0.8),
     "rmsprop-torch": RMSprop(epsilon=0.0, epsilon_outside=1e-2),
+    "sgd-shared": SGD(momentum=0.9, step_samples=1),
+    "sgd-nesterov-shared": SGD(momentum=0.9, nesterov=True, step_samples=1),
+    "rmsprop-shared": RMSprop(step_samples=1),
+    "rmsprop-momentum-shared": RMSprop(momentum=0.99, epsilon_outside=1e-2, step_samples=1),
     "ftrl-all": Ftrl(0.1, l1=0.01, l2=0.02, l2_shrinkage=0.03, beta=0.04),
 }
 GAPS = np.array([0, 1, 2, 7, 300, 20_000, 2**24 - 3, 2**40])
@@ -68,7 +72,7 @@ class Run:
         self.parts = Parts(RowFormat.of_table(table), BUCKETS, 2**26, multiplier=MULTIPLIER, shift=62)
 
     def pushed(
-        self, keys: np.ndarray, gradients: np.ndarray, rates: np.ndarray, clocks: np.ndarray, table: Table, epoch: int
+        self, keys: np.ndarray, by: Change, rates: np.ndarray, clocks: np.ndarray, table: Table, epoch: int
     ) -> np.ndarray:
         """Make rows for keys and update them; return their places."""
         places = np.empty(len(keys), np.uint64)
@@ -79,7 +83,7 @@ class Run:
             if self.parts.grow(part, int(wanted[part])):
                 self.kernels.rebuild(self.parts, part)
         self.kernels.insert(self.parts, keys, places, epoch)
-        self.kernels.update(self.parts, places, gradients, rates, clocks, table.optimizer, epoch)
+        self.kernels.update(self.parts, places, by, rates, clocks, table.optimizer, epoch)
         return places
 
     def weights(self, keys: np.ndarray, due: Due | None) -> tuple[np.ndarray, int]:
@@ -107,7 +111,9 @@ def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> 
         rates = random.uniform(0.001, 0.5, BUCKETS).astype(np.float32)
         clocks = table.optimizer.clocks(random.choice(GAPS, BUCKETS) * epoch)
         with np.errstate(all="ignore"):
-            found = [run.pushed(keys, gradients, rates, clocks, table, epoch) for run in (ours, reference)]
+            other = gradients * gradients * random.uniform(0, 1, gradients.shape).astype(np.float32)
+            by = Change(gradients, other if epoch % 2 else None)
+            found = [run.pushed(keys, by, rates, clocks, table, epoch) for run in (ours, reference)]
         assert np.array_equal(*found)
         for part in range(BUCKETS):
             assert ours.parts.entries(part).tobytes() == reference.parts.entries(part).tobytes()

@@ -56,6 +56,17 @@ def test_initial_weights_depend_on_key_and_seed_only_and_are_uniform() -> None:
     assert abs(np.corrcoef(rows.T) - np.eye(4)).max() < 0.03
 
 
+def test_initial_weights_can_be_normal() -> None:
+    """Mean, deviation, and the shares beyond one and two deviations are those of the normal distribution."""
+    stored = LAYOUT.index(np.arange(50_000)).tables[0].stored
+    rows = initial_weights(RowFormat.of_table(Table(4, initial_scale=0.5, distribution="normal")), stored)
+    assert abs(rows.mean(axis=0)).max() < 0.01
+    assert rows.std() == pytest.approx(0.5, rel=0.01)
+    assert abs(np.corrcoef(rows.T) - np.eye(4)).max() < 0.02
+    for deviations, share in ((1, 0.3173), (2, 0.0455)):
+        assert (abs(rows) > deviations * 0.5).mean() == pytest.approx(share, abs=0.01)
+
+
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_dense_vector_survives_slicing(size: int, slices: int) -> None:
     layout = Layout((), size, 2, slices)

@@ -35,7 +35,7 @@ def test_a_layout_survives_json() -> None:
 
 @pytest.mark.parametrize(
     ("name", "floats"),
-    [("sgd", 16), ("adagrad", 32), ("rowwise-adagrad", 17), ("adam", 49), ("adamw", 49), ("rmsprop", 32), ("ftrl", 48)],
+    [("sgd", 16), ("adagrad", 32), ("rowwise-adagrad", 17), ("adam", 49), ("adamw", 49), ("rmsprop", 33), ("ftrl", 48)],
 )
 def test_a_row_of_sixteen_weights_has_these_floats(name: str, floats: int) -> None:
     assert 16 + len(OPTIMIZERS[name]().first_slots(16)) == floats
@@ -45,9 +45,9 @@ def test_a_row_of_sixteen_weights_has_these_floats(name: str, floats: int) -> No
     ("given", "message"),
     [
         ({"kind": "lamb"}, "optimizer kind = 'lamb' is not known: use one of sgd, adagrad"),
-        ({"kind": "sgd", "beta": 1.0}, "sgd has learning_rate, momentum, nesterov"),
+        ({"kind": "sgd", "beta": 1.0}, "sgd has learning_rate, step_samples, momentum, nesterov"),
         ({"kind": "adam", "beta_2": 1.0}, "beta_2 = 1.0 of Adam must be at least 0 and less than 1"),
-        ({"kind": "adam", "beta_2": 0.9999999}, "beta = 0.9999999 of Adam is too near to 1: give at most"),
+        ({"kind": "adam", "beta_2": 0.9999999}, "beta_2 = 0.9999999 of Adam is too near to 1: give at most"),
         ({"kind": "adagrad", "epsilon": float("nan")}, "epsilon = nan of Adagrad must not be negative"),
         ({"kind": "adagrad", "learning_rate": 0.0}, "learning_rate = 0.0 of a learning-rate schedule must be"),
         (
@@ -126,7 +126,7 @@ def test_clipping_bounds_values_and_norms() -> None:
 
 def test_optimizers_that_need_no_slot_have_none() -> None:
     assert len(SGD().first_slots(9)) == 0
-    assert len(SGD(momentum=0.5).first_slots(9)) == 9
-    assert len(RMSprop(momentum=0.5).first_slots(9)) == 18
+    assert len(SGD(momentum=0.5).first_slots(9)) == 10
+    assert len(RMSprop(momentum=0.5).first_slots(9)) == 19
     assert AdamW(0.1).hyperparameters()[4] == np.float32(0.004)
     assert type(RowWiseAdagrad().dense).__name__ == "Adagrad"

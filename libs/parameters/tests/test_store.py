@@ -35,7 +35,7 @@ from stretto_parameters.schedules import Exponential
 
 TABLES = (
     Table(3, Adagrad(Exponential(0.1, 0.5, 40)), seed=1),
-    Table(2, Adam(0.05), seed=2, weights="bfloat16"),
+    Table(2, Adam(0.05), seed=2, weights="bfloat16", distribution="normal"),
 )
 LAYOUT = Layout(TABLES, 5, buckets=4, slices=2, state_size=2, optimizer=Adam(0.01))
 MEMORY_BYTES = 2**30
@@ -131,7 +131,8 @@ def first_row(table: int, key: int) -> np.ndarray:
 def step(of: Table | Layout, form: RowFormat, row: np.ndarray, gradient: np.ndarray, rate: np.float32) -> None:
     """One update of a single row by the formula of the optimizer."""
     weights, slots = read_weights(form, row[None]), row[None, form.weight_words :].copy()
-    of.optimizer.step(weights, slots, gradient[None], np.array([[rate]]), of.optimizer.hyperparameters())
+    squares = gradient[None] * gradient[None]
+    of.optimizer.step(weights, slots, gradient[None], squares, np.array([[rate]]), of.optimizer.hyperparameters())
     write_weights(form, row[None], weights)
     row[form.weight_words :] = slots[0]
 

@@ -19,12 +19,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from stretto_parameters.keys import restore as keys_of_stored
 
-from .embedding_tables import FIELDS_MAX, Call, Group, Part, Penalty, TableLayer, penalty_of, start_of
+from .embedding_tables import Call, Group, Part, TableLayer, Tables
 from .engine.layout import F32, KeyBatch
 from .errors import DataError, ModelRefused
-from .keys import VALUE_BITS
+from .keras_tables import Penalty, penalty_of, start_of
 from .lookups import (
     PREPARING,
     Direct,
@@ -48,7 +47,7 @@ from .lookups import (
     spec_of,
     table_of,
 )
-from .model import LARGEST_EMBEDDING, EmbeddingRows, Rows, size_of
+from .model import LARGEST_EMBEDDING, size_of
 from .samples import Leaf
 
 __all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
@@ -345,22 +344,11 @@ class AdaptedModel:
             original = cast("Original", original_of(layer))
             penalty = penalty_of(layer, original.regularizer)
             start = start_of(layer, self._weights[id(layer)], is_restored=is_restored)
-            layers.append(TableLayer(layer, original.path, start, penalty))
-        groups: list[Group] = []
-        for kind in dict.fromkeys(each.kind for each in layers):
-            members = tuple(each for each in layers if each.kind == kind)
-            if len(members) >= FIELDS_MAX:
-                raise ModelRefused(f"{len(members)} embedding layers of one width: at most {FIELDS_MAX - 1}")
-            groups.append(Group(f"rows_{len(groups)}", members, self._parts(members)))
-        self.groups = tuple(groups)
-        self.embeddings = tuple(
-            EmbeddingRows(each.path, table, number, each.layer.input_dim, group.dimension, each.start.values)
-            for table, group in enumerate(self.groups)
-            for number, each in enumerate(group.layers)
-        )
+            layers.append(TableLayer(layer, original.path, layer.input_dim, layer.output_dim, start, penalty))
+        self.tables = Tables(layers, self._parts)
 
     def _parts(self, members: Sequence[TableLayer]) -> tuple[Part, ...]:
-        numbers = {id(member.layer): number for number, member in enumerate(members)}
+        numbers = {id(member.owner): number for number, member in enumerate(members)}
         calls: list[Call] = []
         for number, event in enumerate(self.events):
             if event.kind != "rows" or id(event.layer) not in numbers:
@@ -373,20 +361,6 @@ class AdaptedModel:
         parts = [Part.of(fixed)] if fixed else []
         return (*parts, *(Part.of([call]) for call in calls if call.shape is None))
 
-    @property
-    def tables(self) -> dict[str, Rows]:
-        """The tables of the store by name."""
-        return {
-            group.name: Rows(
-                None,
-                group.dimension,
-                group.layers[0].start.scale,
-                is_difference=group.is_difference,
-                base=group.digest(),
-            )
-            for group in self.groups
-        }
-
     # --- batches ------------------------------------------------------------------------------------------
 
     def prepare(self, leaves: Sequence[Any], start: int) -> dict[str, Any]:
@@ -396,7 +370,7 @@ class AdaptedModel:
         """
         found = self.noted(leaves)
         batch: dict[str, Any] = {}
-        for number, group in enumerate(self.groups):
+        for number, group in enumerate(self.tables.groups):
             for place, part in enumerate(group.parts):
                 keys = part.keys(found)
                 if keys is None:
@@ -422,20 +396,16 @@ class AdaptedModel:
     def ids(self, batch: Mapping[str, Any]) -> list[NDArray[np.int64]]:
         """Return the keys of a batch in each table, in the form that `inverse` takes apart."""
         found: list[NDArray[np.int64]] = []
-        for number, group in enumerate(self.groups):
+        for number, group in enumerate(self.tables.groups):
             parts = [batch[f"keys {number}.{place}"] for place in range(len(group.parts))]
             flat = [part.reshape(-1) for part in parts]
             found.append(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *flat]))
         return found
 
-    def no_ids(self) -> list[NDArray[np.int64]]:
-        """Return the keys of a batch without samples."""
-        return [np.zeros(0, np.int64) for _ in self.groups]
-
     def inverse(self, keys: KeyBatch, batch: Mapping[str, Any]) -> list[Any]:
         """Return for each part of each table the places of its rows among the unique ones."""
         found: list[Any] = []
-        for number, (group, table) in enumerate(zip(self.groups, keys.tables, strict=True)):
+        for number, (group, table) in enumerate(zip(self.tables.groups, keys.tables, strict=True)):
             if len(group.parts) == 1:
                 found.append(table.inverse)
                 continue
@@ -447,35 +417,9 @@ class AdaptedModel:
                 position = end
         return found
 
-    def whole_rows(self, rows: Sequence[F32], keys: KeyBatch) -> list[F32]:
-        """Return the weights of rows, some of which are kept as differences to the initial ones."""
-        found: list[F32] = []
-        for group, table, values in zip(self.groups, keys.tables, rows, strict=True):
-            initial = group.initial(keys_of_stored(table.stored)) if group.is_difference else None
-            found.append(values if initial is None else values + initial)
-        return found
-
-    def places(self, keys: KeyBatch) -> list[tuple[int, NDArray[np.int64]]]:
-        """Return for each layer its table, and where its rows are among the unique ones of it."""
-        found: list[tuple[int, NDArray[np.int64]]] = []
-        for number, (group, table) in enumerate(zip(self.groups, keys.tables, strict=True)):
-            fields = keys_of_stored(table.stored) >> VALUE_BITS
-            found.extend((number, np.flatnonzero(fields == field)) for field in range(len(group.layers)))
-        return found
-
     def original_rows(self, keys: KeyBatch) -> list[F32]:
         """Return the rows of keys in the model as `build` made it, as differences where they are kept so."""
-        found: list[F32] = []
-        for group, table in zip(self.groups, keys.tables, strict=True):
-            numbers = keys_of_stored(table.stored)
-            fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
-            values = np.zeros((len(numbers), group.dimension), np.float32)
-            for number, each in enumerate(group.layers):
-                at = fields == number
-                values[at] = self._weights[id(each.layer)][ids[at]]
-            initial = group.initial(numbers)
-            found.append(values if initial is None else values - initial)
-        return found
+        return self.tables.kept(keys, lambda layer: self._weights[id(layer)])
 
     # --- the step -----------------------------------------------------------------------------------------
 
@@ -483,7 +427,7 @@ class AdaptedModel:
     def inverse_specs(self) -> list[Any]:
         return [
             tf.TensorSpec((None,) if part.is_fixed else self.events[part.calls[0].event].value.shape, tf.int64)
-            for group in self.groups
+            for group in self.tables.groups
             for part in group.parts
         ]
 
@@ -527,7 +471,7 @@ class AdaptedModel:
         """Return the rows of each lookup by its event."""
         found: dict[int, Any] = {}
         places = iter(inverse)
-        for group, values in zip(self.groups, rows, strict=True):
+        for group, values in zip(self.tables.groups, rows, strict=True):
             for part in group.parts:
                 place = next(places)
                 gathered = tf.gather(values, place)
@@ -546,7 +490,8 @@ class AdaptedModel:
 
     def penalties(self, rows: Sequence[Any]) -> list[Any]:
         """Return the regularisation of the batch's rows, by table."""
-        return [g.penalty.of(values) for g, values in zip(self.groups, rows, strict=True) if g.penalty != Penalty()]
+        of_groups = [(group.penalty, values) for group, values in zip(self.tables.groups, rows, strict=True)]
+        return [penalty.of(values) for penalty, values in of_groups if penalty and penalty != Penalty()]
 
     # --- the original -------------------------------------------------------------------------------------
 

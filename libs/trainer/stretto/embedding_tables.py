@@ -1,24 +1,22 @@
-"""Tables of the parameter servers for the embedding layers of a model: keys, initial values, regularisation."""
+"""Tables of the parameter servers for the embedding layers of a model: keys, initial values, what of them is kept."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any
+from typing import Any, Literal
 
-import keras
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
+from stretto_parameters.keys import restore as keys_of_stored
+from stretto_parameters.keys import store
 
-from .engine.layout import F32
+from .engine.layout import F32, KeyBatch
 from .errors import ModelRefused
 from .keys import VALUE_BITS
+from .model import EmbeddingRows, Rows
 
-_COMPARED_FLOATS = 2**26
-"""Floats of a table up to which its values are compared with those of its initialiser, drawn again."""
 FIELDS_MAX = 2**15
 _DIGESTED = 2**16
 """Values of a table, about, that its digest is of."""
@@ -28,91 +26,43 @@ _CLEAR = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The initial weights of a table: `values` (None: zeros) and a uniform part in +-scale."""
+    """The initial weights of a table: `values` (None: zeros), and a part that the servers draw (`Table`)."""
 
     scale: float
     values: F32 | None = None
+    distribution: Literal["uniform", "normal"] = "uniform"
 
 
-def start_of(layer: Any, weights: F32, *, is_restored: bool = False) -> Start:
-    """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one.
-
-    is_restored: the weights come from an earlier model, and may look like those of the initialiser.
-    """
-    bounds = None if is_restored else _uniform_bounds(layer.embeddings_initializer, weights.shape)
-    if bounds is not None and _is_fresh(layer.embeddings_initializer, weights, bounds):
-        middle, half = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2
-        return Start(float(np.float32(half)), _constant(middle, weights.shape) if middle else None)
+def start_of_values(weights: F32) -> Start:
+    """Return how rows begin that have exactly these weights; one number stands for a constant table."""
     first = float(weights.flat[0])
     if weights[0, 0] == weights[-1, -1] and (weights == first).all():
-        return Start(0.0, _constant(first, weights.shape) if first else None)
+        return Start(0.0, np.broadcast_to(np.float32(first), weights.shape) if first else None)
     return Start(0.0, weights)
-
-
-def _constant(value: float, shape: tuple[int, ...]) -> F32:
-    return np.broadcast_to(np.float32(value), shape)
-
-
-def _uniform_bounds(initializer: Any, shape: tuple[int, ...]) -> tuple[float, float] | None:
-    kind = type(initializer)
-    if kind is keras.initializers.RandomUniform:
-        return float(initializer.minval), float(initializer.maxval)
-    if isinstance(initializer, keras.initializers.VarianceScaling) and initializer.distribution == "uniform":
-        fan_in, fan_out = shape
-        fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[initializer.mode]
-        limit = sqrt(3.0 * initializer.scale / max(1.0, fan))
-        return -limit, limit
-    return None
-
-
-def _is_fresh(initializer: Any, weights: F32, bounds: tuple[float, float]) -> bool:
-    """Return whether the weights are those of the initialiser, which draws the same ones again."""
-    if not isinstance(initializer.seed, int):
-        return False
-    if weights.size <= _COMPARED_FLOATS:
-        return np.array_equal(np.asarray(initializer(weights.shape, dtype="float32")), weights)
-    # too large to be drawn again beside the table: by its range and its variance
-    low, high = bounds
-    part = weights.reshape(-1)[: _COMPARED_FLOATS // 4]
-    spread = abs(float(part.std()) / ((high - low) / sqrt(12.0)) - 1) < 0.01
-    return low <= float(weights.min()) and float(weights.max()) <= high and spread
-
-
-@dataclass(frozen=True, slots=True)
-class Penalty:
-    """The regularisation of a table's rows: l1 · sum |w| + l2 · sum w^2."""
-
-    l1: float = 0.0
-    l2: float = 0.0
-
-    def of(self, rows: Any) -> Any:
-        return self.l1 * tf.reduce_sum(tf.abs(rows)) + self.l2 * tf.reduce_sum(tf.square(rows))
-
-
-def penalty_of(layer: Any, given: Any) -> Penalty:
-    if given is None:
-        return Penalty()
-    if type(given) not in (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2):
-        raise ModelRefused(
-            f"layer {layer.name}: embeddings_regularizer {type(given).__name__} is no sum over rows, and a worker has "
-            "those of a batch only; use L1, L2 or L1L2"
-        )
-    return Penalty(float(getattr(given, "l1", 0.0)), float(getattr(given, "l2", 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayer:
-    """An embedding layer on the parameter servers."""
+    """An embedding layer on the parameter servers: `ids` rows of `dimension` floats.
 
-    layer: Any
+    owner: the object whose rows they are, a layer or a parameter. penalty: that of its rows, equal for equal ones.
+    """
+
+    owner: Any
     path: str
+    ids: int
+    dimension: int
     start: Start
-    penalty: Penalty
+    penalty: Any = None
+    fixed: tuple[int, F32] | None = None
+    """The id of a row that is never trained, and its weights."""
+    parameters: tuple[str, ...] = ()
+    """Names of the table in the model's own file format, where that keeps tables by names."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Layers with the same one share a table of the store, and with it one gather of a step."""
-        return (self.layer.output_dim, self.start.scale, self.penalty)
+        return (self.dimension, self.start.distribution, self.start.scale, self.penalty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +124,14 @@ class Group:
 
     name: str
     layers: tuple[TableLayer, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
 
     @property
     def dimension(self) -> int:
-        return self.layers[0].layer.output_dim
+        return self.layers[0].dimension
 
     @property
-    def penalty(self) -> Penalty:
+    def penalty(self) -> Any:
         return self.layers[0].penalty
 
     @property
@@ -216,4 +166,97 @@ class Group:
             if layer.start.values is not None:
                 at = fields == number
                 found[at] = layer.start.values[ids[at]]
+        return found
+
+
+class Tables:
+    """The tables of the store for some layers."""
+
+    def __init__(
+        self, layers: Sequence[TableLayer], parts: Callable[[Sequence[TableLayer]], tuple[Part, ...]] = lambda _: ()
+    ) -> None:
+        """parts: the lookups of layers that share a table, where they are known. Raises ModelRefused."""
+        groups: list[Group] = []
+        for kind in dict.fromkeys(each.kind for each in layers):
+            members = tuple(each for each in layers if each.kind == kind)
+            if len(members) >= FIELDS_MAX:
+                raise ModelRefused(f"{len(members)} embedding layers of one width: at most {FIELDS_MAX - 1}")
+            groups.append(Group(f"rows_{len(groups)}", members, parts(members)))
+        self.groups = tuple(groups)
+        self.embeddings = tuple(
+            EmbeddingRows(
+                each.path, table, number, each.ids, group.dimension, each.start.values, each.fixed, each.parameters
+            )
+            for table, group in enumerate(groups)
+            for number, each in enumerate(group.layers)
+        )
+
+        self._fixed = [
+            (each.table, store(np.array([each.fixed[0] | each.field << VALUE_BITS]))[0], each.fixed[1])
+            for each in self.embeddings
+            if each.fixed is not None
+        ]
+
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """The rows of each table by its name."""
+        return {
+            group.name: Rows(
+                None,
+                group.dimension,
+                group.layers[0].start.scale,
+                is_difference=group.is_difference,
+                base=group.digest(),
+                distribution=group.layers[0].start.distribution,
+            )
+            for group in self.groups
+        }
+
+    def no_ids(self) -> list[NDArray[np.int64]]:
+        """Return the keys of a batch without samples."""
+        return [np.zeros(0, np.int64) for _ in self.groups]
+
+    def whole(self, rows: Sequence[F32], keys: KeyBatch) -> list[F32]:
+        """Return the weights of rows, some of which are kept as differences to the initial ones."""
+        found: list[F32] = []
+        for group, table, values in zip(self.groups, keys.tables, rows, strict=True):
+            initial = group.initial(keys_of_stored(table.stored)) if group.is_difference else None
+            found.append(values if initial is None else values + initial)
+        for number, place, weights in self.fixed(keys):
+            found[number] = found[number].copy()
+            found[number][place] = weights
+        return found
+
+    def fixed(self, keys: KeyBatch) -> list[tuple[int, int, F32]]:
+        """Return the rows of a batch that are never trained: table, place among the unique rows, and weights."""
+        found: list[tuple[int, int, F32]] = []
+        for table, stored, weights in self._fixed:
+            place = int(np.searchsorted(keys.tables[table].stored, stored))
+            if place < len(keys.tables[table]) and keys.tables[table].stored[place] == stored:
+                found.append((table, place, weights))
+        return found
+
+    def places(self, keys: KeyBatch) -> list[tuple[int, NDArray[np.intp]]]:
+        """Return for each layer its table, and where its rows are among the unique ones of it."""
+        found: list[tuple[int, NDArray[np.intp]]] = []
+        for number, (group, table) in enumerate(zip(self.groups, keys.tables, strict=True)):
+            fields = keys_of_stored(table.stored) >> VALUE_BITS
+            found.extend((number, np.flatnonzero(fields == field)) for field in range(len(group.layers)))
+        return found
+
+    def kept(self, keys: KeyBatch, weights: Callable[[Any], F32]) -> list[F32]:
+        """Return rows as the servers would have them: those of keys, as differences where they are kept so.
+
+        weights: those of an owner, [ids, dimension].
+        """
+        found: list[F32] = []
+        for group, table in zip(self.groups, keys.tables, strict=True):
+            numbers = keys_of_stored(table.stored)
+            fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
+            values = np.zeros((len(numbers), group.dimension), np.float32)
+            for number, each in enumerate(group.layers):
+                at = fields == number
+                values[at] = weights(each.owner)[ids[at]]
+            initial = group.initial(numbers)
+            found.append(values if initial is None else values - initial)
         return found

@@ -22,14 +22,14 @@ class Task(Protocol):
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
     ``optimizer`` (a name, or an unused optimizer of Keras, PyTorch or stretto.optimizers), ``clipping``
-    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample), and for PyTorch ``tables``
-    (the floats per row of each argument ``rows_…`` of ``forward``).
+    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; a loss of torch.nn is called
+    as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each argument ``rows_…``
+    of ``forward``).
     """
 
     def build(self) -> Any:
-        """Return the model: a Keras 3 one with embedding layers of its own, or with an input named ``rows`` of shape
-        (fields, dimension), or a torch.nn.Module whose ``forward`` has an argument of this name. It may be called
-        twice.
+        """Return the model: a Keras 3 one or a torch.nn.Module with embedding layers of its own, or with an input named
+        ``rows`` of shape (fields, dimension), which is an argument of ``forward`` in a module. It may be called twice.
         """
         ...
 
@@ -40,7 +40,7 @@ class Task(Protocol):
     def read(self, start: int, length: int) -> Batch:
         """Return samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them.
 
-        For a Keras model with embedding layers of its own, (inputs, labels) or (inputs, labels, weights) are fine, too.
+        For a model with embedding layers of its own, (inputs, labels) or (inputs, labels, weights) are fine, too.
 
         If the job's dataset has partitions, it is called as ``read(start, length, partition)``.
         """

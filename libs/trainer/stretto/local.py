@@ -62,7 +62,7 @@ class Here:
         batch_size: int,
         *,
         transfer: Literal["float32", "bfloat16"] = "float32",
-        pipeline: bool = True,
+        pipeline: bool | None = None,
         feed: Feeder | None = None,
     ) -> None:
         self._program = program
@@ -99,7 +99,8 @@ class Here:
         losses: list[float] = []
         for begin in range(start, start + length, self._shard_size):
             size = min(self._shard_size, start + length - begin)
-            work = Work(self._shards, 1, begin, size, partition=partition)
+            before = self._shards * _BATCHES_A_SHARD
+            work = Work(self._shards, 1, begin, size, partition=partition, steps_before=before)
             self._shards += 1
             while self._trainer.train(work) is not None:  # no other worker has the lease: resume
                 log.info("resuming shard %d", work.shard)
@@ -134,7 +135,7 @@ def train_locally(
     seed: int = 0,
     row_weights: Literal["float32", "bfloat16"] = "float32",
     transfer: Literal["float32", "bfloat16"] = "float32",
-    pipeline: bool = True,
+    pipeline: bool | None = None,
     held_out: str = "",
     export_to: str = "",
     export_format: Format | None = None,
@@ -176,9 +177,7 @@ def train_locally(
             total = samples if isinstance(samples, int) else sum(samples.values())
             _export(program, here.server, total, target, export_format)
         if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
-            from .adapt import restore
-
-            restore(program.model, _tables(program, here.pull))
+            program.restore(_tables(program, here.pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
 
 
@@ -219,5 +218,5 @@ def _tables(program: Program, pull: Pull) -> dict[str, F32]:
             keys[each.table] = np.arange(part.start, part.stop) | each.field << VALUE_BITS
             batch = program.layout.index(*keys)
             weights[part] = pull(batch)[0][each.table][batch.tables[each.table].inverse]
-        found[each.layer] = weights if each.initial is None else weights + each.initial
+        found[each.layer] = each.whole(np.arange(each.ids), weights)
     return found

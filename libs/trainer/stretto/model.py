@@ -28,13 +28,15 @@ FIRST_SAMPLES = 16
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
-    is added.
+    is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
+    them; None for a table, or no entry at all: the squares of `rows`.
     """
 
     loss: float
     rows: tuple[F32, ...]
     dense: F32
     state_delta: F32
+    row_squares: tuple[F32 | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,17 @@ class EmbeddingRows:
     ids: int
     dimension: int
     initial: F32 | None = None
+    fixed: tuple[int, F32] | None = None
+    """The id of a row that is never trained, and its weights."""
+    parameters: tuple[str, ...] = ()
+    """Names of the table in a `state_dict`; none of a Keras layer."""
+
+    def whole(self, ids: NDArray[np.int64], rows: F32) -> F32:
+        """Return the weights of ids, whose rows the servers have."""
+        weights = rows if self.initial is None else rows + self.initial[ids]
+        if self.fixed is not None and (ids == self.fixed[0]).any():
+            weights = np.where((ids == self.fixed[0])[:, None], self.fixed[1], weights)
+        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,8 @@ class Program(Protocol):
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
     """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
+    framework: str
+    """Keras or PyTorch."""
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
@@ -101,6 +116,12 @@ class Program(Protocol):
 
     def load_into_model(self, dense: F32, state: F32) -> None:
         """Set the parameters of the user's model, to save or inspect it."""
+        ...
+
+    def restore(self, tables: Mapping[str, F32]) -> None:
+        """Give the embedding layers of an adapted model their weights [ids, dimension] back, by layer. The program
+        cannot be used afterwards.
+        """
         ...
 
     def step(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
@@ -192,7 +213,8 @@ class Options:
 class Rows:
     """An input that receives embedding rows [n, fields, dimension]. fields: None where any number is fine.
 
-    initial_scale: rows begin uniform in +-initial_scale. is_difference: a row is added to initial values of its own.
+    initial_scale, distribution: of the weights that rows begin with. is_difference: a row is added to initial values of
+    its own.
     base: the digest of these, if they are not one number.
     """
 
@@ -201,6 +223,7 @@ class Rows:
     initial_scale: float = 0.05
     is_difference: bool = False
     base: str = ""
+    distribution: Literal["uniform", "normal"] = "uniform"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +262,8 @@ class ProgramBase(ABC):
 
     layout: Layout
     embeddings: tuple[EmbeddingRows, ...] = ()
+    framework: str
+    """Keras or PyTorch."""
     has_own_loss: bool
     """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
@@ -268,7 +293,10 @@ class ProgramBase(ABC):
         rule = self.update.optimizer
         self.layout = Layout(
             tables=tuple(
-                Table(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights, of.base)
+                Table(
+                    *(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights, of.base),
+                    distribution=of.distribution,
+                )
                 for i, of in enumerate(self.tables.values())
             ),
             dense_size=sum(map(size_of, self._shapes)),
@@ -291,7 +319,7 @@ class ProgramBase(ABC):
             elif name == "label" or self._features[name].is_needed:
                 raise DataError(f"{where} gave {sorted(batch)}; the model's input {name!r} is missing")
         if not self.has_own_loss:
-            _check_labels(np.asarray(batch["label"]), start)
+            check_labels(np.asarray(batch["label"]), start)
         return batch
 
     def _check_array(self, where: str, name: str, array: NDArray[Any], start: int, length: int) -> None:
@@ -347,6 +375,11 @@ class ProgramBase(ABC):
         """Return a batch without samples, to pull the dense parameters alone."""
         return self.layout.index(*(np.zeros((0, of.fields or 1), np.int64) for of in self.tables.values()))
 
+    def restore(self, tables: Mapping[str, F32]) -> None:
+        """Give the embedding layers their weights back: none here, since a model that takes rows has none."""
+        if tables:
+            raise ModelRefused(f"the model has no embedding layers {sorted(tables)} on the servers")
+
     # --- computation --------------------------------------------------------------------------------------
 
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
@@ -374,23 +407,32 @@ class ProgramBase(ABC):
         return self._clipped(found, keys) if self.update.clipping else found
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
-        """Clip gradients; a table counts as one variable."""
-        clipped = self.update.clipping.apply([*found.rows, *pieces(found.dense, self._shapes)])
-        tables = len(found.rows)
-        return replace(found, rows=tuple(clipped[:tables]), dense=flat(clipped[tables:]))
+        """Clip gradients, each variable of the user's as one array, although layers share tables of the store. Their
+        squares are then their own."""
+        variables = self._variables(keys)
+        parts = [found.rows[table][at] for table, at in variables]
+        clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
+        rows = [values.copy() for values in found.rows]
+        for (table, at), part in zip(variables, clipped[: len(parts)], strict=True):
+            rows[table][at] = part
+        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]), row_squares=())
+
+    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
+        """Return for each variable with rows its table, and where its rows are among the unique ones of the batch."""
+        return [(number, slice(None)) for number in range(len(keys.tables))]
 
     @abstractmethod
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         """Compute the loss and its gradients."""
 
 
-def _check_labels(label: NDArray[Any], start: int) -> None:
+def check_labels(label: NDArray[Any], start: int) -> None:
     """Raise DataError for a label that binary cross-entropy is not defined for."""
     bad = np.argwhere((label != 0) & (label != 1))
     if len(bad):
         raise DataError(
             f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; "
-            "give 0 or 1, or the task's own loss(label, output)"
+            "give 0 or 1, or the task's own loss(label, output), or compile the Keras model with one"
         )
 
 

@@ -6,33 +6,30 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from stretto_parameters.optimizers import AdamW, Ftrl
 
-from .adapt import AdaptedModel, Candidate
-from .data_form import DataForm, numbered
+from .adapt import AdaptedModel, Candidate, restore
+from .data_form import numbered
 from .engine.layout import F32, KeyBatch
 from .entry import Task
 from .errors import DataError, ModelRefused
 from .evaluate import check_metrics
+from .fidelity import check_numbers, check_update, differs, is_close, probability
 from .initial import take_weights
+from .keras_form import KerasForm
 from .lookups import Feeding, calling
-from .model import Gradients, Inputs, Judged, Metrics, Options, flat, pieces
+from .model import Inputs, Judged, Metrics, Options, check_labels
 from .model_keras import KerasProgram, cut
 from .objective import Binary, CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
 from .readers import Batch
 
 log = logging.getLogger("stretto.adapt")
-
-_TOLERANCE = 1e-4
-"""Relative difference of outputs that counts as float noise: sums in another order, fused operations."""
 
 _SAMPLES, _INPUT = "samples", "input"
 """Names in a batch: of the number of its samples, as it may have no labels; of the inputs that metrics need."""
@@ -50,7 +47,7 @@ class AdaptedProgram(KerasProgram):
         begun = time.monotonic()
         self.task = task
         self.model = model
-        self._form = form = DataForm(task, model, options)
+        self._form = form = KerasForm(task, model, options)
         self._computes_metrics = type(model).compute_metrics is not keras.Model.compute_metrics
         random.seed(options.seed)  # layers that are built by the first call draw their seeds from it
         was_built = model.built
@@ -58,7 +55,9 @@ class AdaptedProgram(KerasProgram):
         if options.restore_from and not was_built:
             take_weights(model, options.restore_from)
             outputs = self._original_outputs()
-        _check_numbers(outputs, self._output_names, len(form.first[0]))
+        check_numbers(
+            outputs, self._output_names, len(form.first[0]), "GlobalAveragePooling1D divides by the length of a list"
+        )
         expected = self._expected(outputs)
         own = type(model).compute_loss is not keras.Model.compute_loss and not callable(getattr(task, "loss", None))
         self._build_loss(outputs, own)
@@ -68,9 +67,11 @@ class AdaptedProgram(KerasProgram):
             with _as_refusal(model):
                 self._adapted.record([*form.first, *form.targets(form.first_targets)])
                 self._adapted.divide(is_restored=bool(options.restore_from))
-            super().__init__(task, model, options, Inputs(self._adapted.tables, {}), self._adapted.separate_variables)
-            self._check_update()
-            self.embeddings = self._adapted.embeddings
+            super().__init__(
+                task, model, options, Inputs(self._adapted.tables.rows, {}), self._adapted.separate_variables
+            )
+            self.embeddings = self._adapted.tables.embeddings
+            check_update(self.embeddings, self.update, "use a uniform embeddings_initializer")
             self._decide(outputs)
             self._compare(expected)
         except BaseException:
@@ -109,7 +110,7 @@ class AdaptedProgram(KerasProgram):
     def _expected(self, outputs: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
         """Return the outputs that the adapted model must give; None for one that differs from call to call."""
         again = self._original_outputs()
-        expected = [each if _is_close(a, each) else None for a, each in zip(again, outputs, strict=True)]
+        expected = [each if is_close(a, each) else None for a, each in zip(again, outputs, strict=True)]
         drawn = [name for name, each in zip(self._output_names, expected, strict=True) if each is None]
         if drawn:
             log.warning(
@@ -192,18 +193,6 @@ class AdaptedProgram(KerasProgram):
             self._computes_metrics = False
             log.warning("evaluations have the compiled metrics alone: %s", error)
 
-    def _check_update(self) -> None:
-        """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
-        rule = self.update.optimizer
-        decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
-        kept = next((each for each in self.embeddings or self._adapted.embeddings if each.initial is not None), None)
-        if decays and kept is not None:
-            raise ModelRefused(
-                f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, "
-                f"which {type(rule).__name__} would decay in the place of the weights; use a uniform "
-                "embeddings_initializer, or an optimizer without decay of weights"
-            )
-
     def _compare(self, expected: Sequence[NDArray[Any] | None]) -> None:
         """Raise ModelRefused if the adapted model gives other outputs than expected for the first samples."""
         batch = self._batch(self._form.first, self._form.first_targets, 0)
@@ -212,17 +201,10 @@ class AdaptedProgram(KerasProgram):
         with _as_refusal(self.model):
             found = self._outputs(rows, keys, self.initial_dense(), self.initial_state(), batch)
         arrays = [each.numpy() for each in keras.tree.flatten(found)]
-        if all(_is_close(a, b) for a, b in zip(arrays, expected, strict=True)):
+        if all(is_close(a, b) for a, b in zip(arrays, expected, strict=True)):
             return
-        pairs = [(a, b) for a, b in zip(arrays, expected, strict=True) if b is not None and a.shape == b.shape]
-        largest = max((float(np.max(np.abs(a - b))) for a, b in pairs), default=float("inf"))
         first = [*self._form.first, *self._form.targets(self._form.first_targets)]
-        layers = self._adapted.differing(first, expected, _is_close)
-        named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"
-        raise ModelRefused(
-            f"the adapted model differs from the original by up to {largest:.3g} on the first samples: {named}; "
-            "its ids must be the same in every call, and follow from the inputs alone"
-        )
+        raise differs(arrays, expected, self._adapted.differing(first, expected, is_close))
 
     # --- batches ------------------------------------------------------------------------------------------
 
@@ -231,7 +213,7 @@ class AdaptedProgram(KerasProgram):
         where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
         leaves, batch = self._form.read(start, length, partition, where)
         if self._objective.is_default:
-            _check_binary(batch["label"], start)
+            check_labels(batch["label"], start)
         try:
             return self._batch(leaves, batch, start)
         except DataError:
@@ -255,7 +237,7 @@ class AdaptedProgram(KerasProgram):
 
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""
-        return self.layout.index(*self._adapted.no_ids())
+        return self.layout.index(*self._adapted.tables.no_ids())
 
     # --- computation --------------------------------------------------------------------------------------
 
@@ -264,7 +246,7 @@ class AdaptedProgram(KerasProgram):
         gives them."""
         arrays = self._raw(rows, keys, dense, state, batch)
         if self._binary is not None and len(arrays) == 1:
-            return _probability(arrays[0], self._binary)
+            return probability(arrays[0], is_logit=self._binary.is_logit)
         return keras.tree.pack_sequence_as(self._output_structure, arrays)
 
     def _raw(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> list[NDArray[Any]]:
@@ -288,13 +270,17 @@ class AdaptedProgram(KerasProgram):
             "inputs": self._inputs_for_metrics(batch),
         }
         label = np.asarray(batch[numbered("label", self._binary.label)], np.float32).reshape(-1)
-        return Judged(n, label, _probability(arrays[self._binary.output], self._binary), **nested)
+        return Judged(n, label, probability(arrays[self._binary.output], is_logit=self._binary.is_logit), **nested)
 
     def _inputs_for_metrics(self, batch: Batch) -> Any:
         if not self._computes_metrics:
             return None
         leaves = [batch[numbered(_INPUT, number)] for number in range(len(self._form.inputs))]
         return self._form.pack([tf.convert_to_tensor(each) for each in leaves])
+
+    def restore(self, tables: Mapping[str, F32]) -> None:
+        """Give the embedding layers their weights back: the model is the user's own again."""
+        restore(self.model, tables)
 
     def metrics(self) -> Metrics | None:
         """Return the model's metrics, without a sample; None if there are none."""
@@ -309,22 +295,17 @@ class AdaptedProgram(KerasProgram):
         keys = self.index(batch)
         widths = (table.dimension for table in self.layout.tables)
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        local = self._local
         with _as_refusal(self.model):
             self._gradients(rows, keys, self.initial_dense(), self.initial_state(), batch)
+        self._local = local  # the first real step drops what that of Keras does
 
     def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
         fed: list[Any] = [batch[f"fed {number}"] for number in range(len(self._adapted.fed))]
-        return self._adapted.whole_rows(rows, keys), self._adapted.inverse(keys, batch), fed
+        return self._adapted.tables.whole(rows, keys), self._adapted.inverse(keys, batch), fed
 
-    def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
-        """Clip the gradients of each layer as those of a variable of its own, as Keras does; layers share tables."""
-        places = self._adapted.places(keys)
-        parts = [found.rows[table][at] for table, at in places]
-        clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
-        rows = [values.copy() for values in found.rows]
-        for (table, at), part in zip(places, clipped[: len(parts)], strict=True):
-            rows[table][at] = part
-        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]))
+    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
+        return self._adapted.tables.places(keys)
 
     def _labels(self, batch: Batch) -> list[Any]:
         return self._form.targets(batch)
@@ -345,6 +326,10 @@ class AdaptedProgram(KerasProgram):
         with self._scope(cut(dense, self._shapes), state, local):
             output = self._run(rows, inverse, fed, training=False)
             return output, self._loss_of(rows, fed, labels, output)
+
+    def _adds_squares(self) -> list[bool]:
+        """Return True for tables without a regulariser: with one, Keras has a gradient of the whole table."""
+        return [group.penalty is None for group in self._adapted.tables.groups]
 
     def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
         return self._adapted.feed(rows, inverse, self._adapted.fed, fed, training)
@@ -392,40 +377,3 @@ def _output_names(model: Any, output: Any) -> list[str]:
     count = len(keras.tree.flatten(output))
     names: list[str] = list(getattr(model, "output_names", None) or ())
     return names if len(names) == count else [f"output_{number}" for number in range(count)]
-
-
-def _probability(output: NDArray[Any], binary: Binary) -> F32:
-    flat: F32 = output.reshape(-1).astype(np.float32)
-    return (1 / (1 + np.exp(-flat))).astype(np.float32) if binary.is_logit else flat
-
-
-def _is_close(found: NDArray[Any], expected: NDArray[Any] | None) -> bool:
-    """Return whether an output is the expected one but for float noise. None: any is."""
-    if expected is None:
-        return True
-    if found.shape != expected.shape:
-        return False
-    scale = float(np.max(np.abs(expected), initial=0.0))
-    return bool(np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * max(1e-3, scale) / 10, equal_nan=True))
-
-
-def _check_numbers(outputs: Sequence[NDArray[Any]], names: Sequence[str], samples: int) -> None:
-    """Raise ModelRefused for outputs of the user's own model that are NaN. samples: how many it was called with."""
-    for name, output in zip(names, outputs, strict=True):
-        bad = np.argwhere(np.isnan(output)) if output.dtype.kind == "f" else np.zeros((0, 0))
-        if len(bad):
-            where = f"sample {int(bad[0, 0])}" if output.shape[:1] == (samples,) else "the first samples"
-            raise ModelRefused(
-                f"the model itself, as build() made it, gives NaN for {where}: output {name}; its loss would be NaN, "
-                "too. Look for a division by zero: GlobalAveragePooling1D divides by the length of a list without its "
-                "padding, so give an empty list one id, such as that of 'unknown'"
-            )
-
-
-def _check_binary(label: NDArray[Any], start: int) -> None:
-    bad = np.argwhere((label != 0) & (label != 1))
-    if len(bad):
-        raise DataError(
-            f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; give 0 or 1, compile the model with "
-            "a loss, or give the task's own loss(label, output)"
-        )

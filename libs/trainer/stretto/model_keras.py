@@ -41,6 +41,8 @@ from .readers import Batch
 class KerasProgram(ProgramBase):
     """A Keras model ready to train. What it is fed with and how it is called is the subclass's to say."""
 
+    framework = "Keras"
+
     def __init__(
         self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
     ) -> None:
@@ -95,6 +97,10 @@ class KerasProgram(ProgramBase):
     def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
         """Return the mean loss with its penalties, in the scope of the call."""
 
+    def _adds_squares(self) -> list[bool]:
+        """Return for each table whether the squares of a row's occurrences in a batch are added up one by one."""
+        return [False] * len(self.tables)
+
     @abstractmethod
     def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
         """Return rows, inverse and what else a graph is fed with."""
@@ -128,11 +134,12 @@ class KerasProgram(ProgramBase):
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         whole, inverse, fed = self._arguments(rows, keys, batch)
-        loss, row_gradients, dense_gradient, delta, self._local = self._step(
+        loss, row_gradients, row_squares, dense_gradient, delta, self._local = self._step(
             whole, inverse, dense, state, self._local, fed, self._labels(batch)
         )
         of_rows = tuple(each.numpy() for each in row_gradients)
-        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy())
+        squares = tuple(None if each is None else each.numpy() for each in row_squares)
+        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy(), squares)
 
     def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
         """Return the outputs of the model, nested as it gives them."""
@@ -163,11 +170,17 @@ class KerasProgram(ProgramBase):
             "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         )
         of_rows = [_of_unique(gradient, of) for gradient, of in zip(found, rows, strict=False)]
+        added = [each and self.update.optimizer.TAKES_SQUARES for each in self._adds_squares()]
+        squares = [
+            _of_unique(gradient, of, squared=True) if is_added else None
+            for gradient, of, is_added in zip(found, rows, added, strict=False)
+        ]
         of_pieces = found[len(rows) :]
         of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
-        return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+        local = [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+        return loss, of_rows, squares, of_dense, delta, local
 
     def _predict_graph(
         self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
@@ -330,11 +343,12 @@ def _own_loss(task: Task, model: Any) -> Callable[[Any, Any], Any] | None:
     return None
 
 
-def _of_unique(gradient: Any, rows: Any) -> Any:
-    """Return the gradient of unique rows, which is that of their gathers added up."""
+def _of_unique(gradient: Any, rows: Any, *, squared: bool = False) -> Any:
+    """Return the gradient of unique rows, which is that of their gathers added up. squared: add up their squares."""
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, tf.shape(rows)[0])
-    return gradient
+        values = tf.square(gradient.values) if squared else gradient.values
+        return tf.math.unsorted_segment_sum(values, gradient.indices, tf.shape(rows)[0])
+    return tf.square(gradient) if squared else gradient
 
 
 def _like(label: Any, output: Any) -> Any:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ from .model import (
 )
 from .optimizers import from_torch
 from .readers import Batch
+from .torch_objective import own_loss
 
 
-class TorchProgram(ProgramBase):
+class TorchBase(ProgramBase):
     """A module ready to train. Its parameters live on the servers, and its buffers of floats there too, as the state.
 
     Buffers of other types stay in this process, and parameters that need no gradient stay as `build` made them. It is
@@ -43,22 +45,23 @@ class TorchProgram(ProgramBase):
     and gradients come and go in the memory of the machine either way.
     """
 
-    def __init__(self, task: Task, model: Any, options: Options) -> None:
+    framework = "PyTorch"
+
+    def __init__(
+        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+    ) -> None:
+        """apart: the ids of parameters whose rows are on the servers. Raises ModelRefused."""
         self.model = model
-        inputs = _inputs(task, model, options)
-        _check_modules(model)
-        _check_types(
-            {**{name: each for name, each in model.named_parameters() if each.requires_grad}, **_floats(model)}
-        )
         self._device = torch.device("cuda" if options.has_devices and torch.cuda.is_available() else "cpu")
-        model.to(self._device)
         self._trained: dict[str, Any] = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in apart
         }
-        self._states = _floats(model)
+        buffers: dict[str, Any] = dict(model.named_buffers())
+        self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
+        _check_types({**self._trained, **self._states})
         self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
-        self._loss = getattr(task, "loss", None)
-        self.has_own_loss = self._loss is not None
         super().__init__(
             task,
             options,
@@ -67,36 +70,82 @@ class TorchProgram(ProgramBase):
             None,
             lambda given: from_torch(given, options.learning_rate),
         )
-        model.train()
-        # a call puts other tensors into the module, so that one that predicts while another trains needs its own
-        self._predictor = copy.deepcopy(model).eval()
-        self._predicting = threading.Lock()
 
     # --- parameters ---------------------------------------------------------------------------------------
 
     def initial_dense(self) -> F32:
         """Return the parameters as the module's initialisers made them: [dense_size]."""
-        return flat([parameter.detach().cpu().numpy() for parameter in self._trained.values()])
+        return flat([parameter.detach().numpy() for parameter in self._trained.values()])
 
     def initial_state(self) -> F32:
         """Return the buffers, such as running statistics: [state_size]."""
-        return flat([buffer.cpu().numpy() for buffer in self._states.values()])
+        return flat([buffer.numpy() for buffer in self._states.values()])
 
     def load_into_model(self, dense: F32, state: F32) -> None:
         """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode."""
         with torch.no_grad():
             for parameter, value in zip(self._trained.values(), pieces(dense, self._shapes), strict=True):
-                parameter.copy_(_tensor(value))
+                parameter.copy_(tensor_of(value))
             for buffer, value in zip(self._states.values(), pieces(state, self._state_shapes), strict=True):
-                buffer.copy_(_tensor(value))
+                buffer.copy_(tensor_of(value))
         self.model.eval()
 
-    # --- computation --------------------------------------------------------------------------------------
+    def warm(self) -> None:
+        """Do nothing: a module is traced by no step."""
+
+    # --- tensors ------------------------------------------------------------------------------------------
+
+    def _given(self, array: NDArray[Any]) -> Any:
+        """Return an array as a tensor where the module is computed."""
+        return tensor_of(array).to(self._device)
+
+    def _parameters(self, dense: F32) -> list[Any]:
+        """Return the parameters as tensors: views of the vector."""
+        return pieces(self._given(dense), self._shapes)
+
+    def _buffers(self, state: F32) -> dict[str, Any]:
+        """Return the buffers by name: copies, since a module changes them in place."""
+        return dict(
+            zip(self._states, pieces(torch.tensor(state, device=self._device), self._state_shapes), strict=True)
+        )
+
+    def _functional(
+        self,
+        model: Any,
+        parameters: Sequence[Any],
+        buffers: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a copy of the module with these values of its parameters; `buffers` then has the new ones."""
+        values = buffers | dict(zip(self._trained, parameters, strict=True))
+        output = torch.func.functional_call(model, values, args, dict(kwargs))
+        buffers.update((name, values[name]) for name in buffers)
+        return output
+
+    def _state_delta(self, buffers: Mapping[str, Any], state: F32) -> F32:
+        """Return what a step adds to the state: [state_size]."""
+        return flat([buffer.cpu().numpy() for buffer in buffers.values()]) - state
+
+
+class TorchProgram(TorchBase):
+    """A module whose forward takes rows."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        inputs = _inputs(task, model, options)
+        _check_tables(model)
+        check_modules(model)
+        self._loss = own_loss(task)
+        self.has_own_loss = self._loss is not None
+        super().__init__(task, model, options, inputs)
+        model.to(self._device).train()
+        # a call puts other tensors into the module, so that one that predicts while another trains needs its own
+        self._predictor = copy.deepcopy(model).eval()
+        self._predicting = threading.Lock()
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
-        parameters = [each.requires_grad_() for each in pieces(self._given(dense), self._shapes)]
-        # copies: the module changes its buffers in place
+        parameters = [each.requires_grad_() for each in self._parameters(dense)]
         buffers = self._buffers(state)
         output = self._called(self.model, gathered, parameters, buffers, batch)
         label = self._given(np.asarray(batch["label"], np.float32)).reshape(output.shape)
@@ -105,32 +154,16 @@ class TorchProgram(ProgramBase):
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
         except Exception as error:
             raise ModelRefused(f"the loss cannot be differentiated: {type(error).__name__}: {error}") from error
-        of_rows = tuple(
-            _summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False)
-        )
-        delta = flat([buffer.cpu().numpy() for buffer in buffers.values()]) - state
+        of_rows = tuple(summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False))
         of_dense = flat([each.cpu().numpy() for each in found[len(rows) :]])
-        return Gradients(float(loss.detach()), of_rows, of_dense, delta)
+        return Gradients(float(loss.detach()), of_rows, of_dense, self._state_delta(buffers, state))
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
-        buffers = self._buffers(state)
         with self._predicting, torch.no_grad():
-            parameters = pieces(self._given(dense), self._shapes)
+            parameters, buffers = self._parameters(dense), self._buffers(state)
             output = self._called(self._predictor, self._gathered(rows, keys), parameters, buffers, batch)
             return torch.sigmoid(output).reshape(-1).cpu().numpy()
-
-    def warm(self) -> None:
-        """Do nothing: a module is traced by no step."""
-
-    def _given(self, array: NDArray[Any]) -> Any:
-        """Return an array as a tensor where the module is computed."""
-        return _tensor(array).to(self._device)
-
-    def _buffers(self, state: F32) -> dict[str, Any]:
-        """Return the module's buffers of floats with the values of ``state``, by name."""
-        values = torch.tensor(state, device=self._device)
-        return dict(zip(self._states, pieces(values, self._state_shapes), strict=True))
 
     def _gathered(self, rows: Sequence[F32], keys: KeyBatch) -> list[Any]:
         """Return the rows of each table as [n, fields, dimension]."""
@@ -143,16 +176,14 @@ class TorchProgram(ProgramBase):
         """Call the module with these values of its parameters; `buffers` then has the new ones. Return the logits."""
         arguments = {name: self._given(np.asarray(batch[name])) for name in self._features if name in batch}
         arguments |= dict(zip(self.tables, gathered, strict=True))
-        values = buffers | dict(zip(self._trained, parameters, strict=True))
         try:
-            output = torch.func.functional_call(model, values, kwargs=arguments)
+            output = self._functional(model, parameters, buffers, (), arguments)
         except Exception as error:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in arguments.items())
             raise ModelRefused(
                 f"forward({shapes}) failed: {type(error).__name__}: {error}; rows have model.embedding_dim floats, or "
                 "those that embedding_dim or tables of the task say"
             ) from error
-        buffers.update((name, values[name]) for name in buffers)
         samples = len(batch["label"])
         if not isinstance(output, torch.Tensor) or tuple(output.shape) not in ((samples,), (samples, 1)):
             given = list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -197,16 +228,10 @@ def _inputs(task: Task, model: Any, options: Options) -> Inputs:
     return Inputs(tables, features)
 
 
-def _check_modules(model: Any) -> None:
+def check_modules(model: Any) -> None:
     """Raise ModelRefused for a module whose parameters or statistics would not be what they seem."""
     nn = torch.nn
     for name, module in model.named_modules():
-        size = module.weight.numel() if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) else 0
-        if size > LARGEST_EMBEDDING:
-            raise ModelRefused(
-                f"module {name} holds {module.num_embeddings} x {module.embedding_dim} floats, which every worker "
-                f"would pull in each step; take the rows from the argument {ROWS!r}, and give their ids in keys(batch)"
-            )
         if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise ModelRefused(
                 f"module {name} is {type(module).__name__}, without parameters until it runs: give sizes"
@@ -217,12 +242,20 @@ def _check_modules(model: Any) -> None:
             )
 
 
-def _floats(model: Any) -> dict[str, Any]:
-    """Return the buffers of floats by name."""
-    return {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+def _check_tables(model: Any) -> None:
+    """Raise ModelRefused for a table in a module that takes its rows as an argument."""
+    for name, module in model.named_modules():
+        is_table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight.requires_grad
+        if is_table and module.weight.numel() > LARGEST_EMBEDDING:
+            raise ModelRefused(
+                f"module {name} holds {module.num_embeddings} x {module.embedding_dim} floats, which every worker "
+                f"would pull in each step; take the rows from the argument {ROWS!r} and give their ids in keys(batch), "
+                f"or have no argument {ROWS!r}: then all tables of the module are adapted"
+            )
 
 
 def _check_types(tensors: Mapping[str, Any]) -> None:
+    """Raise ModelRefused for what is not float32 on the CPU."""
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.float32 or tensor.device.type != "cpu":
             raise ModelRefused(
@@ -233,7 +266,7 @@ def _check_types(tensors: Mapping[str, Any]) -> None:
 # --- tensors ------------------------------------------------------------------------------------------------
 
 
-def _tensor(array: NDArray[Any]) -> Any:
+def tensor_of(array: NDArray[Any]) -> Any:
     """Return an array as a tensor: floats as float32, integers as int64. It is copied where it may not be written."""
     dtype = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}.get(array.dtype.kind)
     if dtype is None:
@@ -241,8 +274,8 @@ def _tensor(array: NDArray[Any]) -> Any:
     return torch.from_numpy(np.require(array, dtype, ("C", "W")))
 
 
-def _summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:
+def summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:
     """Add the gradients [n, fields, dimension] of the same row: [rows, dimension]."""
     flat_gradient = gradient.reshape(-1, gradient.shape[-1])
     total = torch.zeros(rows, gradient.shape[-1], device=gradient.device)
-    return total.index_add_(0, _tensor(inverse).reshape(-1).to(gradient.device), flat_gradient).cpu().numpy()
+    return total.index_add_(0, tensor_of(inverse).reshape(-1).to(gradient.device), flat_gradient).cpu().numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stretto_parameters import Clipping, InputRefused
@@ -63,7 +63,8 @@ def resolve(
         update = Update(_named(name.lower(), learning_rate))
     else:
         update = Update(name) if isinstance(name, Optimizer) else foreign(name)
-    update = Update(_shared(update.optimizer, batch_size), update.clipping)
+    in_steps = update.optimizer.in_steps_of(batch_size)  # rows make every step, as those of Keras and PyTorch
+    update = Update(in_steps, update.clipping)
     if clipping is None:
         return update
     if not isinstance(clipping, Clipping):
@@ -71,13 +72,6 @@ def resolve(
     if update.clipping:
         raise ModelRefused(f"clipping = {clipping} beside {update.clipping} of the optimizer: give one of them")
     return Update(update.optimizer, clipping)
-
-
-def _shared(optimizer: Optimizer, batch_size: int) -> Optimizer:
-    """Return an optimizer whose rows make every step, as those of Keras and PyTorch do, where it has such a form."""
-    if isinstance(optimizer, Adam) and optimizer.step_samples is None and 0 < optimizer.beta_1**2 < optimizer.beta_2:
-        return replace(optimizer, step_samples=batch_size)
-    return optimizer
 
 
 def _named(kind: str, learning_rate: float) -> Optimizer:
@@ -191,6 +185,7 @@ _TORCH: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
         rate, c["betas"][0], c["betas"][1], c["eps"], True, weight_decay=float(c["weight_decay"])
     ),
     "RMSprop": lambda rate, c: RMSprop(rate, c["alpha"], float(c["momentum"]), 0.0, c["eps"]),
+    "SparseAdam": lambda rate, c: Adam(rate, c["betas"][0], c["betas"][1], c["eps"], step_samples=0),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.abc
+import inspect
 import logging
 import os
 import random
@@ -93,9 +94,9 @@ def _first(data: DatasetSpec) -> dict[str, Any]:
 def make_program(task: Task, options: Options) -> Program:
     """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
     before = _imported()
-    model = _build(task, options.seed)
+    model, draws = _build(task, options.seed)
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
-        model = _build(task, options.seed)
+        model, draws = _build(task, options.seed)
     if options.restore_from:
         plain = model.model if _is_explicit(model) else model
         if getattr(plain, "built", True):  # else its first batch makes its variables (model_adapted.py)
@@ -104,9 +105,7 @@ def make_program(task: Task, options: Options) -> Program:
     if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
         return _keras_program(task, model, options)
     if torch is not None and isinstance(model, torch.nn.Module):
-        from .model_torch import TorchProgram
-
-        return TorchProgram(task, model, options)
+        return _torch_program(task, model, options, draws)
     if type(model).__module__.startswith("tf_keras."):
         raise ModelRefused(
             f"build() gave {type(model).__name__} of tf_keras, which is Keras 2; build it with `import keras`, Keras 3"
@@ -131,6 +130,16 @@ def _keras_program(task: Task, given: Any, options: Options) -> Program:
     return AdaptedProgram(task, given, options)
 
 
+def _torch_program(task: Task, model: Any, options: Options, draws: Any) -> Program:
+    """Return the program of a PyTorch module: with rows as an argument, or adapted. Raises ModelRefused."""
+    from .model_torch import TorchProgram
+    from .model_torch_adapted import AdaptedTorchProgram
+
+    if any(is_rows(name) for name in inspect.signature(model.forward).parameters):
+        return TorchProgram(task, model, options)
+    return AdaptedTorchProgram(task, model, options, draws)
+
+
 def _is_explicit(model: Any) -> bool:
     """Return whether this is a model that `stretto.adapt` was called with; its module imports Keras."""
     return type(model).__name__ == "Explicit"
@@ -140,7 +149,8 @@ def _imported() -> list[str]:
     return [name for name in _FRAMEWORKS if name in sys.modules]
 
 
-def _build(task: Task, seed: int) -> Any:
+def _build(task: Task, seed: int) -> tuple[Any, Any]:
+    """Return the user's model, and how PyTorch filled its tables (torch_lookups.Draws), if it is imported."""
     random.seed(seed)
     np.random.seed(seed % _SEEDS)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
@@ -148,8 +158,14 @@ def _build(task: Task, seed: int) -> Any:
         keras.utils.set_random_seed(seed % _SEEDS)
     if torch is not None:
         torch.manual_seed(seed)
+    draws: Any = contextlib.nullcontext()
+    if torch is not None:
+        from .torch_lookups import Draws
+
+        draws = Draws()
     try:
-        return task.build()
+        with draws:
+            return task.build(), draws
     except ModelRefused:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The data that a user of Keras has, as arrays: what ``model.fit`` takes, or a dict with ``label`` and ``weight``."""
+"""The data that a user has, as arrays: what Keras' ``fit`` takes, or a dict with ``label`` and ``weight``."""
 
 from __future__ import annotations
 
@@ -286,6 +286,11 @@ def check_samples(array: NDArray[Any], name: str, where: str, start: int, length
     """Raise DataError for an array that has another number of samples, or a number that is not finite."""
     if array.shape[:1] != (length,):
         raise DataError(f"{where}: {name!r} has shape {array.shape}, expected {length} samples")
+    check_finite(array, name, start)
+
+
+def check_finite(array: NDArray[Any], name: str, start: int) -> None:
+    """Raise DataError for a number that is not finite. start: the number of the first sample."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
+        row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
         raise DataError(f"sample {start + row}: {name!r} is not finite")

@@ -1,6 +1,6 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read and the last one is pushed. In a pipeline the next one is also pulled.
+While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from .model import Gradients, Program
 log = logging.getLogger("stretto.training")
 
 _RETRY_S = 0.2
+PIPELINE_FROM_STEPS = 10_000
+"""Steps of a job before its workers use the pipeline, if the job does not say when. A job of fewer steps would lose
+quality by each update that a gradient misses, and gain seconds (README.md, "Staleness"). The number is taste: programs
+that lost had up to some hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Work:
     partition: str = ""
     lineage: int | None = None
     """The return to a checkpoint that the ledger comes from which leased the shard; None: that of the parameters."""
+    steps_before: int = 0
+    """Steps of the job, on all workers, before the shard's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,8 @@ class Trainer:
     """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
 
     pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
-    a pull begins after the push before it is applied, so a worker's own updates are never missing.
+    a pull begins after the push before it is applied, so a worker's own updates are never missing. None: without it
+    during the job's first PIPELINE_FROM_STEPS steps, then with it.
     """
 
     def __init__(
@@ -92,7 +99,7 @@ class Trainer:
         keep_going: Callable[[], bool] = lambda: True,
         passed: Callable[[int], None] = lambda _: None,
         *,
-        pipeline: bool = True,
+        pipeline: bool | None = None,
         feed: Feeder | None = None,
     ) -> None:
         self._program = program
@@ -164,6 +171,7 @@ class Trainer:
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
+        pipeline = work.steps_before >= PIPELINE_FROM_STEPS if self._pipeline is None else self._pipeline
         pull: Future[Pulled] | None = None
         ahead = self._feed.take()
         for number, place in enumerate(places):
@@ -180,7 +188,7 @@ class Trainer:
             waited = time.perf_counter() - wanted
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
-            if self._pipeline and not is_last and ahead.done() and ahead.exception() is None:
+            if pipeline and not is_last and ahead.done() and ahead.exception() is None:
                 pull = self._parameters.begin_pull(ahead.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
@@ -192,7 +200,7 @@ class Trainer:
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read)
             push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
             self._on_its_way = _Pushing(push, place, begun, times)
-            if not self._pipeline and not self._settle():
+            if not pipeline and not self._settle():
                 return
             if not self._keep_going():
                 return
@@ -244,6 +252,7 @@ class Trainer:
                     attempt=work.attempt,
                     start=place.begin,
                     stop=place.end,
+                    row_squares=gradients.row_squares,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
                     lineage=work.lineage,

@@ -244,7 +244,8 @@ class Worker:
         shard = self._leases.shard
         assert shard is not None
         work = Work(
-            shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition, lineage
+            *(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition, lineage),
+            steps_before=shard.id * self._spec.dataset.batches_per_shard,  # shards are numbered as they are leased
         )
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):

@@ -3,80 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import keras_rs
 import numpy as np
 import tensorflow as tf
+from planted import CITIES, ITEMS, TAGS, USERS, Kind, columns, named, pairs
 
-USERS, ITEMS, TAGS = 60, 40, 15
-CITIES = ("", "Rome", "Oslo", "Lima", "Cairo", "Kyoto", "Turin")
 layers = keras.layers
-
-
-def columns(start: int, length: int) -> dict[str, Any]:
-    """Return samples with a planted signal: users, items and cities have tastes, and a tag of the history counts."""
-    place = np.arange(start, start + length, dtype=np.uint64)
-    draw = (place * np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(3)) * np.uint64(0xBF58476D1CE4E5B9)
-
-    def pick(shift: int, n: int) -> Any:
-        return ((draw >> np.uint64(shift)) % np.uint64(n)).astype(np.int64)
-
-    user, item, city = pick(7, USERS), pick(17, ITEMS), 1 + pick(29, len(CITIES) - 1)
-    many = 1 + pick(37, 3)  # tags of a sample
-    tags = np.stack([1 + pick(shift, TAGS - 1) for shift in (11, 23, 41)], axis=1) * (np.arange(3) < many[:, None])
-    price = pick(33, 100).astype(np.float32) / 50 - 1
-    taste = (user * 7919 % 11 - 5) / 4 + (item * 104729 % 7 - 3) / 3 + (city % 3 - 1) / 2 + (tags == 3).any(axis=1)
-    noise = pick(45, 1000) / 1000 - 0.5
-    clicked = (taste + 0.5 * price + 2 * noise > 0).astype(np.float32)
-    return {
-        "user": user,
-        "item": item,
-        "city": np.array(CITIES, object)[city],
-        "tags": tags,
-        "many": many,
-        "price": price,
-        "label": clicked,
-        "bought": (taste > 1).astype(np.float32),
-        "stars": (1 + np.clip(taste + noise, -2, 2)).astype(np.float32),
-        "class": np.clip(np.round(taste + noise).astype(np.int64) + 1, 0, 2),
-        "importance": (0.5 + pick(49, 3)).astype(np.float32),
-    }
-
-
-def named(*names: str) -> Callable[[int, int], Any]:
-    """Return a `read` of some columns as a dict."""
-    return lambda start, length: {name: columns(start, length)[name] for name in (*names, "label")}
-
-
-def pairs(*names: str, label: Any = "label", weight: str | None = None) -> Callable[[int, int], Any]:
-    """Return a `read` of (inputs, labels), as model.fit takes them."""
-
-    def read(start: int, length: int) -> Any:
-        found = columns(start, length)
-        inputs = [found[name] for name in names]
-        labels = {name: found[column] for name, column in label.items()} if isinstance(label, dict) else found[label]
-        given = (inputs[0] if len(inputs) == 1 else inputs, labels)
-        return given if weight is None else (*given, found[weight])
-
-    return read
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of model. refused: what the message says, and why in the document; "" if it is trained.
-
-    noise: the most by which its outputs differ from call to call.
-    """
-
-    told: str
-    build: Callable[[], Any]
-    read: Callable[[int, int], Any] = field(default_factory=lambda: named("user", "item", "price"))
-    refused: str = ""
-    why: str = ""
-    noise: float = 0.0
 
 
 def inputs(**kinds: Any) -> dict[str, Any]:

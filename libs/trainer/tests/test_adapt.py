@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.slow
 keras = pytest.importorskip("keras")
 
 import stretto  # noqa: E402
-from adapted_kinds import ITEMS, REFUSED, TAKEN, USERS, Kind, Measured, columns, functional, layers, named  # noqa: E402
+from adapted_kinds import REFUSED, TAKEN, Measured, functional, layers  # noqa: E402
+from planted import ITEMS, USERS, Kind, columns, document_table, named  # noqa: E402
 from stretto.adapt import restore  # noqa: E402
-from stretto.embedding_tables import start_of  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
 from stretto.engine.operations import Operations  # noqa: E402
+from stretto.keras_tables import start_of  # noqa: E402
 from stretto.keys import VALUE_BITS  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program  # noqa: E402
@@ -225,6 +227,56 @@ def test_training_reaches_the_auc_of_keras(name: str):
     expected = stretto.evaluate.auc(np.asarray(labels), np.asarray(output).reshape(-1))
     assert expected > 0.7
     assert trained.quality.auc == pytest.approx(expected, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "regularizer", "error"),
+    [
+        ("Adagrad", None, 1e-5),
+        ("RMSprop", None, 1e-4),
+        ("RMSprop", keras.regularizers.L2(0.0), 1e-4),
+        ("Adam", None, 0.02),
+        (partial(keras.optimizers.SGD, momentum=0.9), None, 1e-5),
+    ],
+)
+def test_one_worker_trains_as_fit_does(optimizer: Any, regularizer: Any, error: float):
+    """Some ids are rare, and go on moving; others are in a batch many times, and Keras adds up the squares of each.
+    Dropout draws the same.
+
+    With a regulariser Keras has a dense gradient, and takes the square of the sum. error: of predictions.
+    """
+    make = getattr(keras.optimizers, optimizer) if isinstance(optimizer, str) else optimizer
+    draw = np.random.default_rng(4)
+    samples, held_out, size = 6_000, 500, 50
+    ids = {"user": draw.integers(0, 800, samples + held_out), "city": draw.integers(0, 3, samples + held_out)}
+    labels = (draw.random(len(ids["user"])) < 0.2 + 0.3 * (ids["user"] % 2) + 0.2 * ids["city"]).astype(np.float32)
+
+    class Cities:
+        def build(self) -> Any:
+            keras.utils.set_random_seed(6)
+            inputs = {name: keras.Input((), name=name, dtype="int64") for name in ids}
+            tables = [
+                keras.layers.Embedding(
+                    count, 4, embeddings_initializer="random_normal", embeddings_regularizer=regularizer
+                )(inputs[name])
+                for name, count in (("user", 800), ("city", 3))
+            ]
+            kept = keras.layers.Dropout(0.2)(keras.ops.concatenate(tables, -1))
+            model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(kept))
+            model.compile(make(0.01), "binary_crossentropy")
+            return model
+
+        def read(self, start: int, length: int) -> Any:
+            part = slice(start, start + length)
+            return {name: of[part] for name, of in ids.items()}, labels[part]
+
+    trained = train_locally(Cities(), samples, batch_size=size, evaluate_samples=held_out)
+    model = Cities().build()
+    inputs, wanted = Cities().read(0, samples)
+    model.fit(inputs, wanted, batch_size=size, shuffle=False, verbose=0)
+    inputs, _ = Cities().read(samples, held_out)
+    found, expected = (np.asarray(each(inputs)) for each in (trained.model(), model))
+    assert found == pytest.approx(expected, abs=error)
 
 
 @pytest.mark.parametrize("name", ["strings", "normal", "subclassed"])
@@ -440,7 +492,7 @@ def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(
 @pytest.mark.parametrize("compared", [2**26, 300_000])
 def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
     """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
-    monkeypatch.setattr("stretto.embedding_tables._COMPARED_FLOATS", compared)
+    monkeypatch.setattr("stretto.keras_tables._COMPARED_FLOATS", compared)
     drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
     layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))
     layer.build()
@@ -609,7 +661,7 @@ def test_the_public_function_adapts_whatever_the_inputs_are_called():
 
 
 def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[1:])
+    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[1:3])
     (tmp_path / "ranking.py").write_text(task)
     monkeypatch.syspath_prepend(str(tmp_path))
     exec(compile(trial, DOCUMENT.name, "exec"), {})
@@ -619,10 +671,5 @@ def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_document_lists_what_was_tried():
-    assert document_table() in DOCUMENT.read_text(), f"the table of {DOCUMENT.name} is to be\n{document_table()}"
-
-
-def document_table() -> str:
-    taken = [f"| {kind.told} | yes |" for kind in TAKEN.values()]
-    refused = [f"| {kind.told} | no: {kind.why} |" for kind in REFUSED.values()]
-    return "\n".join(["| model, data | taken |", "| --- | --- |", *taken, *refused]) + "\n"
+    table = document_table(TAKEN, REFUSED)
+    assert table in DOCUMENT.read_text(), f"the table of {DOCUMENT.name} is to be\n{table}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 import yaml
 from clicks import readme_code, write_clicks
@@ -466,6 +468,81 @@ def test_a_module_of_pytorch_predicts_the_same_from_safetensors(
     assert (tmp_path / "tables/dense.safetensors").is_file()
     with pytest.raises(ExportRefused, match="format = keras is for Keras models, and Net is a PyTorch module"):
         trained.export(tmp_path / "keras", format="keras")
+
+
+OWN_NET = """
+import torch
+
+class OwnNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users = torch.nn.Embedding(50, 6)
+        self.again = self.users
+        self.tags = torch.nn.EmbeddingBag(30, 4, mode="mean", padding_idx=0)
+        known = torch.linspace(-1, 1, 30)[:, None].repeat(1, 4)
+        self.known = torch.nn.Embedding.from_pretrained(known, freeze=False)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.deep = torch.nn.Linear(16, 1)
+
+    def forward(self, user, tags, numeric):
+        rows = [self.users(user), self.tags(tags), self.known(tags).sum(dim=1), numeric]
+        return self.deep(self.norm(torch.cat(rows, dim=1)))
+"""
+OWN_TASK = """
+import numpy as np, torch
+from own_net import OwnNet
+
+class Task:
+    optimizer = torch.optim.Adam
+
+    def build(self):
+        return OwnNet()
+
+    def read(self, start, length):
+        place = np.arange(start, start + length)
+        tags = np.stack([place * 13 % 30, place * 7 % 29, 0 * place], axis=1)
+        x = np.random.default_rng(start).normal(size=(length, 2)).astype(np.float32)
+        user = place * 7 % 40  # ten users have no sample
+        return {"user": user, "tags": tags, "numeric": x}, (user % 2).astype(np.float32)
+"""
+SERVE_OWN = """
+import numpy as np, torch
+from safetensors.torch import load_file
+from own_net import OwnNet
+
+module = OwnNet()
+module.load_state_dict(load_file(sys.argv[1]))
+with torch.no_grad():
+    logit = module.eval()(**{name: torch.from_numpy(value) for name, value in np.load(sys.argv[2]).items()})
+np.save(sys.argv[3], logit.numpy())
+"""
+
+
+def test_a_module_with_its_own_tables_is_loaded_by_plain_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that the servers drew, that are kept as differences, with a padding, under two names, never trained."""
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors.torch")
+    (tmp_path / "own_net.py").write_text(OWN_NET)
+    (tmp_path / "own_task.py").write_text(OWN_TASK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    document = {
+        "name": "own", "model": {"entry": "own_task:Task", "learning_rate": 0.01},
+        "dataset": {"samples": SAMPLES, "batch_size": 256},
+    }  # fmt: skip
+    trained = train(tmp_path, JobSpec.parse(document))
+    found = trained.export(tmp_path / "out")
+    assert (found["framework"], found["format"]) == ("torch", "safetensors")
+    assert found["tables"]["users"]["rows"] == 50
+    assert found["tables"]["users"]["initial"]["distribution"] == "normal"
+    inputs, _ = importlib.import_module("own_task").Task().read(SAMPLES, HELD_OUT)
+    trained.inputs.update(inputs)
+    arguments = given(trained, tmp_path)
+    run(SERVE_OWN, str(tmp_path / "out/model.safetensors"), *arguments, cwd=tmp_path)
+    assert same(trained, sigmoid(np.load(arguments[1])))
+    trained.export(tmp_path / "tables", format="parquet")
+    assert ds.dataset(tmp_path / "tables/tables/tags").count_rows() == 30
 
 
 # --- the process that the command starts ----------------------------------------------------------------------

@@ -26,7 +26,7 @@ from stretto.local import train_locally  # noqa: E402
 from stretto.model import Options, Program, Rows  # noqa: E402
 from stretto.optimizers import Clipping, RowWiseAdagrad  # noqa: E402
 from stretto.program import make_program  # noqa: E402
-from stretto_parameters.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop  # noqa: E402
+from stretto_parameters.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Ftrl, Moving, RMSprop  # noqa: E402
 from stretto_parameters.schedules import Cosine, Exponential, Warmup  # noqa: E402
 
 
@@ -341,10 +341,10 @@ def test_optimizers_that_the_servers_do_not_have(optimizer: Any, named: str):
     ],
 )
 def test_an_optimizer_is_the_stores_of_the_same_figures(given: Any, expected: Any):
-    """Steps, of a schedule and of Adam, become samples: those of a batch, 100 here. The formulas agree
+    """Steps, of a schedule and of rows, become samples: those of a batch, 100 here. The formulas agree
     (libs/parameters/tests)."""
     layout = program_of(Task(optimizer=given()), batch_size=100).layout
-    assert getattr(layout.optimizer, "step_samples", None) == (100 if isinstance(expected, Adam) else None)
+    assert getattr(layout.optimizer, "step_samples", None) == (100 if isinstance(expected, Moving) else None)
     assert layout.optimizer == layout.tables[0].optimizer == expected
 
 

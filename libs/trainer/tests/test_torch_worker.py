@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stretto_messages.pods import EvaluateModel
@@ -16,20 +16,54 @@ pytest.importorskip("torch", reason="PyTorch is not installed here: pip install 
 SAMPLES = 60_000
 
 
-@pytest.mark.parametrize("options", [{}, {"row_weights": "bfloat16", "transfer": "bfloat16"}], ids=["float32", "bf16"])
-def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(tmp_path: Path, options: dict[str, Any]) -> None:
+OWN = """
+import numpy as np
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users = nn.Embedding(500, 8)
+        self.tags = nn.EmbeddingBag(40, 4, mode="mean", padding_idx=0)
+        self.last = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, user, tags):
+        return self.last(torch.cat([self.users(user), self.tags(tags)], dim=1))
+
+class Model:
+    def build(self):
+        return Net()
+
+    def read(self, start, length):
+        place = np.arange(start, start + length)
+        tags = [[1 + int(i) % 39, 5][: 1 + int(i) % 2] for i in place]
+        return {"user": place % 500, "tags": tags}, (place % 500 % 3 == 0).astype(np.float32)
+"""
+MODELS = {
+    "rows": {"entry": "stretto.examples.wide_deep_torch:WideDeep"},
+    "rows in bfloat16": {
+        "entry": "stretto.examples.wide_deep_torch:WideDeep", "row_weights": "bfloat16", "transfer": "bfloat16"
+    },
+    "own tables": {"entry": "own_module:Model", "arguments": {}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(tmp_path: Path, name: str) -> None:
     """Two servers; one worker is killed within a shard, two others join. No worker has TensorFlow in its memory."""
-    model = {"entry": "stretto.examples.wide_deep_torch:WideDeep", "learning_rate": 0.1, **options}
-    cluster = Cluster(tmp_path, spec_of(SAMPLES, model=model))
+    (tmp_path / "own_module.py").write_text(OWN)
+    cluster = Cluster(tmp_path, spec_of(SAMPLES, model={**MODELS[name], "learning_rate": 0.1}))
+    code = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     cluster.start()
     try:
         cluster.start_ps(0, 1)
-        cluster.launch("worker-0")
+        cluster.launch("worker-0", **code)
         wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
-        cluster.launch("worker-1")
+        cluster.launch("worker-1", **code)
         cluster.kill("worker-0")
         assert cluster.todo[0].attempt == 2
-        cluster.launch("worker-2")
+        cluster.launch("worker-2", **code)
         for worker in ("worker-1", "worker-2"):
             cluster.ready(worker)
             maps = Path(f"/proc/{cluster.processes[worker].pid}/maps").read_text()

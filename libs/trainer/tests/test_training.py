@@ -10,7 +10,7 @@ from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
 from stretto.model import Gradients, Prepared
-from stretto.training import Stopped, Trainer, Work
+from stretto.training import PIPELINE_FROM_STEPS, Stopped, Trainer, Work
 
 LAYOUT = one_table(2, 3)
 NONE = np.zeros(0, np.float32)
@@ -51,7 +51,7 @@ class Servers:
         self.resumed.append((shard, attempt))
         return self.done.get(shard, 0)
 
-    def push(self, keys, rows, dense, *, shard, attempt, start, stop, state_delta=None, generation=None, lineage=None):
+    def push(self, keys, rows, dense, *, shard, attempt, start, stop, generation=None, **_):
         self.at_work += 1
         assert self.at_work == 1, "one push at a time"
         try:
@@ -95,22 +95,28 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
     assert servers.done == {7: 45}
 
 
-def test_a_pipeline_pulls_before_its_pushes_are_applied_and_without_one_never(servers):
+@pytest.mark.parametrize(
+    ("pipeline", "steps_before", "misses"),
+    [
+        (False, PIPELINE_FROM_STEPS, False),
+        (True, 0, True),
+        (None, PIPELINE_FROM_STEPS - 1, False),
+        (None, PIPELINE_FROM_STEPS, True),
+    ],
+)
+def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):
     def begin_pull(keys: KeyBatch):
         pulled, later = Servers.begin_pull(servers, keys).result(), Future()
         threading.Timer(0.02, later.set_result, [pulled]).start()  # long enough that the next batch is read
         return later
 
     servers.begin_pull = begin_pull
-    for shard, pipeline in enumerate((False, True)):
-        trainer = Trainer(Program(), servers, 10, Meter(), pipeline=pipeline)
-        before = len(servers.pushed)
-        assert trainer.train(Work(shard, 1, 0, 100)) is None
-        trainer.close()
-        missing = [step - (seen - before) for step, seen in enumerate(servers.seen)]
-        assert max(missing) <= (2 if pipeline else 0), missing
-        assert any(missing) == pipeline
-        servers.seen.clear()
+    trainer = Trainer(Program(), servers, 10, Meter(), pipeline=pipeline)
+    assert trainer.train(Work(0, 1, 0, 100, steps_before=steps_before)) is None
+    trainer.close()
+    missing = [step - seen for step, seen in enumerate(servers.seen)]
+    assert max(missing) <= (2 if misses else 0), missing
+    assert any(missing) == misses
 
 
 def test_a_lease_of_before_the_servers_were_replaced_pushes_nothing(trainer, servers):

@@ -82,10 +82,11 @@ class ModelSpec(Spec):
         description="URL of a .keras file or SavedModel of the same Keras model, to start with its weights; "
         "the pods read it",
     )
-    pipeline: bool = Field(
-        default=True,
+    pipeline: bool | None = Field(
+        default=None,
         description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "
-        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness)",
+        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness). Not stated: "
+        "from the job's 10,000th step on",
     )
     metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
 

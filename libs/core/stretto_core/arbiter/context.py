@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.planner import PlanProposed
-from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round, larger
+from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round, larger, total
 
 from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
@@ -37,8 +38,23 @@ class StepContext:
         return self.capacity - self.register.held
 
     def available(self) -> Resources:
-        """Resources that running jobs may still get; none while a job waits that the empty cluster could start."""
-        return NOTHING if self.teams.blocking else larger(self.free(), NOTHING)
+        """Resources that running jobs may still get; none while a job waits that the empty cluster could start.
+
+        Jobs that wait for devices alone keep only what they need to start: devices are rarer than cores, and their
+        holders may train for days.
+        """
+        free = larger(self.free(), NOTHING)
+        if not self.teams.blocking:
+            return free
+        if self.teams.limited or not self.settings.capacity.extended:
+            return NOTHING
+        least = [
+            job.least(job.proposal)
+            for job in map(self.state.jobs.__getitem__, self.register.blocking)
+            if job.proposal is not None
+        ]
+        only_devices = all(replace(each, extended=()).fits(free) for each in least)
+        return larger(free - total(least), NOTHING) if only_devices else NOTHING
 
     def available_to(self, job: JobState) -> Resources:
         """Resources that this running job may still get."""

@@ -177,6 +177,22 @@ def test_a_round_shares_devices(algorithm: Any) -> None:
     assert machine.state.claimed().count_of(GPU) == 6
 
 
+def test_jobs_without_devices_grow_while_others_wait_for_devices_but_not_into_their_cores() -> None:
+    told = Told(Resources(10.0, 60 * GIB, ((GPU, 1),)))
+    for job, spec in (("holder", with_gpus(fixed=True)), ("plain", profile(10**7))):
+        told.start(job, spec)
+        told.applied(job)
+    (refused,) = told.start("late", with_gpus(fixed=True))
+    assert isinstance(refused, PlanRefused), "it waits for the device, and would need 2 of the 6 free cores"
+    (decided,) = told.tell(plan_proposed("plain", "measure", plan(5), 0.1, ("r",)))
+    assert (decided.job, decided.plan.workers, decided.free_cpu_cores) == ("plain", 5, 2.0)
+    told.applied("plain")
+    (kept,) = told.tell(plan_proposed("plain", "measure", plan(6), 0.1, ("r",)))
+    assert isinstance(kept, PlanRefused)
+    (started,) = told.tell(job_ended("holder", "gone"))
+    assert (started.job, isinstance(started, PlanDecided)) == ("late", True)
+
+
 def test_pods_without_a_device_are_subtracted_until_they_have_one() -> None:
     told = Told(cluster(gpu=2), no_room_s=50.0)
     told.start("a", with_gpus(fixed=True))

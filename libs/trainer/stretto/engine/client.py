@@ -189,13 +189,15 @@ class Parameters:
         attempt: int,
         start: int,
         stop: int,
+        row_squares: Sequence[F32 | None] = (),
         state_delta: F32 | None = None,
         generation: int | None = None,
         lineage: int | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
-        row_gradients: of each table, [keys, dimension].
+        row_gradients: of each table, [keys, dimension]; row_squares: what an optimizer takes for their squares, as of
+        `stretto_parameters.Push`.
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
         generation: the generation of the servers when the shard was requested. Under a later one nothing is sent:
@@ -207,6 +209,7 @@ class Parameters:
         begun = time.perf_counter()
         layout = self.layout
         _check_push(layout, keys, row_gradients, start, stop)
+        squares = row_squares or [None] * len(row_gradients)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         slices = layout.split_dense(dense_gradient)
         delta = self._state(state_delta)
@@ -219,7 +222,7 @@ class Parameters:
             route = self._routes.current()
             _check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
-            gradients = (row_gradients, slices, delta)
+            gradients = (row_gradients, squares, slices, delta)
             answers = self._routes.ask(
                 {
                     server: (part.link, Kind.PUSH, self._push_part(part, claims[server], head, keys, gradients))
@@ -248,17 +251,24 @@ class Parameters:
             self._routes.refresh()
 
     def _push_part(
-        self, part: Part, claim: Bools, head: I64, keys: KeyBatch, gradients: tuple[Sequence[F32], F32, F32]
+        self,
+        part: Part,
+        claim: Bools,
+        head: I64,
+        keys: KeyBatch,
+        gradients: tuple[Sequence[F32], Sequence[F32 | None], F32, F32],
     ) -> list[Any]:
-        """Return the parts of a push to one server. gradients: of rows, of slices, and the state's delta."""
-        rows, slices, delta = gradients
+        """Return the parts of a push to one server. gradients: of rows, their squares, of slices, the state's delta."""
+        rows, squares, slices, delta = gradients
         buckets = self.layout.buckets
         chosen = _chosen(claim[:buckets], keys)
         ids: Any = np.flatnonzero(claim[buckets:])
         if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
             ids = slice(int(ids[0]), int(ids[-1]) + 1)
         of_rows = [np.ascontiguousarray(given[at], np.float32) for given, at in zip(rows, chosen, strict=True)]
-        return protocol.push_request(head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta, self._transfer)
+        of_squares = [None if given is None else given[at] for given, at in zip(squares, chosen, strict=True)]
+        sent = (head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta)
+        return protocol.push_request(*sent, self._transfer, of_squares)
 
     # --- progress -----------------------------------------------------------------------------------------
 

@@ -6,12 +6,14 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 | --- | --- | --- |
 | HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid |
 | PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
-| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · slice
-gradients f32 · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
+| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · places of
+keys with squares u32 · these squares · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64
+· own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
-Keys, rows and row gradients are one part for each table. Rows and their gradients are f32, or bfloat16 where the
-request's `transfer` says so: rounded to nearest by the sender.
+Keys, rows, row gradients, places and squares are one part for each table. Rows, their gradients and squares are f32, or
+bfloat16 where the request's `transfer` says so: rounded to nearest by the sender. Squares travel where they are not
+those of the gradients.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
@@ -24,6 +26,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from stretto_parameters import Code, InputRefused, Layout, Pulled, Push, kernels
 
 from .layout import F32, I64, U64, Bools
@@ -91,27 +94,39 @@ def push_request(
     slices: F32,
     state_delta: F32,
     transfer: Transfer,
+    row_squares: Sequence[F32 | None] = (),
 ) -> list[Any]:
-    """Return the parts of a push. head: shard, attempt, start, stop, worker."""
+    """Return the parts of a push. head: shard, attempt, start, stop, worker. row_squares: as of `Push`."""
     whole = np.append(head, np.int64(transfer))
-    return [whole, claim.view(np.uint8), *keys, *_sent(rows, transfer), slices, state_delta]
+    places: list[NDArray[np.uint32]] = []
+    squares: list[F32] = []
+    for gradients, given in zip(rows, row_squares or [None] * len(rows), strict=True):
+        differ = [] if given is None else np.flatnonzero((given != gradients * gradients).any(axis=1))
+        places.append(np.array(differ, np.uint32))
+        squares.append(gradients[:0] if given is None else given[differ])
+    sent = (*_sent(rows, transfer), *places, *_sent(squares, transfer))
+    return [whole, claim.view(np.uint8), *keys, *sent, slices, state_delta]
 
 
 def read_push(layout: Layout, parts: Parts) -> Push:
     """Return the push; its arrays are views of the parts. Raises InputRefused."""
     tables = len(layout.tables)
-    if len(parts) != 4 + 2 * tables:
-        raise InputRefused(f"a push of {len(parts)} parts, the layout wants {4 + 2 * tables}")
+    if len(parts) != 4 + 4 * tables:
+        raise InputRefused(f"a push of {len(parts)} parts, the layout wants {4 + 4 * tables}")
     head = _array("head", parts[0], np.int64)
     claim = _array("claim", parts[1], np.uint8)
     if len(head) != _HEAD or (claim > 1).any():
         raise InputRefused(f"a push with a head of {len(head)} numbers or a claim beyond 0 and 1: of another version?")
     shard, attempt, start, stop, worker, transfer = head.tolist()
-    rows = _received("row gradients", layout, parts[2 + tables : -2], _transfer([transfer]))
+    of_rows, of_places, of_squares = (parts[2 + begin * tables : 2 + (begin + 1) * tables] for begin in (1, 2, 3))
+    rows = _received("row gradients", layout, of_rows, _transfer([transfer]))
+    places = [_array(f"places of table {i}", part, np.uint32) for i, part in enumerate(of_places)]
+    given = _received("squares", layout, of_squares, _transfer([transfer]))
+    squares = [_spread(*each) for each in zip(rows, places, given, strict=True)]
     keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2 : 2 + tables])]
     slices = _array("slice gradients", parts[-2], np.float32, layout.slice_length)
     delta = _array("state delta", parts[-1], np.float32)
-    return Push(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta)
+    return Push(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares)
 
 
 def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]:
@@ -123,6 +138,17 @@ def read_push_answer(parts: Parts) -> tuple[Code, int, float]:
     """Return (code, columns applied, seconds in the server). Raises InputRefused."""
     code, applied, update_us = _array("head", parts[0], np.int64).tolist()
     return Code(code), applied, update_us / 1e6
+
+
+def _spread(gradients: F32, places: NDArray[np.uint32], squares: F32) -> F32 | None:
+    """Return the squares of all gradients, of which some are given; None where none is. Raises InputRefused."""
+    if len(places) != len(squares) or (places >= len(gradients)).any():
+        raise InputRefused(f"{len(squares)} squares at {len(places)} places of {len(gradients)} row gradients")
+    if not len(places):
+        return None
+    found = gradients * gradients
+    found[places] = squares
+    return found
 
 
 def _transfer(given: list[int]) -> Transfer:

@@ -12,8 +12,7 @@ from keras import ops
 from numpy.typing import NDArray
 from stretto_parameters.checksums import MULTIPLIER
 
-from ..adapt import restore
-from ..engine.layout import F32, Table
+from ..engine.layout import Table
 from ..errors import ExportRefused
 from ..lookups import Lookup, table_of
 from ..model import ROWS, Program
@@ -33,15 +32,6 @@ _COPIES = 6
 def bytes_of(table: ExportedTable) -> int:
     """Return about how much memory a table takes while a model with it is made and saved."""
     return table.count() * (4 * table.dimension * _COPIES + (_BYTES_OF_A_KEY if table.key == "key" else 0))
-
-
-def own_model(program: Program, values: Mapping[str, F32]) -> Any:
-    """Return an adapted model as its user wrote it, with the trained tables. values: the weights by layer.
-
-    The program cannot be used afterwards.
-    """
-    restore(program.model, values)
-    return program.model
 
 
 def save(model: Any, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -119,7 +119,7 @@ def _document(made: _Export, chosen: Format, counts: Mapping[str, int], earlier:
         "version": VERSION,
         "job": checkpoint.job,
         "format": chosen,
-        "framework": "keras" if _is_keras(made.program) else "torch",
+        "framework": {"Keras": "keras", "PyTorch": "torch"}[made.program.framework],
         "checkpoint": {
             "id": checkpoint.id,
             "url": checkpoint.url,
@@ -154,8 +154,7 @@ def _format(program: Program, asked: Format | None, earlier: Earlier | None) -> 
 
 
 def _is_keras(program: Program) -> bool:
-    keras = cast("Any", sys.modules.get("keras"))
-    return keras is not None and isinstance(program.model, keras.Model)
+    return program.framework == "Keras"
 
 
 def _is_adapted(program: Program) -> bool:
@@ -209,14 +208,16 @@ def _write_dense(made: _Export) -> None:
 
 
 def _write_safetensors(made: _Export) -> dict[str, int]:
-    """Write the dense parameters by their names, and of each table `tables/<name>/rows` and, where needed, `/keys`."""
+    """Write the dense parameters by their names, and each table: by the names of its parameter in a `state_dict`, else
+    as `tables/<name>/rows` and, where needed, `/keys`."""
     dense = _tensors(made.program)
     counts = {table.name: _count(table) for table in made.tables}
+    names = {table.name: _names_of(table) for table in made.tables}
     wanted: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for table in made.tables:
         if table.key == "key":
             wanted[f"tables/{table.name}/keys"] = np.int64, (counts[table.name],)
-        wanted[f"tables/{table.name}/rows"] = np.float32, (counts[table.name], table.dimension)
+        wanted |= dict.fromkeys(names[table.name], (np.float32, (counts[table.name], table.dimension)))
     with made.target.local(f"{MODEL}.safetensors") as path:
         room = _fill(path, dense, made.checkpoint, wanted)
         begins = dict.fromkeys(counts, 0)
@@ -228,9 +229,16 @@ def _write_safetensors(made: _Export) -> dict[str, int]:
                 if table.key == "key":
                     room[f"tables/{table.name}/keys"][begin:end] = rows.keys
                 at = rows.keys if table.key == "id" else slice(begin, end)
-                room[f"tables/{table.name}/rows"][at] = rows.weights
+                for name in names[table.name]:
+                    room[name][at] = rows.weights
         del room
     return counts
+
+
+def _names_of(table: ExportedTable) -> tuple[str, ...]:
+    """Return the names of the tensors that hold the rows of a table."""
+    own = table.layer.parameters if isinstance(table, LayerTable) else ()
+    return own or (f"tables/{table.name}/rows",)
 
 
 def _count(table: ExportedTable) -> int:
@@ -254,7 +262,8 @@ def _tensors(program: Program) -> Tensors:
         from .keras_model import dense_variables
 
         return {variable.path: variable.numpy() for variable in dense_variables(program)}
-    return {name: tensor.numpy() for name, tensor in program.model.state_dict().items()}
+    tables = {name for each in program.embeddings for name in each.parameters}
+    return {name: each.numpy() for name, each in program.model.state_dict().items() if name not in tables}
 
 
 def _write_model(made: _Export, chosen: Format, memory_bytes: int | None) -> dict[str, int]:
@@ -276,7 +285,8 @@ def _write_model(made: _Export, chosen: Format, memory_bytes: int | None) -> dic
     made.progress("writing the model", 0, 1)
     if _is_adapted(made.program):
         weights = {t.layer.layer: values[t.name].weights for t in made.tables if isinstance(t, LayerTable)}
-        model = keras_model.own_model(made.program, weights)
+        made.program.restore(weights)
+        model = made.program.model
     else:
         model = keras_model.with_tables(made.program, values)
     if chosen == "keras":

@@ -124,14 +124,11 @@ class LayerTable(ExportedTable):
         """Return the rows of this layer, among those of its table, by their ids."""
         ids = rows.keys & (2**VALUE_BITS - 1)
         mine = (rows.keys >> VALUE_BITS == self.layer.field) & (ids < self.layer.ids)
-        return Rows(ids[mine], self._whole(ids[mine], rows.weights[mine, : self.dimension]))
+        return Rows(ids[mine], self.layer.whole(ids[mine], rows.weights[mine, : self.dimension]))
 
     def _initial(self, ids: I64) -> F32:
         keys = ids | (self.layer.field << VALUE_BITS)
-        return self._whole(ids, initial_rows(self.table, keys)[:, : self.dimension])
-
-    def _whole(self, ids: I64, weights: F32) -> F32:
-        return weights if self.layer.initial is None else weights + self.layer.initial[ids]
+        return self.layer.whole(ids, initial_rows(self.table, keys)[:, : self.dimension])
 
     def _ids(self, bucket: int) -> I64:
         """Return the ids whose rows are in a bucket."""
@@ -196,7 +193,9 @@ def _check_same(program: Program, checkpoint: Checkpoint) -> None:
         "floats of state": (built.state_size, trained.state_size),
         "floats per row": tuple([each.dimension for each in of.tables] for of in (built, trained)),
         "seeds of tables": tuple([each.seed for each in of.tables] for of in (built, trained)),
-        "initial scales": tuple([each.initial_scale for each in of.tables] for of in (built, trained)),
+        "initial scales": tuple(
+            [(each.distribution, each.initial_scale) for each in of.tables] for of in (built, trained)
+        ),
         "digests of initial weights (seed what build() draws)": _known_bases(built, trained),
     }
     for what, (here, there) in pairs.items():

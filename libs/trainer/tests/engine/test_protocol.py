@@ -123,7 +123,7 @@ def test_whatever_operation_is_asked_with_whatever_arguments_is_answered(server,
 
 
 @pytest.mark.parametrize("transfer", Transfer)
-@pytest.mark.parametrize("changed", range(8))
+@pytest.mark.parametrize("changed", range(12))
 def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, changed: int, transfer: Transfer) -> None:
     keys = LAYOUT.index(np.arange(4), np.arange(4))
     parts = protocol.push_request(
@@ -134,6 +134,7 @@ def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, chan
         np.ones((12, LAYOUT.slice_length), np.float32),
         np.ones(2, np.float32),
         transfer,
+        [np.full((4, 2), 2, np.float32), np.full((4, 3), 2, np.float32)],
     )
     before = state(server)
     whole = np.ascontiguousarray(parts[changed]).reshape(-1).view(np.uint8)
@@ -143,6 +144,31 @@ def test_a_push_with_a_part_too_long_too_short_or_absent_is_refused(server, chan
     kind, _ = server._handle(message(Kind.PUSH, parts[:-1]), PEER)
     assert kind == Kind.REFUSED
     assert state(server) == before
+
+
+@pytest.mark.parametrize("transfer", Transfer)
+def test_only_squares_that_are_not_those_of_the_gradients_travel(transfer: Transfer) -> None:
+    keys = LAYOUT.index(np.arange(4), np.arange(4))
+    rows = [np.full((4, width), 3, np.float32) for width in (2, 3)]
+    squares = [rows[0] * rows[0], None]
+    squares[0][2] = [5, 9]
+    parts = protocol.push_request(
+        np.array([2, 1, 0, 10, 0]),
+        np.ones(LAYOUT.columns, np.bool_),
+        [table.stored for table in keys.tables],
+        rows,
+        np.ones((12, LAYOUT.slice_length), np.float32),
+        np.ones(2, np.float32),
+        transfer,
+        squares,
+    )
+    assert [part.shape for part in parts[6:10]] == [(1,), (0,), (1, 2), (0, 3)]
+    read = protocol.read_push(LAYOUT, message(Kind.PUSH, parts).parts)
+    assert read.row_squares[0].tolist() == squares[0].tolist()
+    assert read.row_squares[1] is None
+    parts[6] = np.array([4], np.uint32)
+    with pytest.raises(InputRefused, match="1 squares at 1 places of 4 row gradients"):
+        protocol.read_push(LAYOUT, message(Kind.PUSH, parts).parts)
 
 
 @pytest.mark.parametrize("transfer", Transfer)
