@@ -58,7 +58,7 @@ class Writer:
 
 
 class Reader:
-    """Reads the messages of one connection. The arrays are read-only views of the parts."""
+    """Reads the messages of one connection. The arrays are views of the parts."""
 
     def __init__(self) -> None:
         self._schema: Schema = ()
@@ -134,5 +134,4 @@ def _array(field: Field, shape: tuple[int, ...], part: memoryview) -> NDArray[An
     if any(size < 0 for size in shape) or count * dtype.itemsize != part.nbytes:
         raise ArraysRefused(f"{field.name!r} of shape {shape} and type {dtype} does not have {part.nbytes} bytes")
     array = np.frombuffer(part, dtype) if count and dtype.itemsize else np.zeros(count, dtype)
-    array.flags.writeable = False
     return array.reshape(shape)

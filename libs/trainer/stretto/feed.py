@@ -81,6 +81,8 @@ class Feeder:
         self._lanes: dict[str, _Lane] = {}
         """by address"""
         self._numbers = itertools.count()
+        self._counted = (0, 0)
+        """batches delivered, and those of lanes, when a share was last asked for"""
         self._closed = False
         self.differing = ""
         """where a lane prepared other values than this process, in words"""
@@ -90,6 +92,13 @@ class Feeder:
     @property
     def counts(self) -> Counts:
         return self._feed.counts
+
+    def share_elsewhere(self) -> float:
+        """Return the share of the batches since the last call that lanes prepared."""
+        with self._lock:
+            delivered, from_lanes = self._feed.counts.delivered, self._feed.counts.from_lanes
+            before, self._counted = self._counted, (delivered, from_lanes)
+        return (from_lanes - before[1]) / max(1, delivered - before[0])
 
     @property
     def used(self) -> tuple[str, ...]:

@@ -9,6 +9,5 @@ import os
 
 ENTRY_VARIABLE = "STRETTO_LANE_ENTRY"
 
-with contextlib.suppress(BaseException):
-    importlib.import_module("stretto.program")
+with contextlib.suppress(BaseException), importlib.import_module("stretto.program").lighter_imports():
     importlib.import_module(os.environ[ENTRY_VARIABLE].partition(":")[0])

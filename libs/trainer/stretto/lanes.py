@@ -7,9 +7,11 @@ import logging
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -64,6 +66,8 @@ class Lanes:
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["stretto.lane_preload"])
+        with _short_temporary_folder():
+            forkserver.ensure_running()
         self._threads = [
             threading.Thread(target=self._keep, args=(number,), name=f"lane {number}", daemon=True)
             for number in range(count)
@@ -142,6 +146,20 @@ class Lanes:
             after = self._sorted()
         if before != after:
             self._changed(after)
+
+
+@contextlib.contextmanager
+def _short_temporary_folder() -> Generator[None]:
+    """Let multiprocessing make its socket in the temporary folder by a short path: the kernel takes 107 bytes of it.
+
+    It is connected to by the same path again and again, so the descriptor stays open.
+    """
+    before = tempfile.gettempdir()
+    tempfile.tempdir = f"/proc/self/fd/{os.open(before, os.O_PATH)}"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connection) -> None:

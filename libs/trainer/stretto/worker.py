@@ -342,7 +342,8 @@ class Worker:
     # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores)
+        elsewhere = self._feeder.share_elsewhere() if self._feeder is not None else 0.0
+        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores, elsewhere)
         self._pod.bus.report(report)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
@@ -372,7 +373,7 @@ def _is_of(parameters: Parameters, lineage: int) -> bool:
         return False
 
 
-def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:
+def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float, elsewhere: float) -> WorkerReported:
     used = pod.usage.measure()
     return WorkerReported(
         job=pod.settings.job,
@@ -392,6 +393,7 @@ def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> 
             sync_s=max(0.0, window.times.sync_s),
             read_s=window.times.read_s,
         ),
+        prepared_elsewhere=elsewhere,
         cpu_used_cores=used.cpu_cores,
         cpu_limit_cores=cpu_cores,
         memory_used_bytes=used.memory_bytes,

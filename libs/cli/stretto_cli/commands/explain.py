@@ -213,11 +213,13 @@ def _measured(m: Json) -> RenderableType:
     more = f"{figures.seconds(together_s - step_s)} of it at the same time"
     rest = f"the other {figures.seconds(step_s - together_s)} is in none of these"
     settled = "" if m["settled"] else " (not settled)"
+    elsewhere = m.get("prepared_elsewhere", 0.0)
+    fed = f"; data workers prepared {elsewhere:.0%} of the batches" if elsewhere else ""
     return _line(
         "measured",
         f"plan v{m['plan_version']}: {figures.rate(m['throughput'])}, step {figures.seconds(step_s)}: {told}, "
         f"together {figures.seconds(together_s)}, {more if together_s > step_s else rest}; "
-        f"{m['categories']:,} categories{settled}",
+        f"{m['categories']:,} categories{fed}{settled}",
     )
 
 

@@ -76,6 +76,7 @@ class WindowSums:
     upd_s: float = 0.0
     sync_s: float = 0.0
     read_s: float = 0.0
+    prepared_elsewhere: float = 0.0
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
     sums.upd_s += report.steps * times.upd_s
     sums.sync_s += report.steps * times.sync_s
     sums.read_s += report.steps * times.read_s
+    sums.prepared_elsewhere += report.steps * report.prepared_elsewhere
 
 
 def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
@@ -61,6 +62,12 @@ def ps_profile(pod: str, window: PodWindow) -> PsProfile:
         buckets=window.buckets,
         update_time_s=sums.busy_s / sums.count if sums.count else 0.0,
     )
+
+
+def prepared_elsewhere(windows: Iterable[PodWindow]) -> float:
+    """Return the share of the batches of all workers that data workers prepared."""
+    all_sums = [window.sums for window in windows]
+    return sum(sums.prepared_elsewhere for sums in all_sums) / sum(sums.count for sums in all_sums)
 
 
 def median_times(windows: Iterable[PodWindow]) -> StepTimes:
