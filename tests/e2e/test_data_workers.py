@@ -24,8 +24,9 @@ from tests.integration.test_parameters_come_back import JOB, House, plan_decided
 
 pytestmark = pytest.mark.slow
 
-SAMPLES = 160_000
-TRAINING_S = 40.0
+SAMPLES = 400_000
+TRAINING_S = 100.0
+"""Of two workers, whose reader is so slow; three processes read it here."""
 
 
 def pid_of(house: House, pod: str) -> int:

@@ -163,6 +163,10 @@ class Feeder:
                 while self._events:
                     for action in self._feed.handle(self._events.popleft(), time.monotonic()):
                         self._do(action)
+            except Exception as error:  # else the trainer would wait for ever
+                if self._needed is not None:
+                    self._needed.set_exception(error)
+                raise
             finally:
                 self._is_telling = False
             if self._feed.next_s() < self._due_s:
