@@ -56,12 +56,13 @@ def unpack(engine: Engine) -> Path:
 
 
 class Project:
-    """One installation by the compose file, under a name of its own."""
+    """One installation by the compose file, under a name of its own. ``own``: a file of changes to it, or none."""
 
-    def __init__(self, engine: Engine, name: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, name: str, settings: Mapping[str, str], own: Path | None = None) -> None:
         self.engine = engine
         self.name = name
-        self._command = [*command(engine, install=False), "--file", str(FILE), "--project-name", name]
+        files = [argument for file in (FILE, own) if file for argument in ("--file", str(file))]
+        self._command = [*command(engine, install=False), *files, "--project-name", name]
         self._environment = {**engine.environment, "REDIS_IMAGE": STAND_INS["redis"], **settings}
 
     def __call__(self, *arguments: str, limit_s: float = 120.0) -> str:

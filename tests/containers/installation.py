@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,9 +40,12 @@ class Unwell(Exception):
 
 
 class Installation:
-    """An installation under its own project name, independent of others on the engine."""
+    """An installation under its own project name, independent of others on the engine.
 
-    def __init__(self, engine: Engine) -> None:
+    ``own``: a file of changes to the compose file.
+    """
+
+    def __init__(self, engine: Engine, own: Path | None = None) -> None:
         self.engine = engine
         self.name = f"stretto-{uuid.uuid4().hex[:8]}"
         self.port = free_port()
@@ -52,15 +56,16 @@ class Installation:
             "DOCKER_SOCKET": str(engine.socket),
             "DOCKER_GID": str(engine.socket.stat().st_gid),
         }
-        self.project = Project(engine, self.name, chosen)
+        self.project = Project(engine, self.name, chosen, own)
         self.gateway = Gateway("", "")
+        self.token = ""
 
     def up(self, *arguments: str) -> None:
         began = time.monotonic()
         self.project.up(*arguments, limit_s=READY_S)
         self.healthy_s = time.monotonic() - began
-        token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
-        self.gateway = Gateway(f"http://127.0.0.1:{self.port}", token)
+        self.token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
+        self.gateway = Gateway(f"http://127.0.0.1:{self.port}", self.token)
 
     def down(self) -> None:
         """Remove everything. The actuator goes first: it restarts pods that are removed."""
@@ -132,9 +137,9 @@ class Installation:
 
 
 @contextmanager
-def installed(engine: Engine, *arguments: str) -> Iterator[Installation]:
+def installed(engine: Engine, *arguments: str, own: Path | None = None) -> Iterator[Installation]:
     """Start an installation and always remove it. Raises EngineUnavailable with the logs of failed services."""
-    installation = Installation(engine)
+    installation = Installation(engine, own)
     try:
         try:
             installation.up(*arguments)

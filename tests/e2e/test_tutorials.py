@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from stretto_runtime.server import free_port
 
+from tests.containers.bases import STAND_INS
+from tests.e2e.tutorials import TUTORIALS, commands, save, steps
 from tests.e2e.typed import ROOT, TYPED
+from tests.kubernetes import helm, prepared
+from tests.kubernetes.node import Node
 
-TUTORIALS = ROOT / "examples/tutorials"
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NAMED = re.compile(r"# ([\w/.-]+\.(?:py|yaml))\n")
 COMMAND_S = 300.0
+CLUSTER_S = 1800.0
 
 pytestmark = pytest.mark.slow
 
@@ -24,15 +28,11 @@ pytestmark = pytest.mark.slow
 def follow(name: str, folder: Path) -> str:
     """Save the files of a tutorial and run its commands; return what they printed."""
     printed = ""
-    for language, text in FENCE.findall((TUTORIALS / name).read_text()):
-        named = NAMED.match(text)
-        if language in ("python", "yaml") and named:
-            (folder / named[1]).write_text(text)
-        elif language == "sh":
-            for command in text.splitlines():
-                printed += typed(command, folder)
+    for file, text in steps(name):
+        if file:
+            (folder / file).write_text(text)
         else:
-            pytest.fail(f"{name}: a {language} fence that is neither a file nor a command:\n{text}")
+            printed += "".join(typed(command, folder) for command in text.splitlines())
     return printed
 
 
@@ -72,8 +72,52 @@ def test_data_of_ones_own_are_read_checked_and_trained(folder: Path) -> None:
     assert auc(printed) > 0.7
 
 
+def follow_in_one_shell(name: str, folder: Path, **variables: str) -> str:
+    """Run the commands of a tutorial of which some go on behind others; its files are saved. Return what they print."""
+    output = folder / "printed.log"
+    script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + commands(name).replace("8000", str(free_port()))
+    environment = {**TYPED, **variables}
+    with output.open("w") as file:
+        done = subprocess.run(
+            ["bash", "-exuo", "pipefail", "-c", script],
+            cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, timeout=CLUSTER_S,
+        )  # fmt: skip
+    printed = output.read_text()
+    assert done.returncode == 0, printed[-6000:]
+    return printed
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with prepared.node(tmp_path, store=5, clicks=1) as running:
+        yield running
+
+
+@pytest.mark.alone
+def test_a_cluster_trains_a_model_of_ones_own_and_gives_it_back(node: Node, folder: Path) -> None:
+    """Follow the page on a real Kubernetes, with the data of another one. What differs is in the values alone: the
+    node has no registry to pull Redis' digest from."""
+    save("your-data.md", folder)
+    (folder / "clicks").mkdir()
+    typed("python make_data.py", folder)
+    (folder / "charts").symlink_to(ROOT / "charts")
+    save("on-a-cluster.md", folder)
+    values = yaml.safe_load((folder / "values.yaml").read_text())
+    values["quickstart"] = {"images": {"redis": STAND_INS["redis"]}}
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
+    (folder / "bin").mkdir()
+    helm.command(folder / "bin")
+    places = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    printed = follow_in_one_shell(
+        "on-a-cluster.md", folder, PATH=os.pathsep.join(places), KUBECONFIG=str(node.kubeconfig)
+    )
+    assert "75,000 applied of 75,000, 0 lost, 0 repeated" in printed
+    assert auc(printed) > 0.7
+    assert (folder / "model" / "model.keras").is_file()
+
+
 def test_every_tutorial_is_listed_and_followed() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (TUTORIALS / "README.md").read_text()))
     assert listed == {path.name for path in TUTORIALS.glob("*.md")} - {"README.md"}
-    followed = set(re.findall(r'follow\("([\w-]+\.md)"', Path(__file__).read_text()))
+    followed = set(re.findall(r'follow\w*\(\s*"([\w-]+\.md)"', Path(__file__).read_text()))
     assert followed == listed

@@ -32,11 +32,15 @@ class BuildError(Exception):
     """The node's binaries cannot be built. The text names the failing step and the remedy."""
 
 
+def built() -> bool:
+    """Return True if the binaries are there."""
+    return all((CACHE / "bin" / name).exists() for name in (*COMPONENTS, "etcd"))
+
+
 def binaries() -> Path:
     """The folder of the binaries, built if they are not there (6 minutes of two cores). Raises BuildError."""
     folder = CACHE / "bin"
-    wanted = [*COMPONENTS, "etcd"]
-    if all((folder / name).exists() for name in wanted):
+    if built():
         return folder
     for tool in ("apt-get", "dpkg", "dpkg-source"):
         if shutil.which(tool) is None:

@@ -102,14 +102,24 @@ def secret(node: Node, name: str, data: dict[str, bytes]) -> None:
 
 def claim(node: Node, folder: Path) -> None:
     """A folder of the node, as a claim that pods share."""
+    volume(node, "checkpoints", folder, 5)
+    size = {"storage": "5Gi"}
+    asked = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "checkpoints"}
+    spec = {**asked, "resources": {"requests": size}}
+    node.create(path("persistentvolumeclaims"), {"metadata": {"name": "checkpoints"}, "spec": spec})
+
+
+def volume(node: Node, name: str, folder: Path, size_gib: int) -> None:
+    """Make a folder of the node a volume that everybody may write; a claim of that size, or less, finds it."""
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    size = {"storage": "5Gi"}
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = {**common, "capacity": size, "hostPath": {"path": str(folder)}}
-    node.create("/api/v1/persistentvolumes", {"metadata": {"name": "checkpoints"}, "spec": volume})
-    asked = {**common, "volumeName": "checkpoints", "resources": {"requests": size}}
-    node.create(path("persistentvolumeclaims"), {"metadata": {"name": "checkpoints"}, "spec": asked})
+    spec = {
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "storageClassName": "",
+        "capacity": {"storage": f"{size_gib}Gi"},
+        "hostPath": {"path": str(folder)},
+    }
+    node.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": spec})
 
 
 def serve(node: Node, name: str, port: int, pod: dict[str, Any]) -> None:

@@ -73,11 +73,6 @@ class Optimizer(ABC):
         """Return this optimizer with the samples of a step, where that matters to it and is not stated."""
         return self
 
-    @property
-    def has_constant_rate(self) -> bool:
-        """True where the rate never changes."""
-        return isinstance(self.schedule, Constant)
-
     def shares(self) -> dict[str, float]:
         """Return the fields that must be at least 0 and less than 1."""
         return {}

@@ -67,16 +67,18 @@ def a_push(
     seed: int = 0,
     layout: Layout = LAYOUT,
 ) -> Push:
-    """A push of the claimed ones of `keys` to every table, with random gradients of `seed`."""
+    """A push of the claimed ones of `keys` to every table, with random gradients of `seed`; with an odd one the first
+    table has squares of its own."""
     random = np.random.default_rng(seed)
     kept = keys[claim[: layout.buckets][(keys >> np.uint64(layout.shift)).astype(int)]]
     gradients = [random.normal(0, 1, (len(keys), table.dimension)).astype(np.float32) for table in layout.tables]
     chosen = np.isin(keys, kept)
+    squares = [3 * each * each if seed % 2 and not i else None for i, each in enumerate(gradients)]
     slices = random.normal(0, 1, (layout.slices, layout.slice_length)).astype(np.float32)
     delta = random.normal(0, 1, layout.state_size).astype(np.float32)
     return Push(
         *(shard, attempt, start, stop, 3, claim, [kept] * len(layout.tables), [each[chosen] for each in gradients]),
-        *(slices[claim[layout.buckets :]], delta),
+        *(slices[claim[layout.buckets :]], delta, [None if each is None else each[chosen] for each in squares]),
     )
 
 
@@ -100,17 +102,19 @@ class Model:
         offsets = self.of(push.shard)
         due = [c for c in range(LAYOUT.columns) if push.claim[c] and offsets[c] == push.start]
         for number, (table, keys) in enumerate(zip(TABLES, push.keys, strict=True)):
-            for key, gradient in zip(keys.tolist(), push.row_gradients[number], strict=True):
+            gradients, squares = push.row_gradients[number], push.row_squares[number]
+            squares = gradients * gradients if squares is None else squares
+            for key, gradient, square in zip(keys.tolist(), gradients, squares, strict=True):
                 bucket = key >> 62
                 if bucket in due:
                     row = self.rows.setdefault((number, key), first_row(number, key))
                     rate = np.float32(table.optimizer.schedule.rate(self.samples[bucket]))
-                    step(table, FORMS[number], row, gradient, rate)
+                    step(table, FORMS[number], row, gradient, square, rate)
         claimed = [c - 4 for c in (4, 5) if push.claim[c]]
         for number, gradient in zip(claimed, push.slice_gradients, strict=True):
             if number + 4 in due:
                 rate = np.float32(LAYOUT.optimizer.schedule.rate(self.samples[4 + number]))
-                step(LAYOUT, RowFormat.of_slices(LAYOUT), self.slices[number], gradient, rate)
+                step(LAYOUT, RowFormat.of_slices(LAYOUT), self.slices[number], gradient, gradient * gradient, rate)
         if 4 in due:
             self.state = self.state + push.state_delta
         for column in due:
@@ -128,11 +132,13 @@ def first_row(table: int, key: int) -> np.ndarray:
     return row[0]
 
 
-def step(of: Table | Layout, form: RowFormat, row: np.ndarray, gradient: np.ndarray, rate: np.float32) -> None:
+def step(
+    of: Table | Layout, form: RowFormat, row: np.ndarray, gradient: np.ndarray, square: np.ndarray, rate: np.float32
+) -> None:
     """One update of a single row by the formula of the optimizer."""
     weights, slots = read_weights(form, row[None]), row[None, form.weight_words :].copy()
-    squares = gradient[None] * gradient[None]
-    of.optimizer.step(weights, slots, gradient[None], squares, np.array([[rate]]), of.optimizer.hyperparameters())
+    rates = np.array([[rate]])
+    of.optimizer.step(weights, slots, gradient[None], square[None], rates, of.optimizer.hyperparameters())
     write_weights(form, row[None], weights)
     row[form.weight_words :] = slots[0]
 
@@ -608,6 +614,8 @@ BAD_PUSHES: list[tuple[dict[str, Any], str]] = [
     ({"keys": [KEYS[:-1], KEYS]}, r"row_gradients of table 0: float32 \(24, 3\) were given, wanted float32 \(23, 3\)"),
     ({"keys": [b"", KEYS]}, "keys of table 0: bytes were given"),
     ({"row_gradients": [np.zeros((24, 3), F32)]}, "row_gradients of 1 tables, keys of 2"),
+    ({"row_squares": [None]}, "row_squares of 1 tables, keys of 2"),
+    ({"row_squares": [np.zeros((23, 3), F32), None]}, r"row_squares of table 0: float32 \(23, 3\) were given"),
     ({"row_gradients": [np.zeros((24, 3)), np.zeros((24, 2), F32)]}, r"row_gradients of table 0: float64 \(24, 3\)"),
     ({"row_gradients": [np.zeros((24, 3), ">f4"), np.zeros((24, 2), F32)]}, r"row_gradients of table 0: >f4 \(24, 3\)"),
     (

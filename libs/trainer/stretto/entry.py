@@ -22,9 +22,9 @@ class Task(Protocol):
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
     ``optimizer`` (a name, or an unused optimizer of Keras, PyTorch or stretto.optimizers), ``clipping``
-    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; a loss of torch.nn is called
-    as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each argument ``rows_…``
-    of ``forward``).
+    (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; modules and functions of
+    torch.nn are called as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each
+    argument ``rows_…`` of ``forward``).
     """
 
     def build(self) -> Any:
@@ -53,7 +53,9 @@ def load(spec: ModelSpec) -> Task:
     try:
         entry = getattr(importlib.import_module(module_name), name)
     except ModuleNotFoundError as error:
-        raise ModelRefused(f"model.entry = {spec.entry}: no module {error.name!r}; {_remedy(spec)}") from error
+        raise ModelRefused(
+            f"model.entry = {spec.entry}: no module {error.name!r}; {_remedy(spec, str(error.name))}"
+        ) from error
     except AttributeError as error:
         raise ModelRefused(f"model.entry = {spec.entry}: module {module_name} has no {name!r} ({error})") from error
     except Exception as error:
@@ -61,8 +63,10 @@ def load(spec: ModelSpec) -> Task:
     return instantiate(entry, spec.arguments, spec.embedding_dim)
 
 
-def _remedy(spec: ModelSpec) -> str:
-    """Return what to change so that a missing module is found."""
+def _remedy(spec: ModelSpec, missing: str) -> str:
+    """Return what to change so that a ``missing`` module is found."""
+    if missing.partition(".")[0] != spec.entry.partition(":")[0].partition(".")[0]:
+        return "put a module of the job beside the entry's, a package into model.requirements or the job's image"
     if spec.path and not os.path.isdir(spec.path):
         return f"the folder model.path = {spec.path} does not exist where the pods run; set it to the one that holds it"
     return "set model.path to the folder that holds it"

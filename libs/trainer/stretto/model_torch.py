@@ -75,11 +75,11 @@ class TorchBase(ProgramBase):
 
     def initial_dense(self) -> F32:
         """Return the parameters as the module's initialisers made them: [dense_size]."""
-        return flat([parameter.detach().numpy() for parameter in self._trained.values()])
+        return flat([parameter.detach().cpu().numpy() for parameter in self._trained.values()])
 
     def initial_state(self) -> F32:
         """Return the buffers, such as running statistics: [state_size]."""
-        return flat([buffer.numpy() for buffer in self._states.values()])
+        return flat([buffer.cpu().numpy() for buffer in self._states.values()])
 
     def load_into_model(self, dense: F32, state: F32) -> None:
         """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode."""
@@ -124,8 +124,9 @@ class TorchBase(ProgramBase):
         return output
 
     def _state_delta(self, buffers: Mapping[str, Any], state: F32) -> F32:
-        """Return what a step adds to the state: [state_size]."""
-        return flat([buffer.cpu().numpy() for buffer in buffers.values()]) - state
+        """Return what a step adds to the state: [state_size]; 0 to an infinite number that stays, as those of masks."""
+        new = flat([buffer.cpu().numpy() for buffer in buffers.values()])
+        return np.subtract(new, state, out=np.zeros_like(state), where=new != state)
 
 
 class TorchProgram(TorchBase):

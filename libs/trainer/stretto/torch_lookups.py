@@ -161,7 +161,7 @@ class Table(torch.Tensor):
             return table.lookups.rows(table.number, given)
         with torch._C.DisableTorchFunctionSubclass():
             if func == _DEVICE:
-                return torch.device("cpu")
+                return args[0].copy.device
             if func in _KNOWN:
                 return func(*args, **options)
         found: list[Table] = []
@@ -184,15 +184,17 @@ class Copy:
 
         All other parameters are those of the module itself, or copies on the device.
         """
+        self.device = device
         self.module = copy.deepcopy(model, {id(each): each for each in model.parameters()})
-        new = dict(instead or {})
+        new = {id(each): _moved(each, device) for each in model.parameters()}  # one also where modules share it
+        new |= instead or {}
         for number, parameter in enumerate(tables):
             found = cast("Table", torch.empty(parameter.shape, device="meta").as_subclass(Table))
             found.number, found.copy = number, self
             new[id(parameter)] = found
         for module in self.module.modules():
             for name, each in module._parameters.items():
-                module._parameters[name] = new[id(each)] if id(each) in new else _moved(each, device)
+                module._parameters[name] = None if each is None else new[id(each)]
             for name, each in module._buffers.items():
                 module._buffers[name] = None if each is None else each.to(device)
             is_plain = type(module).__dict__.get("forward", type(module).forward) is torch.nn.Embedding.forward
@@ -206,7 +208,7 @@ class Copy:
 
 
 def _moved(parameter: Any, device: Any) -> Any:
-    if parameter is None or parameter.device == device:
+    if parameter.device == device:
         return parameter
     return torch.nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
 
@@ -263,7 +265,7 @@ class _Bag:
         return (self.offsets.shape[0] - bool(self.include_last_offset),)
 
     def result(self, rows: Any) -> Any:
-        places, padding = torch.arange(len(rows)), None
+        places, padding = torch.arange(len(rows), device=rows.device), None
         if self.padding_idx is not None:
             is_padding = self.ids.reshape(-1) == self.padding_idx
             if bool(is_padding.any()):  # every padded place stands for the first one of them

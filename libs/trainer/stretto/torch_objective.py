@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -30,10 +31,20 @@ def own_loss(task: Task) -> Callable[[Any, Any], Any] | None:
     if given is None:
         return None
     if not callable(given):
-        raise ModelRefused(f"loss = {given!r}: give a function loss(label, output), or a loss of torch.nn")
-    if any(str(getattr(each, "__module__", "")).startswith("torch.nn") for each in (given, type(given))):
-        return lambda label, output: given(output, label)  # PyTorch's own take the output first
+        raise ModelRefused(
+            f"loss = {given!r}: give a function loss(label, output), or a module such as a loss of torch.nn"
+        )
+    if _is_of_pytorch(given):
+        return lambda label, output: given(output, label)
     return cast("Callable[[Any, Any], Any]", given)
+
+
+def _is_of_pytorch(loss: Any) -> bool:
+    """Return whether a loss takes the output first, as modules and `torch.nn.functional` do, also with some arguments
+    given in advance by `functools.partial`."""
+    while isinstance(loss, functools.partial):
+        loss = cast("functools.partial[Any]", loss).func
+    return isinstance(loss, torch.nn.Module) or str(getattr(loss, "__module__", "")).startswith("torch.nn")
 
 
 class Objective:

@@ -431,6 +431,7 @@ def spec(entry: str, **arguments: Any) -> ModelSpec:
     ("entry", "arguments", "named"),
     [
         ("no_such_module:Model", {}, "no module 'no_such_module'; set model.path"),
+        ("needing_entry:Model", {}, "no module 'no_such_package'; put .* a package into model.requirements"),
         ("stretto.examples.dcn:Nothing", {}, "has no 'Nothing'"),
         ("broken_entry:Model", {}, "failed on import: ZeroDivisionError"),
         ("stretto.examples.dcn:DCN", {"colour": "red"}, "model.arguments.colour is not an argument"),
@@ -443,6 +444,7 @@ def test_entries_that_cannot_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, arguments: Any, named: str
 ):
     (tmp_path / "broken_entry.py").write_text("1 / 0\n")
+    (tmp_path / "needing_entry.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("broken_entry", None)
     with pytest.raises(ModelRefused, match=named):

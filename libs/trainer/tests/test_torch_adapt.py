@@ -28,6 +28,8 @@ from stretto.model_torch_adapted import AdaptedTorchProgram  # noqa: E402
 from stretto.optimizers import Clipping  # noqa: E402
 from stretto.program import make_program  # noqa: E402
 from stretto.samples import parts_of  # noqa: E402
+from stretto.torch_lookups import Copy  # noqa: E402
+from stretto.torch_objective import own_loss  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 from torch import nn  # noqa: E402
 from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Towers, growing_lists  # noqa: E402
@@ -447,6 +449,46 @@ def test_a_column_that_forward_does_not_take_is_left_out():
 def test_decay_of_weights_is_refused_where_differences_are_kept():
     with pytest.raises(ModelRefused, match=r"layer users has initial values of its own.*AdamW"):
         make_program(Task(TAKEN["pretrained"]), Options(optimizer="adamw"))
+
+
+class Halved(nn.BCEWithLogitsLoss):
+    """A loss of a user's own, in the form of PyTorch's."""
+
+    def forward(self, input: Any, target: Any) -> Any:
+        return super().forward(input, target) / 2
+
+
+ENTROPY = nn.functional.binary_cross_entropy_with_logits
+
+
+@pytest.mark.parametrize(
+    ("loss", "share"),
+    [
+        (nn.BCEWithLogitsLoss(), 1),
+        (Halved(), 0.5),
+        (ENTROPY, 1),
+        (functools.partial(functools.partial(ENTROPY, reduction="none"), pos_weight=torch.ones(1)), 1),
+        (lambda label, output: ENTROPY(output, label), 1),
+    ],
+)
+def test_a_loss_in_the_form_of_pytorch_gets_the_output_first(loss: Any, share: float):
+    """With label and output exchanged, cross-entropy is a number, too, and falls as the logits of all samples grow."""
+    task = types.SimpleNamespace(loss=loss)
+    label, output = torch.tensor([1.0, 0.0]), torch.tensor([3.0, -0.5])
+    found = own_loss(task)(label, output).mean()
+    assert float(found) == pytest.approx(share * float(ENTROPY(output, label)))
+
+
+def test_a_copy_on_another_device_keeps_what_modules_share():
+    """Method: the device without values stands for a GPU."""
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[2].weight = model[1].weight
+    there = torch.device("meta")
+    copied = Copy(model, [model[0].weight], device=there).module
+    assert copied[2].weight is copied[1].weight
+    assert copied[1].weight.device == there
+    assert copied[0].weight.device == there, "a forward that asks where its table is makes tensors there"
+    assert model[1].weight.device.type == "cpu"
 
 
 def test_one_loss_for_samples_with_weights_is_refused():

@@ -108,6 +108,8 @@ def test_a_module_computes_on_the_gpu_that_it_is_given_as_on_the_cores() -> None
     )
     assert {each.device.type for each in there.model.parameters()} == {"cuda"}
     values = values_of(here)
+    for ours, theirs in zip(values_of(there)[2:4], values[2:4], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     expected, found = here.step(*values), there.step(*values)
     for ours, theirs in zip((*expected.rows, expected.dense), (*found.rows, found.dense), strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-5)
@@ -301,7 +303,7 @@ def test_an_optimizer_updates_as_pytorch_does(name: str) -> None:
     for gradient in gradients:
         parameter.grad = torch.tensor(gradient)
         theirs.step()
-        rule.step(weights, slots, gradient[None], rate, rule.hyperparameters())
+        rule.step(weights, slots, gradient[None], gradient[None] ** 2, rate, rule.hyperparameters())
     assert weights[0] == pytest.approx(parameter.detach().numpy(), abs=2e-5, rel=2e-5)
 
 

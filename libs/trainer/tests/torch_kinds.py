@@ -310,6 +310,21 @@ class InPlace(nn.Module):
         return self.last(self.users(user))
 
 
+class Masked(nn.Module):
+    """Attention of user and item under a causal mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(USERS, 4), nn.Embedding(ITEMS, 4)
+        self.register_buffer("mask", torch.triu(torch.full((2, 2), -torch.inf), diagonal=1))
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, user: Any, item: Any) -> Any:
+        rows = torch.stack([self.users(user), self.items(item)], dim=1)
+        shares = torch.softmax(rows @ rows.mT + self.mask, dim=-1)
+        return self.last((shares @ rows).flatten(1))
+
+
 class Drawing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -496,6 +511,7 @@ TAKEN: dict[str, Kind] = {
         "a `forward` that draws at random (not compared with the original)", Drawing, named("user"), noise=0.2
     ),
     "statistics": Kind("`BatchNorm1d`, `Dropout`", lambda: Plain(layers=(nn.BatchNorm1d(8), nn.Dropout(0.3)))),
+    "masked": Kind("buffers with infinite numbers, such as causal masks", Masked, named("user", "item")),
     "lazy": Kind("lazy modules", lambda: Plain(layers=(nn.LazyLinear(8),))),
     "positions": Kind("positions (kept as dense parameters up to 1,000,000 floats)", Positions, named("tags")),
     "tied": Kind("tied weights (kept as dense parameters up to 1,000,000 floats)", TiedWeights, named("user", "item")),

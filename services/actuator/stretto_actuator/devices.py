@@ -20,6 +20,11 @@ from .settings import ActuatorSettings
 GPU = "nvidia.com/gpu"
 """The resource whose devices programs of CUDA and Docker's engine know by their numbers."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+RUNTIME_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable by which NVIDIA's runtime of containers puts GPUs into one, whether or not a pod asked for any. Images
+of CUDA set it to all, and a job could."""
+NO_GPUS = "void"
+"""The value of it that gives none."""
 VARIABLE = "STRETTO_ACTUATOR_DEVICES"
 
 Given = dict[str, tuple[str, ...]]

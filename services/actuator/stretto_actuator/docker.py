@@ -253,10 +253,25 @@ class DockerBackend:
     def _choose_devices(self, spec: PodSpec) -> Given:
         """Choose devices for a pod, and promise them until its container holds them. Raises NoRoom, BackendError."""
         key = spec.job, spec.pod
-        containers = (each.devices for other, each in self._containers.items() if other != key and each.holds)
+        containers = (each.devices for other, each in self._containers.items() if other != key and self._holds(each))
         given = self._devices.free_of(spec.extended, (*containers, *self._promised.values()))
         self._promised[key] = given
         return given
+
+    def _holds(self, container: Container) -> bool:
+        """Return whether a container may use its devices, now or once it starts; one that was left half made may not."""
+        is_left = container.state == "created" and self._clock() - container.created_at_s > HALF_MADE_S
+        return container.state != "exited" and not is_left
+
+    def _check_is_sole_holder(self, made: str, given: Given) -> None:
+        """Raise NoRoom if another actuator has just given one of these devices to a container of its own.
+
+        Each looks after its own container can be seen and before it starts, so that at most one of two starts.
+        """
+        for each in self._engine.containers() if given else ():
+            for name, devices in each.devices.items():
+                if each.id != made and self._holds(each) and (both := {*devices} & {*given.get(name, ())}):
+                    raise NoRoom(f"{name}: {each.job}/{each.pod} got {min(both)} at the same moment")
 
     def _make(self, spec: PodSpec, given: Given) -> Container | None:
         """Make the container; return None while another actuator makes it."""
@@ -278,6 +293,7 @@ class DockerBackend:
                 self._engine.remove(found.id)
             return found if found.state != "created" else None
         try:
+            self._check_is_sole_holder(made, given)
             self._engine.lay(made, PLACES.files, spec.files, USER)
             for folder, texts in texts_by_folder(spec).items():
                 self._engine.lay(made, folder, texts, USER)
@@ -305,8 +321,8 @@ class DockerBackend:
                 break
             except ImageMissing as error:
                 self._pulling[key] = task, replace(status, waiting=Waiting("image-pull", detail or str(error)))
-            except NoRoom as error:
-                self._pulling[key] = task, replace(status, waiting=Waiting("no-room", str(error)))
+            except NoRoom:
+                break  # the image is there, and whoever wants the pod launches it again
             except BackendError as error:
                 self._give_up(key, replace(status, exit_code=126, reason="failed", detail=str(error)))
                 break

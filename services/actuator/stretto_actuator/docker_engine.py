@@ -76,11 +76,6 @@ class Container:
     oom_killed: bool
     devices: Given
 
-    @property
-    def holds(self) -> bool:
-        """True while the container may use its devices."""
-        return self.state != "exited"
-
 
 class Engine:
     """One installation's containers. ``url``: where the engine listens; empty: as the environment says.

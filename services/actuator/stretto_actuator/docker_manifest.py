@@ -8,7 +8,7 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Mount
 
 from .backend import BackendError, Places, PodSpec
-from .devices import GPU, VARIABLE, Given, paths, variables
+from .devices import GPU, NO_GPUS, RUNTIME_VISIBLE, VARIABLE, Given, paths, variables
 from .docker_engine import limits
 from .job_volumes import path_in
 
@@ -23,10 +23,11 @@ LOG = {"max-size": "10m", "max-file": "2"}
 
 def config(spec: PodSpec, name: str, labels: Mapping[str, str], given: Given) -> dict[str, Any]:
     """Return the process of a container. ``name``: the container's, by which other pods find it. ``given``: devices."""
+    gpus = {RUNTIME_VISIBLE: ",".join(given.get(GPU, ())) or NO_GPUS}
     return {
         "command": [*spec.command],
         "entrypoint": [],
-        "environment": {**spec.environment, **variables(given), "STRETTO_POD_HOST": name},
+        "environment": {**spec.environment, **variables(given), **gpus, "STRETTO_POD_HOST": name},
         "hostname": spec.pod,
         "user": f"{USER}:{USER}",
         "working_dir": PLACES.scratch,

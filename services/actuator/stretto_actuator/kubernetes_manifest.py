@@ -13,6 +13,7 @@ from stretto_messages.values import Extended
 from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
 
 from .backend import BackendError, Places, PodSpec, folders_in
+from .devices import GPU, NO_GPUS, RUNTIME_VISIBLE
 from .job_volumes import path_in
 from .pods import SPEC_FILE
 from .settings import Network, networks_of
@@ -231,7 +232,7 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
         "env": [
             # others reach a pod by its address: this is the only variable that the place itself has to fill in
             {"name": "STRETTO_POD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            *({"name": name, "value": value} for name, value in sorted(spec.environment.items())),
+            *({"name": name, "value": value} for name, value in sorted(_environment(spec).items())),
         ],
         **({"envFrom": _secrets(spec, installation)} if spec.secrets else {}),
         "resources": resources(spec.cpu_cores, spec.memory_bytes, spec.extended),
@@ -243,6 +244,13 @@ def _container(spec: PodSpec, installation: Installation) -> Object:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+
+
+def _environment(spec: PodSpec) -> dict[str, str]:
+    """Return the variables of a pod. Those by which NVIDIA's runtime gives GPUs come from its device plugin alone."""
+    stated = {name: value for name, value in spec.environment.items() if name != RUNTIME_VISIBLE}
+    is_given = any(name.startswith(GPU.partition("/")[0]) for name, _ in spec.extended)  # whole ones, or parts
+    return stated if is_given else {**stated, RUNTIME_VISIBLE: NO_GPUS}
 
 
 def _volumes(files: str, installation: Installation) -> list[Object]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -124,29 +126,63 @@ async def test_a_pod_that_asks_for_more_than_the_machine_has_is_refused(tmp_path
             await backend.launch(pod(tmp_path, "worker-0", count=count, resource=resource))
 
 
-@pytest.mark.parametrize("state", ["created", "running", "exited"])
-def test_containers_hold_the_devices_of_their_labels_until_they_exit(state: str) -> None:
-    """Also those that are just being made, by another thread, count; the engine is asked nothing for that."""
-    docker = pytest.importorskip("stretto_actuator.docker")
-    engine = pytest.importorskip("stretto_actuator.docker_engine")
-    held = engine.Engine("", "prod").labels("j", "worker-0", {GPU: ("0",)})
+NOW_S = 1_767_225_600.0
+
+
+def container(state: str, created_s: float = NOW_S, devices: Given | None = None) -> Any:
+    """Return the container of j/worker-0 as the engine tells of it."""
+    engine = pytest.importorskip("stretto_actuator.docker_engine").Engine("", "prod")
     described: dict[str, Any] = {
         "Id": "c",
-        "Config": {"Labels": held},
-        "Created": "2026-01-01T00:00:00Z",
+        "Config": {"Labels": engine.labels("j", "worker-0", {GPU: ("0",)} if devices is None else devices)},
+        "Created": datetime.fromtimestamp(created_s, UTC).isoformat(),
         "State": {"Status": state, "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False},
         "HostConfig": {"CpuQuota": 1, "CpuPeriod": 1, "Memory": 1},
     }
-    container = engine.Engine("", "prod")._parse(described)
-    assert container.devices == {GPU: ("0",)}
+    return engine._parse(described)
+
+
+def docker_backend(engine: Any = None) -> Any:
     nothing: Any = None
-    backend = docker.DockerBackend(nothing, nothing, nothing, devices=MACHINE)
-    backend._containers["j", "worker-0"] = container
-    first = backend._choose_devices(PodSpec("j", "worker-1", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),)))
-    assert first == {GPU: ("0",) if state == "exited" else ("1",)}
-    another = PodSpec("j", "worker-2", ("a",), {}, 1.0, 2**28, extended=((GPU, 1),))
-    if state == "exited":
-        assert backend._choose_devices(another) == {GPU: ("1",)}
-    else:
+    backend = pytest.importorskip("stretto_actuator.docker").DockerBackend
+    return backend(engine, nothing, nothing, clock=lambda: NOW_S, devices=MACHINE)
+
+
+def of_gpu(name: str) -> PodSpec:
+    return PodSpec("j", name, ("a",), {}, 1.0, 2**28, extended=((GPU, 1),))
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "is_held"),
+    [("created", 1, True), ("created", 3600, False), ("running", 3600, True), ("exited", 1, False)],
+)
+def test_containers_hold_the_devices_of_their_labels_until_they_exit(state: str, age_s: float, is_held: bool) -> None:
+    """Also those that are just being made, by another thread, count; the engine is asked nothing for that.
+
+    One that an actuator made and never started holds nothing: nobody lists, stops or removes it.
+    """
+    backend = docker_backend()
+    backend._containers["j", "worker-0"] = container(state, NOW_S - age_s)
+    assert backend._choose_devices(of_gpu("worker-1")) == {GPU: ("1",) if is_held else ("0",)}
+    if is_held:
         with pytest.raises(NoRoom):
-            backend._choose_devices(another)
+            backend._choose_devices(of_gpu("worker-2"))
+    else:
+        assert backend._choose_devices(of_gpu("worker-2")) == {GPU: ("1",)}
+
+
+@pytest.mark.parametrize(("state", "is_refused"), [("created", True), ("running", True), ("exited", False)])
+def test_a_device_that_another_actuator_gave_away_meanwhile_is_not_given_again(state: str, is_refused: bool) -> None:
+    """Method: this actuator has not heard of the other's container when it chooses; before its own starts, it looks."""
+
+    class Engine:
+        def containers(self) -> list[Any]:
+            return [container(state)]
+
+    backend = docker_backend(Engine())
+    given = backend._choose_devices(of_gpu("worker-1"))
+    assert given == {GPU: ("0",)}
+    with pytest.raises(NoRoom, match="j/worker-0 got 0") if is_refused else nullcontext():
+        backend._check_is_sole_holder("own", given)
+    backend._check_is_sole_holder("own", {GPU: ("1",)})
+    backend._check_is_sole_holder("c", given)  # itself

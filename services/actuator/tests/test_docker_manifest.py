@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
+from stretto_actuator.devices import Given
 from stretto_actuator.docker_manifest import PLACES, config, host, texts_by_folder
 from stretto_actuator.docker_volumes import JobFolders, volumes_of
 from stretto_wire.pod_files import VolumeSpec
@@ -141,3 +142,10 @@ def test_the_engine_is_told_no_secret() -> None:
     spec = PodSpec("ads", "ps-0", ("python",), {"STRETTO_SECRETS": f"{PLACES.files}/secrets.json"}, 1.0, 2**28, files)
     whole = [config(spec, "ps-0.ads.stretto", {}, {}), host(spec, "pods", [], {})]
     assert "canary" not in json.dumps(whole, default=str)
+
+
+@pytest.mark.parametrize(("devices", "visible"), [({}, "void"), ({"nvidia.com/gpu": ("0", "2")}, "0,2")])
+def test_a_runtime_that_reads_variables_gives_no_other_gpus(devices: Given, visible: str) -> None:
+    """Images of CUDA ask for all of them by this variable, and a job may."""
+    spec = PodSpec("ads", "worker-0", ("python",), {"NVIDIA_VISIBLE_DEVICES": "all"}, 1.0, 2**28)
+    assert config(spec, "worker-0.ads", {}, devices)["environment"]["NVIDIA_VISIBLE_DEVICES"] == visible

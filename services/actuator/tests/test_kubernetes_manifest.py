@@ -48,7 +48,7 @@ specs = st.fixed_dictionaries(
 def pod(kubernetes: Any = None, **more: Any) -> PodSpec:
     job = {"name": "ads", "kubernetes": kubernetes}
     given: dict[str, Any] = {"cpu_cores": 1.0, "memory_bytes": 2**28, "files": {"job.json": json.dumps(job).encode()}}
-    return PodSpec(job="ads", pod="worker-3", command=("python",), environment={"A": "b"}, **(given | more))
+    return PodSpec(job="ads", pod="worker-3", command=("python",), **({"environment": {"A": "b"}} | given | more))
 
 
 def made(spec: PodSpec, installation: Installation) -> dict[str, Any]:
@@ -94,6 +94,17 @@ def test_a_pod_asks_for_its_devices_and_a_resize_leaves_them(version: str) -> No
         assert (amounts["example.com/fpga"], amounts["nvidia.com/gpu"]) == ("2", "1")
     (patch,) = resized(2.0, 2**29)["spec"]["containers"]
     assert patch["resources"]["limits"].keys() == {"cpu", "memory"}, "what a patch does not name stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("extended", "visible"),
+    [((), "void"), ((("example.com/fpga", 1),), "void"), ((("nvidia.com/mig-1g.5gb", 1),), None)],
+)
+def test_a_runtime_that_reads_variables_gives_no_other_gpus(extended: Any, visible: str | None) -> None:
+    """Images of CUDA ask for all of them by this variable, and a job may; NVIDIA's device plugin sets it itself."""
+    spec = pod(environment={"NVIDIA_VISIBLE_DEVICES": "all"}, extended=extended)
+    (container,) = made(spec, Installation("prod", "trainer:1"))["spec"]["containers"]
+    assert {each["name"]: each.get("value") for each in container["env"]}.get("NVIDIA_VISIBLE_DEVICES") == visible
 
 
 METADATA = networks_of(ActuatorSettings().metadata_addresses)

@@ -31,7 +31,7 @@ from stretto_parameters import Code, InputRefused, Layout, Pulled, Push, kernels
 
 from .layout import F32, I64, U64, Bools
 
-VERSION = 1
+VERSION = 2
 _HEAD = 6
 _kernels = cache(kernels.load)
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
