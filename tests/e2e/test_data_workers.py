@@ -5,10 +5,8 @@ The pods are real, TensorFlow included; the plan comes from the test.
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import stretto_wire as wire
@@ -20,26 +18,13 @@ from stretto_messages.pods import WorkerReported
 
 from tests.e2e.test_lost_server import LIMIT_S, assert_exact, audited, samples_done
 from tests.e2e.test_lost_server import house as house
-from tests.integration.test_parameters_come_back import JOB, House, plan_decided
+from tests.integration.test_parameters_come_back import JOB, House, kill, plan_decided
 
 pytestmark = pytest.mark.slow
 
 SAMPLES = 400_000
 TRAINING_S = 100.0
 """Of two workers, whose reader is so slow; three processes read it here."""
-
-
-def pid_of(house: House, pod: str) -> int:
-    """Return the process of a pod, by its environment."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-            command = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"STRETTO_POD={pod}".encode() in environment and b"stretto.data" in command:
-            return int(folder.name)
-    raise AssertionError(f"no process of {pod}")
 
 
 async def shares(house: House) -> list[float]:
@@ -59,9 +44,9 @@ async def test_data_workers_come_and_go_and_every_sample_counts_once(house: Hous
 
     done = samples_done(house)
     await house.until(lambda: samples_done(house) > done + 20_000, LIMIT_S)
-    os.kill(pid_of(house, "data-0"), signal.SIGKILL)
+    kill(house, "data-0")
     await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "data-2"], LIMIT_S)
-    os.kill(pid_of(house, "data-1"), signal.SIGSTOP)
+    kill(house, "data-1", signal.SIGSTOP)
 
     assert_exact(await audited(house))
     assert max(await shares(house)) > 0.5
