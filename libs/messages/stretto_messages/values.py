@@ -160,9 +160,9 @@ class ExtendedPerPod:
     worker: Extended = ()
     ps: Extended = ()
 
-    def of_pod(self, role: Literal["worker", "ps"]) -> Extended:
-        """Return the counts of one pod of the role."""
-        return self.worker if role == "worker" else self.ps
+    def of_pod(self, role: Role) -> Extended:
+        """Return the counts of one pod of the role; a data worker has none."""
+        return {"worker": self.worker, "ps": self.ps, "data": ()}[role]
 
     def of(self, workers: int, ps: int) -> Extended:
         """Return the counts of a job with these numbers of pods."""
