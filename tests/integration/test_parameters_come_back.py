@@ -137,8 +137,8 @@ def plan_decided() -> PlanDecided:
     return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
 
 
-def kill(house: House, pod: str) -> None:
-    os.kill(int((house.folder / f"pods/{JOB}/{pod}/pid").read_text()), signal.SIGKILL)
+def kill(house: House, pod: str, number: int = signal.SIGKILL) -> None:
+    os.kill(int((house.folder / f"pods/{JOB}/{pod}/pid").read_text()), number)
 
 
 async def begun(house: House, **changes: Any) -> CheckpointFlushed:

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
 from stretto_messages.books import AppliedBooks
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
-from stretto_messages.values import Evaluation, ParameterServer, Plan, Role
+from stretto_messages.values import DataWorker, Evaluation, ParameterServer, Plan, Role
 
 LOG_PART_MAX = 32 << 10
 """Characters of one part of a pod's log; each may take six bytes in a message."""
@@ -143,6 +143,18 @@ example(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkersChanged(Message):
+    """The data workers of a job, which prepare batches for its workers. Workers use these and no others."""
+
+    version: Annotated[int, Ge(1)]
+    """Grows with every change."""
+    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(1000)]
+
+
+example(DataWorkersChanged(job=JOB, version=2, data_workers=(DataWorker(index=0, address="10.4.0.31:40201"),)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersLost(Message):
     """A parameter server died, and its columns with it; the servers that survive keep theirs, and no pod restarts.
 
@@ -261,7 +273,7 @@ example(JobFailed(job=JOB, reason="the model's code failed 10 times: ValueError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetServers(Message):
-    """A pod asks which parameter servers its job has."""
+    """A pod asks which parameter servers and data workers its job has."""
 
     request_id: RequestId
     pod: PodId
@@ -272,12 +284,14 @@ example(GetServers(job=JOB, request_id="worker-1:servers:0", pod="worker-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetServersReply(Message):
-    """The servers as of ``version`` (0: none yet), and the plan under which pods train."""
+    """The servers as of ``version`` (0: none yet), the plan under which pods train, and the data workers."""
 
     answer: Literal["ok", "unknown"]
     version: Count = 0
     plan_version: Count = 0
     servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)] = ()
+    data_version: Count = 0
+    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(1000)] = ()
 
 
 example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS))

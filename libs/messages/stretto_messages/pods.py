@@ -13,6 +13,7 @@ from stretto_messages.base import (
     Cores,
     Count,
     EpochSeconds,
+    Fraction,
     Message,
     Name,
     PodId,
@@ -45,6 +46,8 @@ class WorkerReported(Message):
     longest_gap_s: Seconds
     """Longest time between two finished steps in the window."""
     times: StepTimes
+    prepared_elsewhere: Fraction = 0.0
+    """Share of the window's batches that data workers prepared."""
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes

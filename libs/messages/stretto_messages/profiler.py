@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, MaxLen
 
-from stretto_messages.base import GIB, Cores, Count, Message, PodId, Rate, Seconds, example
+from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, example
 from stretto_messages.scenario import JOB, PLAN, TIMES
 from stretto_messages.values import Plan, PsProfile, StepTimes, WorkerProfile
 
@@ -29,6 +29,8 @@ class ProfileMeasured(Message):
     categories: Count
     settled: bool
     """False while pods are starting, leaving or being migrated."""
+    prepared_elsewhere: Fraction = 0.0
+    """Share of all workers' batches that data workers prepared."""
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
 

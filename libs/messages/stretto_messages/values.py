@@ -160,9 +160,9 @@ class ExtendedPerPod:
     worker: Extended = ()
     ps: Extended = ()
 
-    def of_pod(self, role: Literal["worker", "ps"]) -> Extended:
-        """Return the counts of one pod of the role."""
-        return self.worker if role == "worker" else self.ps
+    def of_pod(self, role: Role) -> Extended:
+        """Return the counts of one pod of the role; a data worker has none."""
+        return {"worker": self.worker, "ps": self.ps, "data": ()}[role]
 
     def of(self, workers: int, ps: int) -> Extended:
         """Return the counts of a job with these numbers of pods."""
@@ -437,13 +437,24 @@ class PsForecast(Record):
     oom_at_samples: Count | None
 
 
+PlaneAddress = Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
+"""``host:port``, or ``unix:/path`` where pods share a machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorker(Record):
+    """Address of a data worker. ``index`` is the number in its name."""
+
+    index: Annotated[int, Ge(0), Le(10**9)]
+    address: PlaneAddress
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Record):
     """Address of a parameter server. ``index`` is the number in its name."""
 
     index: Annotated[int, Ge(0), Le(10**9)]
-    address: Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]
-    """``host:port``, or ``unix:/path`` where pods share a machine."""
+    address: PlaneAddress
     leaving: bool = False
 
 
@@ -516,10 +527,12 @@ class StepTimes(Record):
     """Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step.
 
     ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server,
-    ``sync_s`` dense pull and push less the update.
+    ``sync_s`` dense pull and push less the update. ``read_s``: the wait until the step's batch was prepared, which no
+    part of the training model explains (GoldMiner, section 3.3).
     """
 
     emb_s: Seconds
     grad_s: Seconds
     upd_s: Seconds
     sync_s: Seconds
+    read_s: Seconds = 0.0

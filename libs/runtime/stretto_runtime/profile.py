@@ -24,6 +24,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         fixed=resources.fixed,
         deadline_s=spec.deadline_s,
         extended=resources.extended,
+        data=resources.data.resources,
     )
 
 

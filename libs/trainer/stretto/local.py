@@ -20,6 +20,7 @@ from .evaluate import Pull, Quality, evaluate
 from .export.checkpoint import open_checkpoint
 from .export.run import Format, write
 from .export.target import Target
+from .feed import Feeder
 from .images import ImageWriter, Part
 from .keys import VALUE_BITS
 from .meter import Meter, Window
@@ -62,6 +63,7 @@ class Here:
         *,
         transfer: Literal["float32", "bfloat16"] = "float32",
         pipeline: bool | None = None,
+        feed: Feeder | None = None,
     ) -> None:
         self._program = program
         self._shard_size = _BATCHES_A_SHARD * batch_size
@@ -72,7 +74,7 @@ class Here:
             program.layout, {0: self.server.address}, worker=0, access=access, transfer=transfer
         )
         self._meter = Meter()
-        self._trainer = Trainer(program, self._parameters, batch_size, self._meter, pipeline=pipeline)
+        self._trainer = Trainer(program, self._parameters, batch_size, self._meter, pipeline=pipeline, feed=feed)
         self._shards = 0
 
     def __enter__(self) -> Here:

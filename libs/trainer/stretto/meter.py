@@ -12,13 +12,14 @@ class StepTime:
 
     rows_s and the pull's part of sync_s count only the time that the step waited: a pull that was over before it was
     needed cost nothing. update_s and the push's part of sync_s are the duration of the push. The push runs beside the
-    next computation, so the sum may exceed the step's length.
+    next computation, so the sum may exceed the step's length. read_s: the wait until the step's batch was prepared.
     """
 
     rows_s: float = 0.0
     gradient_s: float = 0.0
     update_s: float = 0.0
     sync_s: float = 0.0
+    read_s: float = 0.0
 
     def __add__(self, other: StepTime) -> StepTime:
         return StepTime(
@@ -26,12 +27,13 @@ class StepTime:
             self.gradient_s + other.gradient_s,
             self.update_s + other.update_s,
             self.sync_s + other.sync_s,
+            self.read_s + other.read_s,
         )
 
     def over(self, steps: int) -> StepTime:
         """Return the mean over ``steps``."""
         n = max(1, steps)
-        return StepTime(self.rows_s / n, self.gradient_s / n, self.update_s / n, self.sync_s / n)
+        return StepTime(self.rows_s / n, self.gradient_s / n, self.update_s / n, self.sync_s / n, self.read_s / n)
 
 
 @dataclass(frozen=True, slots=True)

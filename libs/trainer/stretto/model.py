@@ -68,9 +68,18 @@ class EmbeddingRows:
         return weights
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that a step needs of its samples. batch: without arrays that only the user's ``keys`` needed."""
+
+    batch: Batch
+    keys: KeyBatch
+
+
 class Program(Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
+    task: Task
     layout: Layout
     tables: Mapping[str, Rows]
     """The tables of the layout by name: that of the input that receives their rows, where there is one."""
@@ -87,6 +96,10 @@ class Program(Protocol):
 
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch. Raises DataError."""
+        ...
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
         ...
 
     def no_keys(self) -> KeyBatch:
@@ -348,6 +361,15 @@ class ProgramBase(ABC):
     def index(self, batch: Batch) -> KeyBatch:
         """Return the unique keys of a batch. Raises DataError."""
         return self.layout.index(*self.keys(batch))
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
+        batch = self.read(start, length, partition)
+        return Prepared(self.needed(batch), self.index(batch))
+
+    def needed(self, batch: Batch) -> Batch:
+        """Return the arrays that a step and its loss need."""
+        return {name: np.asarray(batch[name]) for name in ("label", *self._features) if name in batch}
 
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""

@@ -231,6 +231,10 @@ class AdaptedProgram(KerasProgram):
         """Return the unique keys of a batch."""
         return self.layout.index(*self._adapted.ids(batch))
 
+    def needed(self, batch: Batch) -> Batch:
+        """Return the arrays that a step and its loss need: all that `read` left."""
+        return batch
+
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""
         return self.layout.index(*self._adapted.tables.no_ids())

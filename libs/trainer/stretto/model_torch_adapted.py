@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +30,9 @@ from .torch_objective import Objective
 
 log = logging.getLogger("stretto.adapt")
 
-_SAMPLES, _INPUT, _LOOKUPS, _KEYS = "samples", "input", "lookups", "keys"
-"""Names in a batch: of the number of its samples, its inputs, its lookups, and the keys of each table."""
+_SAMPLES, _INPUT, _LOOKUPS, _IDS, _KEYS = "samples", "input", "lookups", "ids", "keys"
+"""Names in a batch: of the number of its samples, its inputs, its lookups (the table of each and its padding, -1 for
+none: [lookups, 2]) and their ids, and the keys of each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,7 @@ class AdaptedTorchProgram(TorchBase):
         for number, function in used_whole.items():
             source = self._sources[number]
             raise whole_refused(source.path, self._sources[number].shape, function)
-        batch: dict[str, Any] = {**targets, _SAMPLES: np.array(length or self._samples_first), _LOOKUPS: noted}
+        batch: dict[str, Any] = {**targets, _SAMPLES: np.array(length or self._samples_first), **_lookups_of(noted)}
         batch |= {numbered(_INPUT, number): leaf for number, leaf in enumerate(leaves)}
         batch |= {numbered(_KEYS, number): self._keys(number, noted, start) for number in range(len(self.tables))}
         return batch
@@ -327,6 +328,10 @@ class AdaptedTorchProgram(TorchBase):
         """Return the unique keys of a batch."""
         return self.layout.index(*(batch[numbered(_KEYS, number)] for number in range(len(self.tables))))
 
+    def needed(self, batch: Batch) -> Batch:
+        """Return the arrays that a step and its loss need: all that `read` left."""
+        return batch
+
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""
         return self.layout.index(*self._tables.no_ids())
@@ -345,7 +350,7 @@ class AdaptedTorchProgram(TorchBase):
         self, of: Copy, gathered: Sequence[Any], parameters: list[Any], buffers: dict[str, Any], batch: Batch
     ) -> Any:
         """Call a copy of the module; `buffers` then has the new ones. Return its output as it gives it."""
-        noted = cast("list[Noted]", batch[_LOOKUPS])
+        noted = _noted_in(batch)
         pieces: list[Any] = [None] * len(noted)
         for group, rows in enumerate(gathered):
             mine = [place for place, each in enumerate(noted) if self._place[each.table][0] == group]
@@ -428,6 +433,21 @@ class _as_refusal:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
             raise ModelRefused(f"{self._subject} failed: {type(error).__name__}: {error}") from error
+
+
+def _lookups_of(noted: Sequence[Noted]) -> Batch:
+    """Return lookups as arrays of a batch."""
+    places = [(each.table, -1 if each.padding is None else each.padding) for each in noted]
+    ids = {numbered(_IDS, number): each.ids for number, each in enumerate(noted)}
+    return {_LOOKUPS: np.array(places, np.int64).reshape(-1, 2), **ids}
+
+
+def _noted_in(batch: Batch) -> list[Noted]:
+    """Return the lookups that ``_lookups_of`` was given."""
+    return [
+        Noted(table, batch[numbered(_IDS, number)], None if padding < 0 else padding)
+        for number, (table, padding) in enumerate(batch[_LOOKUPS].tolist())
+    ]
 
 
 def _check_is_plain(model: Any) -> None:

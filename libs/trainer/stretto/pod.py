@@ -72,13 +72,21 @@ class PodSettings:
 
     @property
     def index(self) -> int:
-        """The n of ``worker-<n>`` or ``ps-<n>``."""
+        """The n of ``worker-<n>``, ``ps-<n>`` or ``data-<n>``."""
         return int(self.pod.rpartition("-")[2])
 
     @property
     def plane_address(self) -> str:
-        """The address at which a parameter server listens: a socket in the pod's folder where pods share a machine."""
-        path = f"{self.pod_folder}/plane.sock"
+        """The address at which the pod listens on the plane."""
+        return self._address("plane")
+
+    def lane_address(self, number: int) -> str:
+        """Return the address at which a lane of a data worker listens."""
+        return self._address(f"lane-{number}")
+
+    def _address(self, name: str) -> str:
+        """Return an address for a listener: a socket in the pod's folder where pods share a machine."""
+        path = f"{self.pod_folder}/{name}.sock"
         if self.host == LOOPBACK and self.pod_folder is not None and len(path) <= SOCKET_PATH_MAX:
             return f"unix:{path}"
         return f"{self.host}:0"
@@ -289,7 +297,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod = Pod(settings)
         leave_on_signals(pod.leaving)
         pod.join()
-        bring(settings.spec, settings.pod_folder or Path.cwd(), role == "worker", pod.detail)
+        bring(settings.spec, settings.pod_folder or Path.cwd(), role != "ps", pod.detail)
         code = work(pod)
     except (ModelRefused, DataError) as error:
         code = EXIT_USER

@@ -44,7 +44,7 @@ def build_program(pod: Pod) -> Program:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     pod.detail("importing the model's code")
     _limit_threads(pod.settings.threads)
-    with _lighter_imports():
+    with lighter_imports():
         task = load(spec)
     imported = time.monotonic()
     _limit_threads(pod.settings.threads)
@@ -182,7 +182,7 @@ def _limit_threads(threads: int) -> None:
 
 
 @contextlib.contextmanager
-def _lighter_imports() -> Generator[None]:
+def lighter_imports() -> Generator[None]:
     """Import TensorFlow, and Keras with it, in 2.9 s of CPU time instead of 4.1 s (two cores, quiet).
 
     Keras imports matplotlib for its own plots where it is installed, and the collector walks the modules again and

@@ -1,14 +1,15 @@
-"""The addresses of a job's parameter servers, as the actuator names them."""
+"""The addresses of a job's parameter servers and data workers, as the actuator names them."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from stretto_messages.actuator import GetServers, GetServersReply
-from stretto_messages.values import ParameterServer
+from stretto_messages.values import DataWorker, ParameterServer
 
 from .bus import Bus
 from .errors import BusError
@@ -20,10 +21,15 @@ _LIST_AGAIN_S = 0.2
 
 
 class ServerList:
-    """The newest list of servers. Thread-safe: events, requests and the training thread use it."""
+    """The newest list of servers. Thread-safe: events, requests and the training thread use it.
 
-    def __init__(self, bus: Bus) -> None:
+    ``use_data_workers`` is called with the addresses of the data workers whenever there are newer ones.
+    """
+
+    def __init__(self, bus: Bus, use_data_workers: Callable[[Collection[str]], None] = lambda _: None) -> None:
         self._bus = bus
+        self._use_data_workers = use_data_workers
+        self._data_version = 0
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._version = 0
@@ -64,8 +70,17 @@ class ServerList:
         else:
             if reply.answer == "ok":
                 self.take(reply.version, reply.servers)
+                self.take_data_workers(reply.data_version, reply.data_workers)
         with self._lock:
             return dict(self._addresses)
+
+    def take_data_workers(self, version: int, data_workers: tuple[DataWorker, ...]) -> None:
+        """Use these data workers unless they are older than the known ones."""
+        with self._lock:
+            if version <= self._data_version:
+                return
+            self._data_version = version
+        self._use_data_workers([each.address for each in data_workers])
 
     def take(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
         """Use this list unless it is older than the known one; True if it is used."""

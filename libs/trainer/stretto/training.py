@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+
+from stretto_pipeline.feeding import Range
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch
@@ -23,9 +25,9 @@ from .errors import (
     ServersReplaced,
     StaleAttempt,
 )
+from .feed import Feeder
 from .meter import Meter, StepTime
 from .model import Gradients, Program
-from .readers import Batch
 
 log = logging.getLogger("stretto.training")
 
@@ -63,13 +65,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
-    """A batch that is read and indexed: samples [begin, end) of its shard."""
+class Place:
+    """A batch by its place: samples [begin, end) of its shard."""
 
     begin: int
     end: int
-    batch: Batch
-    keys: KeyBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _Pushing:
     """A push that is on its way. times: the times of its step so far."""
 
     push: Future[PushResult | None]
-    ready: _Ready
+    place: Place
     begun_s: float
     times: StepTime
 
@@ -100,15 +100,16 @@ class Trainer:
         passed: Callable[[int], None] = lambda _: None,
         *,
         pipeline: bool | None = None,
+        feed: Feeder | None = None,
     ) -> None:
         self._program = program
+        self._feed = feed or Feeder(program)
         self._parameters = parameters
         self._batch_size = batch_size
         self._meter = meter
         self._keep_going = keep_going
         self._passed = passed
         self._pipeline = pipeline
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
         self._on_its_way: _Pushing | None = None
         self._offset = 0  # samples of the shard that every column has
@@ -153,27 +154,33 @@ class Trainer:
 
     def _run(self, work: Work, offset: int) -> Stopped | None:
         self._offset = offset
+        places = self._places(work, offset)
+        self._feed.follow([Range(work.partition, work.start + each.begin, each.end - each.begin) for each in places])
         try:
-            self._steps(work, offset)
+            self._steps(work, places)
         except (DataError, ModelRefused):
             self._settle()
             raise
+        finally:
+            self._feed.follow(())
         self._settle()
         return None if self._offset >= work.length else Stopped(self._offset)
 
-    def _steps(self, work: Work, offset: int) -> None:
+    def _steps(self, work: Work, places: Sequence[Place]) -> None:
         """Run steps until the shard ends or training is to stop; the last push may still be on its way.
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
         pipeline = work.steps_before >= PIPELINE_FROM_STEPS if self._pipeline is None else self._pipeline
-        ahead = self._prepare(work, offset)
         pull: Future[Pulled] | None = None
-        while ahead is not None:
+        ahead = self._feed.take()
+        for number, place in enumerate(places):
             begun = time.monotonic()
             ready = ahead.result()
+            read = time.monotonic() - begun
             pull = pull or self._parameters.begin_pull(ready.keys)
-            ahead = self._prepare(work, ready.end)
+            is_last = number + 1 == len(places)
+            ahead = ahead if is_last else self._feed.take()
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
             if pulled is None:
@@ -181,7 +188,7 @@ class Trainer:
             waited = time.perf_counter() - wanted
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
-            if pipeline and ahead is not None and ahead.done() and ahead.exception() is None:
+            if pipeline and not is_last and ahead.done() and ahead.exception() is None:
                 pull = self._parameters.begin_pull(ahead.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
@@ -190,8 +197,9 @@ class Trainer:
             if not self._settle():
                 return
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
-            times = StepTime(waited * share, computed, 0.0, waited * (1 - share))
-            self._on_its_way = _Pushing(self._pusher.submit(self._push, work, ready, gradients), ready, begun, times)
+            times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read)
+            push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
+            self._on_its_way = _Pushing(push, place, begun, times)
             if not pipeline and not self._settle():
                 return
             if not self._keep_going():
@@ -207,23 +215,18 @@ class Trainer:
         if pushed is None:
             return False
         update = min(pushed.update_seconds, pushed.seconds)
-        samples = pushing.ready.end - pushing.ready.begin
+        samples = pushing.place.end - pushing.place.begin
         times = pushing.times + StepTime(update_s=update, sync_s=pushed.seconds - update)
         self._meter.step(pushing.begun_s, time.monotonic(), samples, times)
-        self._offset = pushing.ready.end
+        self._offset = pushing.place.end
         self._passed(self._offset)
         return True
 
-    def _prepare(self, work: Work, begin: int) -> Future[_Ready] | None:
-        if begin >= work.length:
-            return None
-        end = min(begin - begin % self._batch_size + self._batch_size, work.length)
-
-        def prepare() -> _Ready:
-            batch = self._program.read(work.start + begin, end - begin, work.partition)
-            return _Ready(begin, end, batch, self._program.index(batch))
-
-        return self._reader.submit(prepare)
+    def _places(self, work: Work, offset: int) -> list[Place]:
+        """Return the batches from ``offset`` on. They are cut from the shard's beginning."""
+        size = self._batch_size
+        begins = [offset, *range(offset - offset % size + size, work.length, size)]
+        return [Place(begin, min(begin - begin % size + size, work.length)) for begin in begins]
 
     def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
         """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""
@@ -237,18 +240,18 @@ class Trainer:
             time.sleep(_RETRY_S)
             pull = self._parameters.begin_pull(keys)
 
-    def _push(self, work: Work, ready: _Ready, gradients: Gradients) -> PushResult | None:
+    def _push(self, work: Work, place: Place, keys: KeyBatch, gradients: Gradients) -> PushResult | None:
         """Push until every column has the batch (records make repetition harmless); None if training is to stop."""
         while True:
             try:
                 return self._parameters.push(
-                    ready.keys,
+                    keys,
                     gradients.rows,
                     gradients.dense,
                     shard=work.shard,
                     attempt=work.attempt,
-                    start=ready.begin,
-                    stop=ready.end,
+                    start=place.begin,
+                    stop=place.end,
                     row_squares=gradients.row_squares,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
@@ -262,4 +265,4 @@ class Trainer:
 
     def close(self) -> None:
         self._pusher.shutdown(wait=False, cancel_futures=True)
-        self._reader.shutdown(wait=False, cancel_futures=True)
+        self._feed.close()

@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.actuator import DataWorkersChanged, GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import Record
 from stretto_messages.dispatcher import (
     NextShard,
@@ -32,9 +33,11 @@ from stretto_messages.values import Evaluation, Shard, StepTimes
 from stretto_wire.codec import adapter_of
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
+from .feed import DataWorkerList, Feeder, window_bytes
 from .leases import Leases
 from .meter import Meter, Window
 from .pod import EXIT_OK, Pod, run_pod
+from .preparation import fingerprint_of
 from .program import build_program
 from .servers import ServerList
 
@@ -57,8 +60,8 @@ _LINEAGE_PAUSE_S = 0.1
 """Pause before a worker asks again whose parameters and ledger have not both gone back to a checkpoint yet."""
 _SPOKEN: tuple[type[Record], ...] = (
     PodPing, PodPingReply, TrainUnder, TrainUnderReply, EvaluateModel, EvaluateModelReply, ServersChanged, GetServers,
-    GetServersReply, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply, ShardHeartbeat, ShardHeartbeatReply,
-    WorkerReported,
+    GetServersReply, DataWorkersChanged, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply, ShardHeartbeat,
+    ShardHeartbeatReply, WorkerReported,
 )  # fmt: skip
 """Messages whose readers are made before the framework is imported. Both parse Python source, and the parser of Python
 3.11 counts its depth for all threads together: it fails now and then if two of them parse (gh-106905)."""
@@ -76,8 +79,10 @@ class Worker:
         self._leases = Leases(pod.bus, pod.leaving)
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
-        self._servers = ServerList(pod.bus)
+        self._servers = ServerList(pod.bus, self._use_data_workers)
         self._parameters: Parameters | None = None
+        self._feeder: Feeder | None = None
+        self._data_workers: DataWorkerList | None = None
         self._seeded = 0  # generation of the servers that were first offered initial values
         self._followed = 0  # version of the list of servers that a lease referred to
         self._evaluation = Evaluations(self)
@@ -87,10 +92,14 @@ class Worker:
         bus.serve(TrainUnder, self._train_under)
         bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
         bus.follow(ServersChanged, self._servers_changed)
+        bus.follow(DataWorkersChanged, self._data_workers_changed)
         self._pod.detail("importing the model's framework")
         for each in _SPOKEN:
             adapter_of(each)
         self.program = build_program(self._pod)
+        self._feeder = Feeder(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
+        fingerprint = fingerprint_of(self._spec, self.program.task)
+        self._data_workers = DataWorkerList(self._feeder, self._pod.access, fingerprint)
         self._pod.ready()
         self._pod.report_by(self._report)
         if not self._connect():
@@ -142,6 +151,15 @@ class Worker:
             log.info("servers version %d: %s", event.version, servers)
             self._parameters.connect(servers)
 
+    def _data_workers_changed(self, event: DataWorkersChanged) -> None:
+        if self._data_workers is not None:  # else they are asked for once the model is built
+            self._servers.take_data_workers(event.version, event.data_workers)
+
+    def _use_data_workers(self, addresses: Collection[str]) -> None:
+        assert self._data_workers is not None
+        log.info("data workers: %s", ", ".join(addresses) or "none")
+        self._data_workers.use(addresses)
+
     def _follow_servers(self, version: int) -> bool:
         """Use the list of servers that a lease refers to, or a later one; False if the pod is to leave before."""
         assert self._parameters is not None
@@ -166,6 +184,7 @@ class Worker:
             keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
             passed=self._leases.passed,
             pipeline=self._spec.model.pipeline,
+            feed=self._feeder,
         )
         failures = 0
         generation = 0
@@ -323,7 +342,8 @@ class Worker:
     # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores)
+        elsewhere = self._feeder.share_elsewhere() if self._feeder is not None else 0.0
+        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores, elsewhere)
         self._pod.bus.report(report)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
@@ -353,7 +373,7 @@ def _is_of(parameters: Parameters, lineage: int) -> bool:
         return False
 
 
-def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:
+def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float, elsewhere: float) -> WorkerReported:
     used = pod.usage.measure()
     return WorkerReported(
         job=pod.settings.job,
@@ -371,7 +391,9 @@ def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> 
             grad_s=window.times.gradient_s,
             upd_s=window.times.update_s,
             sync_s=max(0.0, window.times.sync_s),
+            read_s=window.times.read_s,
         ),
+        prepared_elsewhere=elsewhere,
         cpu_used_cores=used.cpu_cores,
         cpu_limit_cores=cpu_cores,
         memory_used_bytes=used.memory_bytes,

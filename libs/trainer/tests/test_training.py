@@ -1,6 +1,7 @@
 """A worker's trainer against parameter servers that answer by a script."""
 
 import threading
+import time
 from concurrent.futures import Future
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
-from stretto.model import Gradients
+from stretto.model import Gradients, Prepared
 from stretto.training import PIPELINE_FROM_STEPS, Stopped, Trainer, Work
 
 LAYOUT = one_table(2, 3)
@@ -23,6 +24,10 @@ class Program:
 
     def index(self, batch):
         return LAYOUT.index(batch["label"])
+
+    def prepare(self, start, length, partition=""):
+        batch = self.read(start, length, partition)
+        return Prepared(batch, self.index(batch))
 
     def step(self, rows, keys, dense, state, batch):
         return Gradients(0.5, rows, dense, NONE)
@@ -151,3 +156,14 @@ def test_data_that_fail_leave_the_batches_before_them_applied(trainer, servers):
     with pytest.raises(DataError):
         trainer.train(Work(7, 1, 0, 100))
     assert servers.done == {7: 20}
+
+
+def test_the_wait_for_a_reader_is_a_part_of_its_own(trainer):
+    def slow(start, length, partition):
+        time.sleep(0.02)
+        return {"label": np.arange(start, start + length)}
+
+    trainer._program.read = slow
+    assert trainer.train(Work(7, 1, 0, 100)) is None
+    window = trainer._meter.window()
+    assert window.times.read_s > 0.5 * window.step_s

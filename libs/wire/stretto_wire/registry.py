@@ -216,6 +216,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("actuator", "pod-resized", actuator.PodResized, "profiler", "oom", "ps"),
     _event("actuator", "plan-applied", actuator.PlanApplied, "profiler", "planner", cluster("arbiter"), "oom"),
     _event("actuator", "servers-changed", actuator.ServersChanged, "checkpoints", "worker", "ps"),
+    _event("actuator", "data-workers-changed", actuator.DataWorkersChanged, "worker"),
     _event("actuator", "parameters-lost", actuator.ParametersLost, "dispatcher", "checkpoints"),
     _event("actuator", "migration-started", actuator.MigrationStarted, "profiler", "checkpoints"),
     _event("actuator", "migration-finished", actuator.MigrationFinished, "profiler", "checkpoints"),

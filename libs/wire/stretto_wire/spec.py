@@ -21,6 +21,7 @@ from stretto_messages.values import (
     Metadata,
     PartitionName,
     Plan,
+    Resources,
     extended_of,
 )
 
@@ -232,6 +233,21 @@ class RoleLimits(Spec):
     )
 
 
+class DataWorkerSpec(Spec):
+    """Data workers: pods that prepare batches for the workers, and hold nothing. The numbers trained stay the same."""
+
+    count: Annotated[int, Field(ge=0, le=1000, description="number of data workers")] = 0
+    cpu_cores: Annotated[
+        float, Field(ge=0.001, le=1024, description=f"{CORES} of one; each whole core prepares one batch"), IN_CORES
+    ] = 1.0
+    memory: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; memory of one"), IN_BYTES] = 2**31
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of all of them."""
+        return Resources(self.count * self.cpu_cores, self.count * self.memory)
+
+
 class ResourceSpec(Spec):
     """Limits within which Stretto sizes the job; nothing here has to be stated."""
 
@@ -239,6 +255,9 @@ class ResourceSpec(Spec):
     ps: RoleLimits = Field(
         default=RoleLimits(count=Range(min=1, max=16), memory=MemoryRange(min=128 * 2**20)),
         description="limits of the parameter servers",
+    )
+    data: DataWorkerSpec = Field(
+        default=DataWorkerSpec(), description="pods that read and prepare batches for the workers"
     )
     initial: Annotated[Plan, FromMapping(), IN_PLAN] | None = Field(
         default=None, description="start with this plan instead of a warm start"

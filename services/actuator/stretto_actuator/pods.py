@@ -1,4 +1,4 @@
-"""Command, environment and files of a pod: the contract of ``stretto.ps`` and ``stretto.worker``."""
+"""Command, environment and files of a pod: the contract of ``stretto.ps``, ``stretto.worker`` and ``stretto.data``."""
 
 from __future__ import annotations
 
@@ -57,6 +57,12 @@ def _environment(spec: Mapping[str, Any], inherited: Mapping[str, str]) -> dict[
     return environment
 
 
+def _near(pod: Pod, state: ActuatorState) -> str:
+    """Return the pod beside which this one best runs: most of its bytes go there."""
+    peers = {"worker": state.listed(), "data": state.of_role("worker")}.get(pod.role, [])
+    return next((peer.name for peer in peers), "")
+
+
 def pod_spec(
     pod: Pod,
     state: ActuatorState,
@@ -107,12 +113,11 @@ def pod_spec(
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",
     }
-    module = "stretto.ps" if pod.role == "ps" else "stretto.worker"
     python = settings.pod_python or (sys.executable if here else "python")
     return PodSpec(
         job=state.job,
         pod=pod.name,
-        command=(python, "-m", module),
+        command=(python, "-m", f"stretto.{pod.role}"),
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores if settings.backend != "kubernetes" else 0.0),
         memory_bytes=pod.memory_bytes,
@@ -120,7 +125,7 @@ def pod_spec(
         image=spec.get("image") or settings.pod_image,
         reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
         stores=(f"{spec['checkpoint']['url'] or settings.store}/{state.job}",),
-        near=next((server.name for server in state.listed()), "") if pod.role == "worker" else "",
+        near=_near(pod, state),
         egress=egress,
         secrets=secrets,
         volumes=job.volumes,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
-from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, JobOpened
+from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, DataWorkers, JobOpened
 from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault
@@ -100,7 +100,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
     def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         if not isinstance(message, JobSubmitted):
             return message
-        spec = message.spec
+        spec, data = message.spec, message.spec.resources.data
         return JobOpened(
             job=message.job,
             spec=spec.model_dump_json(),
@@ -111,6 +111,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             restores=spec.checkpoint.restore_from is not None,
             final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
             worker_memory_max_bytes=spec.resources.workers.memory.max,
+            data=DataWorkers(data.count, data.cpu_cores, data.memory),
         )
 
     def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply | GetPodLogReply:

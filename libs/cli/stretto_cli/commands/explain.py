@@ -32,6 +32,8 @@ from ..render import Json, head, table
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
 ALTERNATIVES_SHOWN = 8
+READ_SHARE_SHOWN = 0.01
+"""Share of a step from which on the wait for its data is shown."""
 VERSIONS_NAMED = 20
 
 
@@ -204,16 +206,20 @@ def _forecast(w: Json) -> RenderableType:
 def _measured(m: Json) -> RenderableType:
     times = m["times"]
     parts = {"T_emb": times["emb_s"], "T_grad": times["grad_s"], "T_upd": times["upd_s"], "T_sync": times["sync_s"]}
+    if (read_s := times.get("read_s", 0.0)) >= READ_SHARE_SHOWN * m["step_time_s"]:
+        parts["waiting for data"] = read_s
     told = ", ".join(f"{name} {figures.seconds(part_s)}" for name, part_s in parts.items())
     together_s, step_s = sum(parts.values()), m["step_time_s"]
     more = f"{figures.seconds(together_s - step_s)} of it at the same time"
     rest = f"the other {figures.seconds(step_s - together_s)} is in none of these"
     settled = "" if m["settled"] else " (not settled)"
+    elsewhere = m.get("prepared_elsewhere", 0.0)
+    fed = f"; data workers prepared {elsewhere:.0%} of the batches" if elsewhere else ""
     return _line(
         "measured",
         f"plan v{m['plan_version']}: {figures.rate(m['throughput'])}, step {figures.seconds(step_s)}: {told}, "
         f"together {figures.seconds(together_s)}, {more if together_s > step_s else rest}; "
-        f"{m['categories']:,} categories{settled}",
+        f"{m['categories']:,} categories{fed}{settled}",
     )
 
 

@@ -21,7 +21,7 @@ from stretto_core.actuator.observations import (
 )
 from stretto_core.actuator.placement import UnownedColumns, claim, plan_moves
 from stretto_core.actuator.servers import addresses
-from stretto_core.actuator.state import ActuatorState, JobOpened, Pod, Replacement
+from stretto_core.actuator.state import ActuatorState, DataWorkers, JobOpened, Pod, Replacement
 from stretto_core.actuator.steps import Rebalance, Steps, next_steps
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "ActuatorState",
     "BucketsClaimed",
     "CountsTaken",
+    "DataWorkers",
     "JobOpened",
     "MovesFinished",
     "MovesStarted",

@@ -41,6 +41,8 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
     failures = 1 if stable else state.failures_in_row[pod.role] + 1
     state.failures_in_row[pod.role] = failures
+    if pod.role == "data":  # the job goes on without it
+        return None
     what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
     why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]  # a pod's last line says it (libs/trainer)
     detail = f": {why}" if why else ""

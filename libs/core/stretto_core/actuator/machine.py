@@ -15,7 +15,7 @@ from stretto_messages.dispatcher import JobCompleted, JobProgressed, Recomputati
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 
-from stretto_core.actuator import failures, hot, migrations, pods, servers
+from stretto_core.actuator import data_workers, failures, hot, migrations, pods, servers
 from stretto_core.actuator.counts import job_finished
 from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up
 from stretto_core.actuator.observations import (
@@ -93,6 +93,7 @@ class ActuatorMachine:
         else:
             return []
         facts += hot.settle(self.state)
+        facts += data_workers.settle(self.state)
         return [Emit(fact) for fact in facts]
 
     # the job ---------------------------------------------------------------------------------------------------
@@ -141,6 +142,7 @@ class ActuatorMachine:
         state.final_checkpoint = event.final_checkpoint
         state.final_checkpoint_due = event.final_checkpoint
         state.worker_memory_max_bytes = event.worker_memory_max_bytes
+        state.data = event.data
 
     def _plan_decided(self, event: PlanDecided, now: float) -> Facts:
         state = self.state
@@ -150,6 +152,7 @@ class ActuatorMachine:
         pods.resize_to_plan(state)
         pods.fill(state, "ps", now, "plan")
         pods.fill(state, "worker", now, "plan")
+        pods.fill(state, "data", now, "plan")
         return servers.settle(state)
 
     def _plan_converged(self, now: float) -> Facts:
@@ -231,7 +234,7 @@ class ActuatorMachine:
             return facts + fail(state, reason)
         if pod.role == "ps":
             return facts + servers.died(state, pod, event, now)
-        pods.fill(state, "worker", now, "relaunch")
+        pods.fill(state, pod.role, now, "relaunch")
         return facts
 
     # parameters ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stretto_messages.actuator import PodPending, PodResized, PodStarted
 
+from stretto_core.actuator import data_workers
 from stretto_core.actuator.state import ActuatorState, Facts, Pod, PodCause, Role
 
 BACKOFF_MAX_S = 60.0
@@ -72,6 +73,8 @@ def name_pod(state: ActuatorState, role: Role, now: float, cause: PodCause, wait
 def _wanted(state: ActuatorState, role: Role) -> int:
     if state.plan is None:
         return 0
+    if role == "data":
+        return data_workers.wanted(state)
     if state.phase == "completing":  # only the pods that the conclusion needs
         return min(1, state.evaluate) if role == "worker" else len(state.of_role("ps"))
     return state.plan.workers if role == "worker" else state.plan.ps
@@ -80,6 +83,8 @@ def _wanted(state: ActuatorState, role: Role) -> int:
 def _size(state: ActuatorState, role: Role) -> tuple[float, int]:
     plan = state.plan
     assert plan is not None  # pods are named only after a plan
+    if role == "data":
+        return state.data.cpu_cores, state.data.memory_bytes
     if role == "worker":
         return plan.worker_cpu_cores, max(plan.worker_memory_bytes, state.worker_memory_least_bytes)
     return plan.ps_cpu_cores, plan.ps_memory_bytes
@@ -124,7 +129,7 @@ def resize_refused(state: ActuatorState, name: str, now: float) -> None:
     pod = state.pods.get(name)
     if state.phase != "active" or pod is None or pod.phase != "running" or pod.leaving:
         return
-    if pod.role == "worker":
+    if pod.role != "ps":
         pod.stop()
     elif state.layout == "ready" and pod.listed:
         pod.leaving = True

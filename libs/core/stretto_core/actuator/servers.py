@@ -105,6 +105,8 @@ def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
         version=state.servers_version if ready else 0,
         plan_version=state.plan_version,
         servers=addresses(state) if ready else (),
+        data_version=state.data_version,
+        data_workers=state.data_published,
     )
 
 

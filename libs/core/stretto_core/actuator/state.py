@@ -7,15 +7,27 @@ from typing import Literal
 
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.values import Plan
+from stretto_messages.values import DataWorker, Plan
 
-Role = Literal["worker", "ps"]
+Role = Literal["worker", "ps", "data"]
 WaitReason = Literal["no-room", "quota", "image-pull"]
 MigrationCause = Literal["plan", "hot-ps", "memory", "repair"]
 PodCause = Literal["plan", "relaunch"]
 Phase = Literal["unknown", "active", "completing", "finished", "failed", "cancelled"]
 Facts = list[Message]
 """Messages to publish, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataWorkers:
+    """Number and size of the pods that prepare batches for workers. They hold nothing: no plan waits for them."""
+
+    count: int = 0
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+
+
+NO_DATA_WORKERS = DataWorkers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class JobOpened:
     """A checkpoint is taken after the last shard."""
     worker_memory_max_bytes: int = 0
     """Limit of the memory of workers whose predecessor was killed for its memory; 0: they never get more."""
+    data: DataWorkers = NO_DATA_WORKERS
 
 
 @dataclass(slots=True)
@@ -115,8 +128,13 @@ class ActuatorState:
     decided_at_s: float = 0.0
     applied_version: int = 0
 
+    data: DataWorkers = NO_DATA_WORKERS
+    data_version: int = 0
+    """Version of the last DataWorkersChanged."""
+    data_published: tuple[DataWorker, ...] = ()
+
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
-    next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
+    next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0, "data": 0})
     servers_version: int = 0
 
     layout: Literal["empty", "restoring", "recovering", "ready"] = "empty"
@@ -137,7 +155,7 @@ class ActuatorState:
     replaced: int = 0
     """Number of hot parameter servers for which fresh ones were started."""
 
-    failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
+    failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0, "data": 0})
     user_failures: int = 0
     """Ends of workers with the user's error."""
     samples_at_start: int = 0

@@ -68,7 +68,8 @@ def converged(state: ActuatorState) -> bool:
     plan = state.plan
     if plan is None or state.phase != "active" or state.applied_version >= state.plan_version:
         return False
-    settled = all(pod.phase == "running" and not pod.leaving and not _needs_resize(pod) for pod in state.pods.values())
+    planned = [pod for pod in state.pods.values() if pod.role != "data"]
+    settled = all(pod.phase == "running" and not pod.leaving and not _needs_resize(pod) for pod in planned)
     counts = (len(state.of_role("worker")), len(state.of_role("ps"))) == (plan.workers, plan.ps)
     return settled and counts and state.layout == "ready" and state.rebalance is None
 
@@ -85,6 +86,8 @@ def _may_launch(state: ActuatorState, pod: Pod) -> bool:
     stands still.
     """
     going_on = state.layout in ("ready", "recovering")
+    if pod.role == "data":  # there is something to prepare batches for
+        return going_on
     if going_on and pod.role == "worker":
         moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
         return pod.cause == "relaunch" or moved

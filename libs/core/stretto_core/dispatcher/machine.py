@@ -121,7 +121,7 @@ class ShardLedger:
     def _job_changed(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by an event that nobody waits for."""
         match event:
-            case PodExited(pod=pod) if pod not in self.state.exited:
+            case PodExited(pod=pod, role="worker" | "ps") if pod not in self.state.exited:
                 return self._pod_exited(pod, now)
             case StragglerDetected(pod=pod, slowdown=slowdown):
                 return self._pace_changed(pod, slowdown, now)

@@ -6,7 +6,17 @@ import math
 from dataclasses import dataclass, field
 
 from stretto_messages.base import DEFAULT_TEAM, GIB, InvalidValue
-from stretto_messages.values import NO_EXTENDED, PLAN_FIELDS, Extended, ExtendedPerPod, Plan, Resources, Value, require
+from stretto_messages.values import (
+    NO_EXTENDED,
+    NOTHING,
+    PLAN_FIELDS,
+    Extended,
+    ExtendedPerPod,
+    Plan,
+    Resources,
+    Value,
+    require,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class JobProfile:
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
     throughput; memory is watched over all the same. ``deadline_s`` counts from the submission. ``extended``: what every
-    pod has beside the cores and the memory of its plan.
+    pod has beside the cores and the memory of its plan. ``data``: what all data workers of the job have.
     """
 
     batch_size: int
@@ -78,6 +88,7 @@ class JobProfile:
     fixed: bool = False
     deadline_s: float | None = None
     extended: ExtendedPerPod = NO_EXTENDED
+    data: Resources = NOTHING
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)
@@ -86,11 +97,12 @@ class JobProfile:
 
     def resources(self, plan: Plan) -> Resources:
         """Return the resources of the whole job under ``plan``."""
-        return plan.resources(self.extended)
+        of_plan = plan.resources(self.extended)
+        return of_plan if self.data == NOTHING else of_plan + self.data
 
     def cost_per_hour(self, plan: Plan) -> float:
         """Return the cost of the job under ``plan`` (Eq. 7)."""
-        return self.prices.cost_per_hour(plan.resources(self.extended))
+        return self.prices.cost_per_hour(self.resources(plan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,14 @@ from stretto_core.profiler.state import (
     ProfilingRules,
     WindowSums,
 )
-from stretto_core.profiler.window import add_ps, add_worker, median_times, ps_profile, worker_profile
+from stretto_core.profiler.window import (
+    add_ps,
+    add_worker,
+    median_times,
+    prepared_elsewhere,
+    ps_profile,
+    worker_profile,
+)
 
 EXITED_MAX = 1000
 """Names of exited pods that are kept, the latest."""
@@ -101,7 +108,7 @@ class ProfilerMachine:
             case PodResized(pod=pod) if pod in state.pods:
                 _set_limits(state.pods[pod], event)
                 return self._cut(event.job, now)
-            case PodExited(pod=pod) if pod not in state.exited:
+            case PodExited(pod=pod, role="worker" | "ps") if pod not in state.exited:
                 return self._pod_exited(event, now)
             case MigrationStarted() | MigrationFinished():
                 state.migrating = isinstance(event, MigrationStarted)
@@ -283,6 +290,7 @@ class ProfilerMachine:
             samples_total=state.samples_of_exited + sum(window.samples_total for window in state.pods.values()),
             categories=sum(server.categories for server in servers),
             settled=settled,
+            prepared_elsewhere=prepared_elsewhere(window for _, window in active),
             workers=_evenly(workers),
             ps=_evenly(servers),
         )

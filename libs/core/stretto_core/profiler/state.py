@@ -75,6 +75,8 @@ class WindowSums:
     grad_s: float = 0.0
     upd_s: float = 0.0
     sync_s: float = 0.0
+    read_s: float = 0.0
+    prepared_elsewhere: float = 0.0
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
     sums.grad_s += report.steps * times.grad_s
     sums.upd_s += report.steps * times.upd_s
     sums.sync_s += report.steps * times.sync_s
+    sums.read_s += report.steps * times.read_s
+    sums.prepared_elsewhere += report.steps * report.prepared_elsewhere
 
 
 def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
@@ -62,6 +64,12 @@ def ps_profile(pod: str, window: PodWindow) -> PsProfile:
     )
 
 
+def prepared_elsewhere(windows: Iterable[PodWindow]) -> float:
+    """Return the share of the batches of all workers that data workers prepared."""
+    all_sums = [window.sums for window in windows]
+    return sum(sums.prepared_elsewhere for sums in all_sums) / sum(sums.count for sums in all_sums)
+
+
 def median_times(windows: Iterable[PodWindow]) -> StepTimes:
     """Return the medians over workers of the parts of a step."""
     all_sums = [window.sums for window in windows]
@@ -70,4 +78,5 @@ def median_times(windows: Iterable[PodWindow]) -> StepTimes:
         grad_s=median(sums.grad_s / sums.count for sums in all_sums),
         upd_s=median(sums.upd_s / sums.count for sums in all_sums),
         sync_s=median(sums.sync_s / sums.count for sums in all_sums),
+        read_s=median(sums.read_s / sums.count for sums in all_sums),
     )

@@ -1,0 +1,1 @@
+"""Batches that are prepared outside their trainer: who prepares which one, and how they travel."""

@@ -1,0 +1,452 @@
+"""The feed of one trainer: which process prepares which batch of samples, decided purely.
+
+A trainer consumes batches in an order that it states. *Home* is the trainer's own process, which can prepare any of
+them at any time. *Lanes* are processes elsewhere that prepare batches, too (GoldMiner's data workers). A batch is named
+by its content, so nothing depends on who prepared it, how often, or when; late and doubled answers are dropped.
+
+Three rules keep the numbers of a run without lanes:
+
+1. Batches are delivered in the stated order.
+2. Home prepares the batch that is waited for, when no lane will have it sooner. So lanes may make a job faster, and
+   never stop it.
+3. Home repeats a lane's first batch before any of that lane's is used, and then one in ``CHECK_EVERY``. A difference
+   ends the use of lanes for good.
+
+``Feed.handle(event, now_s) -> list[Action]`` has no clock, socket or thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from statistics import median
+
+CREDITS = 2
+"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting."""
+SPARE = 2
+"""Batches beyond those that lanes have in hand."""
+LATE_S, LATE_FACTOR = 0.05, 4.0
+"""An answer is late after the longer of: so many seconds, so many times the median of the lane's answers. Others then
+prepare the batch, and the lane is asked for nothing more until it answers."""
+FIRST_LATE_S = 2.0
+"""Before a lane's first answer, which opens its files, it is late after this time."""
+FAILURES_MAX = 3
+"""A lane that failed so often in a row is not asked again."""
+CHECK_EVERY = 256
+REMEMBERED = 32
+"""Durations of which the median is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A batch, by its content: samples [start, start + length) of a partition of the data."""
+
+    partition: str
+    start: int
+    length: int
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The batches to come, in order. Those that were wanted before and are not in it are dropped."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The trainer waits for the first batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A lane can be asked."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A lane is gone; what it was asked for will not come from it."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A lane has prepared a batch of ``size_bytes``; or it failed (``is_failure``)."""
+
+    lane: str
+    range: Range
+    size_bytes: int = 0
+    is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Home has prepared a batch of ``size_bytes``; or it failed (``is_failure``): its error is then the batch."""
+
+    range: Range
+    size_bytes: int = 0
+    is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A lane's answer was the same as what home prepared, or not."""
+
+    lane: str
+    range: Range
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """Time has passed."""
+
+
+Event = Wanted | Needed | Joined | Left | Answered | Prepared | Compared | Elapsed
+
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a lane for a batch."""
+
+    lane: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Prepare a batch at home; report it as :class:`Prepared`. One at a time is asked for."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare a lane's answer with home's, now; report it as :class:`Compared`, and forget the lane's."""
+
+    lane: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give the first batch to the trainer. ``lane``: whose answer; "" for home's."""
+
+    range: Range
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget an answer: it is not wanted (any more), or came from elsewhere before."""
+
+    range: Range
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """A lane prepared other values than home. No lane is asked any more."""
+
+    lane: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A lane is not asked any more: it failed ``FAILURES_MAX`` times in a row."""
+
+    lane: str
+
+
+Action = Ask | Prepare | Compare | Deliver | Drop | Differs | Excluded
+
+
+# --- state ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane. ``asked``: the batches it has in hand, and since when; ``late``: those of them that are late."""
+
+    asked: dict[Range, float] = field(default_factory=dict[Range, float])
+    late: set[Range] = field(default_factory=set[Range])
+    took_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
+    failures: int = 0
+    is_trusted: bool = False
+    """An answer of it was the same as home's."""
+    is_checked: bool = False
+    """Its first answer waits for home's."""
+
+    @property
+    def late_after_s(self) -> float:
+        return max(LATE_S, LATE_FACTOR * median(self.took_s)) if self.took_s else FIRST_LATE_S
+
+    @property
+    def is_available(self) -> bool:
+        return not self.late and self.failures < FAILURES_MAX
+
+    @property
+    def credits(self) -> int:
+        """How many more batches it may be asked for: one in all, until that one was compared."""
+        if not self.is_available or self.is_checked:
+            return 0
+        return (CREDITS if self.is_trusted else 1) - len(self.asked)
+
+    def left_s(self, wanted: Range, now_s: float) -> float:
+        """Return how long it will take for a batch that it was asked for; infinity if nothing says so."""
+        if wanted not in self.asked or wanted in self.late or not self.took_s:
+            return inf
+        return max(0.0, median(self.took_s) - (now_s - self.asked[wanted]))
+
+
+@dataclass(slots=True)
+class Counts:
+    """Batches since the start; ``lane_bytes``: of lanes' answers."""
+
+    delivered: int = 0
+    from_lanes: int = 0
+    answers: int = 0
+    late: int = 0
+    dropped: int = 0
+    failed: int = 0
+    checked: int = 0
+    lane_bytes: int = 0
+
+
+class Feed:
+    """The feed of one trainer (see the module).
+
+    ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
+    two always may.
+    """
+
+    def __init__(self, window_bytes: int) -> None:
+        self.counts = Counts()
+        self.is_alone = False
+        """a lane's answer differed: home prepares everything"""
+        self._window_bytes = window_bytes
+        self._order: deque[Range] = deque()
+        self._is_needed = False
+        self._here: dict[Range, str] = {}
+        """wanted batches that can be delivered, and their lane; "" for home"""
+        self._unchecked: dict[Range, str] = {}
+        """lanes' answers that home repeats before they are used"""
+        self._failed: set[Range] = set()
+        """batches at which a lane failed: home prepares them, and its error counts"""
+        self._lanes: dict[str, _Lane] = {}
+        self._home: Range | None = None
+        """the batch that home prepares now"""
+        self._home_since_s = 0.0
+        self._largest_bytes = 0
+        self._home_took_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._actions: list[Action] = []
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that are used now."""
+        return tuple(name for name, lane in self._lanes.items() if lane.is_trusted and lane.is_available)
+
+    def next_s(self) -> float:
+        """Return the time of the next event by itself, to be reported as Elapsed; infinity if there is none."""
+        times = [
+            since_s + lane.late_after_s
+            for lane in self._lanes.values()
+            for wanted, since_s in lane.asked.items()
+            if wanted not in lane.late
+        ]
+        return min(times, default=inf)
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """Advance by one event; ``now_s`` on any clock that does not go back."""
+        self._actions = []
+        match event:
+            case Wanted(ranges):
+                self._want(ranges)
+            case Needed():
+                assert self._order, "nothing is wanted"
+                self._is_needed = True
+            case Joined(lane):
+                if not self.is_alone:
+                    self._lanes.setdefault(lane, _Lane())
+            case Left(lane):
+                self._leave(lane)
+            case Answered():
+                self._answered(event, now_s)
+            case Prepared():
+                self._prepared(event, now_s)
+            case Compared(lane, wanted, is_same):
+                self._compared(lane, wanted, is_same)
+            case Elapsed():
+                pass
+        self._note_late(now_s)
+        self._deliver()
+        self._ask(now_s)
+        self._use_home(now_s)
+        return self._actions
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _want(self, ranges: tuple[Range, ...]) -> None:
+        self._order = deque(ranges)
+        self._is_needed = self._is_needed and bool(ranges)
+        wanted = frozenset(ranges)
+        for gone in [each for each in self._here if each not in wanted]:
+            self._drop(gone, self._here.pop(gone))
+        for gone in [each for each in self._unchecked if each not in wanted]:
+            self._drop_unchecked(gone)
+        self._failed &= wanted
+
+    def _leave(self, name: str) -> None:
+        self._lanes.pop(name, None)
+        for gone in [each for each, lane in self._unchecked.items() if lane == name]:
+            self._drop_unchecked(gone)
+
+    def _drop_unchecked(self, wanted: Range) -> None:
+        name = self._unchecked.pop(wanted)
+        self._drop(wanted, name)
+        if name in self._lanes:
+            self._lanes[name].is_checked = False
+
+    def _answered(self, event: Answered, now_s: float) -> None:
+        lane, wanted = self._lanes.get(event.lane), event.range
+        if lane is None or wanted not in lane.asked:
+            self._drop(wanted, event.lane)
+            return
+        lane.took_s.append(now_s - lane.asked.pop(wanted))
+        lane.late.discard(wanted)
+        if event.is_failure:
+            self.counts.failed += 1
+            self._failed.add(wanted)
+            lane.failures += 1
+            if lane.failures == FAILURES_MAX:
+                self._actions.append(Excluded(event.lane))
+            return
+        lane.failures = 0
+        self.counts.answers += 1
+        self.counts.lane_bytes += event.size_bytes
+        self._largest_bytes = max(self._largest_bytes, event.size_bytes)
+        if wanted in self._here or wanted in self._unchecked or wanted not in self._order:
+            self._drop(wanted, event.lane)
+        elif lane.is_trusted and self.counts.answers % CHECK_EVERY:
+            self._here[wanted] = event.lane
+        else:
+            self._unchecked[wanted] = event.lane
+            lane.is_checked = not lane.is_trusted
+
+    def _prepared(self, event: Prepared, now_s: float) -> None:
+        wanted = event.range
+        self._home = None
+        self._largest_bytes = max(self._largest_bytes, event.size_bytes)
+        self._home_took_s.append(now_s - self._home_since_s)
+        if wanted in self._unchecked:
+            if event.is_failure:  # nothing to compare with
+                self._drop_unchecked(wanted)
+            else:
+                self._actions.append(Compare(self._unchecked.pop(wanted), wanted))
+        if wanted in self._order and wanted not in self._here:
+            self._here[wanted] = ""
+        else:
+            self._drop(wanted, "")
+
+    def _compared(self, name: str, wanted: Range, is_same: bool) -> None:
+        self.counts.checked += 1
+        if not is_same:
+            self._use_no_lanes(name, wanted)
+        elif name in self._lanes:
+            self._lanes[name].is_trusted = True
+            self._lanes[name].is_checked = False
+
+    def _use_no_lanes(self, name: str, wanted: Range) -> None:
+        self.is_alone = True
+        self._actions.append(Differs(name, wanted))
+        self._lanes.clear()
+        for each, lane in [*self._here.items()]:
+            if lane:
+                self._drop(each, self._here.pop(each))
+        for each in [*self._unchecked]:
+            self._drop_unchecked(each)
+
+    # --- what follows -------------------------------------------------------------------------------------
+
+    def _note_late(self, now_s: float) -> None:
+        for lane in self._lanes.values():
+            after_s = lane.late_after_s
+            late = {each for each, since_s in lane.asked.items() if since_s + after_s <= now_s} - lane.late
+            lane.late |= late
+            self.counts.late += len(late)
+
+    def _deliver(self) -> None:
+        if self._is_needed and self._order[0] in self._here:
+            wanted = self._order.popleft()
+            lane = self._here.pop(wanted)
+            self._is_needed = False
+            self.counts.delivered += 1
+            self.counts.from_lanes += lane != ""
+            self._actions.append(Deliver(wanted, lane))
+
+    def _ask(self, now_s: float) -> None:
+        """Ask lanes for the batches that come next; one that is not trusted yet for the last of them."""
+        free = sorted((name for name, lane in self._lanes.items() if lane.credits > 0), key=self._by_credits)
+        if not free:
+            return
+        in_hand = {each for lane in self._lanes.values() for each in lane.asked if each not in lane.late}
+        idle = [each for each in self._window() if each not in in_hand and not self._is_taken(each)]
+        waiting = deque(idle)
+        while free and waiting:
+            name = free.pop(0)
+            lane = self._lanes[name]
+            wanted = waiting.popleft() if lane.is_trusted else waiting.pop()
+            lane.asked[wanted] = now_s
+            self._actions.append(Ask(name, wanted))
+            if lane.credits > 0:
+                free.append(name)
+
+    def _use_home(self, now_s: float) -> None:
+        if self._home is not None or not self._order:
+            return
+        head = self._order[0]
+        if self._is_needed and self._is_missing(head, now_s):
+            self._prepare(head, now_s)
+        elif self._unchecked:
+            self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
+        elif not self.lanes and head not in self._here:
+            self._prepare(head, now_s)
+
+    def _is_missing(self, head: Range, now_s: float) -> bool:
+        """Return whether no lane will have the batch sooner than home."""
+        if head in self._unchecked:
+            return True
+        left_s = min((lane.left_s(head, now_s) for lane in self._lanes.values()), default=inf)
+        return left_s == inf or left_s > (median(self._home_took_s) if self._home_took_s else 0.0)
+
+    def _prepare(self, wanted: Range, now_s: float) -> None:
+        self._home = wanted
+        self._home_since_s = now_s
+        self._actions.append(Prepare(wanted))
+
+    def _window(self) -> Iterable[Range]:
+        bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
+        return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
+
+    def _is_taken(self, wanted: Range) -> bool:
+        return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
+
+    def _by_credits(self, name: str) -> int:
+        return -self._lanes[name].credits
+
+    def _drop(self, wanted: Range, lane: str) -> None:
+        self.counts.dropped += 1
+        self._actions.append(Drop(wanted, lane))

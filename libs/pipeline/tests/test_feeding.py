@@ -1,0 +1,265 @@
+"""The feed against lanes that are slow, stop, die, fail or are wrong, in simulated time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_pipeline import feeding
+from stretto_pipeline.feeding import (
+    CREDITS,
+    FIRST_LATE_S,
+    LATE_FACTOR,
+    LATE_S,
+    Action,
+    Answered,
+    Ask,
+    Compare,
+    Compared,
+    Deliver,
+    Differs,
+    Drop,
+    Elapsed,
+    Event,
+    Excluded,
+    Feed,
+    Joined,
+    Left,
+    Needed,
+    Prepare,
+    Prepared,
+    Range,
+    Wanted,
+)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A lane that joins, may stop or die, fails at some batches, and may be wrong from its first answer on."""
+
+    takes_s: float
+    joins_s: float = 0.0
+    stops_s: float = inf
+    dies_s: float = inf
+    fails: frozenset[int] = frozenset()
+    is_wrong: bool = False
+
+
+@dataclass
+class Run:
+    """A trainer with lanes in simulated time. ``wants``: the batches of a shard, and the shards' order."""
+
+    lanes: dict[str, Lane]
+    shards: list[list[Range]]
+    home_s: float
+    step_s: float
+    window_bytes: int = 2**30
+    home_fails: frozenset[int] = frozenset()
+    now_s: float = 0.0
+    delivered: list[tuple[Range, str]] = field(default_factory=list[tuple[Range, str]])
+    waits_s: list[float] = field(default_factory=list[float])
+    asked: list[tuple[str, Range]] = field(default_factory=list[tuple[str, Range]])
+    differing: list[str] = field(default_factory=list[str])
+    excluded: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.feed = Feed(self.window_bytes)
+        self._queue: list[tuple[float, int, Any]] = []
+        self._numbers = count()
+        self._hand: dict[str, list[Range]] = {name: [] for name in self.lanes}
+        self._busy_until_s = dict.fromkeys(self.lanes, 0.0)
+        self._held: set[tuple[Range, str]] = set()
+        self._home: Range | None = None
+        self._steps = self._consume()
+
+    def at(self, time_s: float, event: Event | None) -> None:
+        heapq.heappush(self._queue, (time_s, next(self._numbers), event))
+
+    def run(self) -> None:
+        for name, lane in self.lanes.items():
+            self.at(lane.joins_s, Joined(name))
+            if lane.dies_s < inf:
+                self.at(lane.dies_s, Left(name))
+        next(self._steps)
+        while self._queue:
+            self.now_s, _, event = heapq.heappop(self._queue)
+            if event is None:
+                if next(self._steps, None) is None:
+                    return
+            elif not isinstance(event, Elapsed) or self.feed.next_s() <= self.now_s:
+                self.tell(event)
+        pytest.fail(f"the trainer waits for ever, after {len(self.delivered)} batches")
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Answered):
+            if self.lanes[event.lane].dies_s <= self.now_s:
+                return
+            self._hand[event.lane].remove(event.range)
+            if not event.is_failure:
+                self._held.add((event.range, event.lane))
+        if isinstance(event, Prepared):
+            assert self._home == event.range
+            self._home = None
+            self._held.add((event.range, ""))
+        for action in self.feed.handle(event, self.now_s):
+            self._do(action)
+        if (next_s := self.feed.next_s()) < inf:
+            self.at(max(next_s, self.now_s), Elapsed())
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ask(name, wanted):
+                lane = self.lanes[name]
+                self._hand[name].append(wanted)
+                self.asked.append((name, wanted))
+                assert len(self._hand[name]) <= CREDITS
+                done_s = max(self.now_s, self._busy_until_s[name]) + lane.takes_s
+                self._busy_until_s[name] = done_s
+                if done_s < lane.stops_s:
+                    self.at(done_s, Answered(name, wanted, 1000, is_failure=wanted.start in lane.fails))
+            case Prepare(wanted):
+                assert self._home is None, "one at a time"
+                self._home = wanted
+                self.at(self.now_s + self.home_s, Prepared(wanted, 1000, is_failure=wanted.start in self.home_fails))
+            case Compare(name, wanted):
+                assert {(wanted, name), (wanted, "")} <= self._held
+                self._held.discard((wanted, name))
+                self.tell(Compared(name, wanted, not self.lanes[name].is_wrong))
+            case Deliver(wanted, name):
+                self._held.remove((wanted, name))
+                self.delivered.append((wanted, name))
+                self.at(self.now_s + self.step_s, None)
+            case Drop(wanted, name):
+                self._held.discard((wanted, name))
+            case Differs(name, _):
+                self.differing.append(name)
+            case Excluded(name):
+                self.excluded.append(name)
+
+    def _consume(self) -> Iterator[bool]:
+        for number, shard in enumerate(self.shards):
+            ahead = self.shards[number + 1] if number + 1 < len(self.shards) else []
+            self.tell(Wanted((*shard, *ahead)))
+            for _ in shard:
+                begun_s = self.now_s
+                self.tell(Needed())
+                yield True
+                self.waits_s.append(max(0.0, self.now_s - begun_s - self.step_s))
+
+
+def shards_of(batches: int, size: int = 16) -> list[list[Range]]:
+    ranges = [Range("", start, 1) for start in range(batches)]
+    return [ranges[begin : begin + size] for begin in range(0, batches, size)]
+
+
+times = st.floats(0.001, 1.0)
+lanes = st.builds(
+    Lane,
+    takes_s=times,
+    joins_s=st.floats(0, 2),
+    stops_s=st.just(inf) | st.floats(0, 5),
+    dies_s=st.just(inf) | st.floats(2, 5),
+    fails=st.frozensets(st.integers(0, 60), max_size=20),
+    is_wrong=st.sampled_from([False, False, False, True]),
+)
+
+
+@given(
+    st.lists(lanes, max_size=4),
+    st.integers(1, 70),
+    st.integers(1, 20),
+    times,
+    times,
+    st.integers(1, 10**6),
+    st.frozensets(st.integers(0, 60), max_size=10),
+)
+def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
+    drawn: list[Lane],
+    batches: int,
+    size: int,
+    home_s: float,
+    step_s: float,
+    window_bytes: int,
+    home_fails: frozenset[int],
+) -> None:
+    named = {f"lane-{number}": lane for number, lane in enumerate(drawn)}
+    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails)
+    run.run()
+    assert [wanted.start for wanted, _ in run.delivered] == list(range(batches))
+    assert not {name for _, name in run.delivered if name and named[name].is_wrong}, "used before it was compared"
+    assert {*run.differing} <= {name for name, lane in named.items() if lane.is_wrong}
+    assert all(named[name].fails for name in run.excluded)
+    slowest_s = max([FIRST_LATE_S, *(CREDITS * lane.takes_s for lane in drawn)])
+    assert max(run.waits_s) <= max(LATE_S, LATE_FACTOR * slowest_s) + 2 * home_s + 1e-9
+
+
+@given(st.integers(1, 40), times, times)
+def test_without_lanes_home_prepares_one_batch_ahead(batches: int, home_s: float, step_s: float) -> None:
+    run = Run({}, shards_of(batches), home_s, step_s)
+    run.run()
+    alone_s = home_s + (batches - 1) * max(home_s, step_s) + step_s
+    assert run.now_s == pytest.approx(alone_s)
+
+
+def test_lanes_keep_a_trainer_busy_that_home_would_starve() -> None:
+    """Home takes ten steps' time for a batch; so ten lanes of its speed are enough."""
+    run = Run({f"lane-{n}": Lane(takes_s=0.1) for n in range(11)}, shards_of(2000), 0.1, 0.01)
+    run.run()
+    assert run.now_s < 1.1 * 2000 * 0.01
+    assert run.feed.counts.from_lanes > 0.95 * 2000
+    assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
+    assert run.feed.counts.late == 0
+
+
+def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:
+    lanes = {"stops": Lane(0.1, stops_s=5.0), **{f"lane-{n}": Lane(0.1) for n in range(11)}}
+    run = Run(lanes, shards_of(1000), 0.1, 0.01)
+    run.run()
+    assert run.now_s < 1.1 * 1000 * 0.01 + LATE_FACTOR * 0.2 + 0.2
+    assert [name for name, _ in run.asked[-100:]].count("stops") == 0
+    assert run.feed.counts.late == CREDITS
+
+
+def test_a_batch_at_which_lanes_fail_is_prepared_at_home_and_excludes_nobody() -> None:
+    run = Run({f"lane-{n}": Lane(0.01, fails=frozenset({30, 31, 32})) for n in range(3)}, shards_of(64), 0.1, 0.01)
+    run.run()
+    assert [name for wanted, name in run.delivered if wanted.start in (30, 31, 32)] == ["", "", ""]
+    assert run.feed.counts.failed == 3
+    assert not run.excluded
+
+
+def test_a_lane_that_always_fails_is_excluded() -> None:
+    run = Run({"bad": Lane(0.01, fails=frozenset(range(99))), "good": Lane(0.01)}, shards_of(64), 0.1, 0.01)
+    run.run()
+    assert run.excluded == ["bad"]
+    assert run.feed.lanes == ("good",)
+
+
+def test_the_first_wrong_answer_ends_the_use_of_lanes() -> None:
+    run = Run({"wrong": Lane(0.01, joins_s=0.3, is_wrong=True), "good": Lane(0.01)}, shards_of(64), 0.05, 0.01)
+    run.run()
+    assert run.differing == ["wrong"]
+    assert run.feed.is_alone
+    assert run.delivered[-1][1] == ""
+
+
+def test_answers_that_wait_are_bounded_in_bytes() -> None:
+    run = Run({f"lane-{n}": Lane(0.001) for n in range(8)}, shards_of(500, 50), 0.01, 0.01, window_bytes=4000)
+    most = 0
+    inner = run.tell
+
+    def tell(event: Event) -> None:
+        nonlocal most
+        inner(event)
+        most = max(most, len(run._held))
+
+    run.tell = tell  # type: ignore[method-assign]
+    run.run()
+    assert most <= 4 + 1  # and home's while it is compared

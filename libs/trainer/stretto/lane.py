@@ -1,0 +1,56 @@
+"""A lane: it prepares batches of a job in a process of its own, for whichever trainer of the job asks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from stretto_pipeline.arrays import Writer
+from stretto_plane import Listener, Message, Peer
+
+from .engine.link import Access
+from .errors import DataError
+from .model import Program
+from .preparation import REQUEST_BYTES_MAX, Fingerprint, Kind, arrays_of, range_of
+
+log = logging.getLogger("stretto.lane")
+
+
+class Lane:
+    """Serves an address. It prepares one batch at a time; trainers that ask meanwhile wait in the order they came."""
+
+    def __init__(self, program: Program, fingerprint: Fingerprint, address: str, access: Access) -> None:
+        self._program = program
+        self._fingerprint = fingerprint
+        self._turn = threading.Lock()
+        self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
+        self._batches, self._busy_s = 0, 0.0
+        self._listener = Listener(
+            address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
+        )
+        self.address = self._listener.address
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
+        if message.kind == Kind.HELLO:
+            return Kind.HELLO, [json.dumps(dict(self._fingerprint)).encode()]
+        if message.kind != Kind.PREPARE:
+            raise DataError(f"a request of kind {message.kind} is refused: lanes prepare batches")
+        wanted = range_of(message)
+        with self._turn:
+            begun_s = time.perf_counter()
+            arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
+            self._busy_s += time.perf_counter() - begun_s
+            self._batches += 1
+        return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)
+
+    def counted(self) -> tuple[int, float]:
+        """Return the batches prepared so far, and the seconds that it took."""
+        return self._batches, self._busy_s

@@ -1,0 +1,194 @@
+"""The lanes of a pod: processes, forked from one that has imported the user's code, and replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from stretto_plane import Key
+from stretto_wire.spec import JobSpec
+
+from .engine.link import Access
+from .errors import DataError, ModelRefused
+from .lane_preload import ENTRY_VARIABLE
+
+log = logging.getLogger("stretto.lanes")
+
+START_S = 120.0
+RETRY_S = 1.0
+STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The first word of a lane: its address, or why it cannot serve."""
+
+    address: str = ""
+    refused: str = ""
+
+
+class Lanes:
+    """So many lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
+
+    ``changed`` is called with the addresses of those that serve, whenever they are others.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        count: int,
+        address_of: Callable[[int], str],
+        access: Access,
+        changed: Callable[[tuple[str, ...]], None] = lambda _: None,
+    ) -> None:
+        self._spec = spec.model_dump_json()
+        self._address_of = address_of
+        self._access = access
+        self._changed = changed
+        self._leaving = threading.Event()
+        self._lock = threading.Lock()
+        self._addresses: dict[int, str] = {}
+        self._processes: dict[int, BaseProcess] = {}
+        self.refused = ""
+        """why the user's code cannot be used, in its own words"""
+        os.environ[ENTRY_VARIABLE] = spec.model.entry
+        # the process that lanes are forked from finds modules by this variable alone
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["stretto.lane_preload"])
+        with _short_temporary_folder():
+            forkserver.ensure_running()
+        self._threads = [
+            threading.Thread(target=self._keep, args=(number,), name=f"lane {number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the lanes that serve now."""
+        with self._lock:
+            return self._sorted()
+
+    @property
+    def pids(self) -> dict[int, int | None]:
+        """The processes by their number."""
+        with self._lock:
+            return {number: process.pid for number, process in self._processes.items()}
+
+    def _sorted(self) -> tuple[str, ...]:
+        return tuple(self._addresses[number] for number in sorted(self._addresses))
+
+    def close(self) -> None:
+        """Let each lane finish the batch in its hand, and end."""
+        self._leaving.set()
+        with self._lock:
+            processes = [*self._processes.values()]
+        for process in processes:
+            process.terminate()
+        for thread in self._threads:
+            thread.join(STOP_S)
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+
+    def _keep(self, number: int) -> None:
+        """Start the lane, and start it again when it dies."""
+        while not self._leaving.is_set() and not self.refused:
+            ours, theirs = self._context.Pipe()
+            arguments = (self._spec, self._address_of(number), self._access.key.pem, self._access.encrypted, theirs)
+            process = self._context.Process(target=_serve, args=arguments, name=f"lane {number}", daemon=True)
+            process.start()
+            with self._lock:
+                self._processes[number] = process
+            theirs.close()
+            if self._leaving.is_set():
+                process.terminate()
+            self._follow(number, process, ours)
+            if not self._leaving.is_set() and not self.refused:
+                log.warning("lane %d ended with exit code %s; it is started again", number, process.exitcode)
+                self._leaving.wait(RETRY_S)
+
+    def _follow(self, number: int, process: BaseProcess, told: Connection) -> None:
+        """Note the address of a lane, and its end."""
+        word = _Told()
+        if told in wait([told, process.sentinel], START_S):
+            with contextlib.suppress(EOFError, OSError):
+                word = told.recv()
+        if word.refused:
+            self.refused = word.refused
+        elif word.address:
+            self._set(number, word.address)
+        else:
+            process.kill()
+        process.join()
+        told.close()
+        self._set(number, "")
+
+    def _set(self, number: int, address: str) -> None:
+        with self._lock:
+            before = self._sorted()
+            if address:
+                self._addresses[number] = address
+            else:
+                self._addresses.pop(number, None)
+            after = self._sorted()
+        if before != after:
+            self._changed(after)
+
+
+@contextlib.contextmanager
+def _short_temporary_folder() -> Generator[None]:
+    """Let multiprocessing make its socket in the temporary folder by a short path: the kernel takes 107 bytes of it.
+
+    It is connected to by the same path again and again, so the descriptor stays open.
+    """
+    before = tempfile.gettempdir()
+    tempfile.tempdir = f"/proc/self/fd/{os.open(before, os.O_PATH)}"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connection) -> None:
+    """Run in a lane's process until its pod ends, or lets it end."""
+    from .entry import load
+    from .lane import Lane
+    from .pod import leave_on_signals
+    from .preparation import fingerprint_of
+    from .program import make_program, options_of
+
+    threading.Thread(target=_end_with_pod, daemon=True).start()
+    leaving = threading.Event()
+    leave_on_signals(leaving)
+    job = JobSpec.model_validate_json(spec)
+    try:
+        task = load(job.model)
+        program = make_program(task, options_of(job))
+    except (ModelRefused, DataError) as error:
+        told.send(_Told(refused=str(error)))
+        return
+    lane = Lane(program, fingerprint_of(job, task), address, Access(Key.of(key), encrypted))
+    told.send(_Told(address=lane.address))
+    leaving.wait()
+    lane.close()
+
+
+def _end_with_pod() -> None:
+    """End this process when its pod's has ended, however that was."""
+    pod = multiprocessing.parent_process()
+    assert pod is not None
+    wait([pod.sentinel])
+    os._exit(1)
