@@ -290,6 +290,14 @@ class TestAFirstTry:
         assert claim["metadata"]["namespace"] == variables["STRETTO_ACTUATOR_KUBERNETES_NAMESPACE"] == "stretto"
         assert all(each["metadata"].get("namespace", "stretto") == "stretto" for each in objects)
 
+    def test_makes_streams_beside_the_bus_and_not_before_it(self) -> None:
+        """Helm makes the rest of a release, the bus with it, after its hooks have ended."""
+        objects = self.objects()
+        (provision,) = [each for each in of_kind(objects, "Job") if component(each) == "provision"]
+        assert provision in [each for each in objects if "annotations" not in each["metadata"]]
+        hooks = {each["metadata"].get("annotations", {}).get("helm.sh/hook", "test") for each in objects}
+        assert hooks == {"test"}
+
     def test_runs_a_bus_that_services_can_use(self, tmp_path: Path) -> None:
         """The configuration of the ConfigMap, on a real server: requests are mapped to partitions, streams are made."""
         (made,) = [each for each in of_kind(self.objects(), "ConfigMap") if component(each) == "nats"]
