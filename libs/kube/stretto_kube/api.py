@@ -7,6 +7,7 @@ newer and older servers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ CONNECT_S = 5.0
 WATCH_S = 240
 SILENCE_S = 90.0
 """Silence after which a watch has lost its server: bookmarks arrive about every minute."""
+_LOG_GONE = re.compile(r"unable to retrieve container logs for [\w.-]+://\w*\s*")
+"""A kubelet's answer, with status 200, for a container that it has removed."""
 PAGE = 500
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -165,10 +168,11 @@ class Api:
                 raise
 
     async def logs(self, pod: str, lines: int) -> str:
-        """Return the last lines that a pod wrote; empty if it does not exist or its container has not begun."""
+        """Return the last lines that a pod wrote; empty if it does not exist, or its container not yet or no more."""
         try:
             response = await self._send("GET", PODS.path(self.namespace, pod, "log"), {"tailLines": lines})
-            return (await response.read()).decode(errors="replace")
+            text = (await response.read()).decode(errors="replace")
+            return "" if _LOG_GONE.fullmatch(text) else text
         except KubeFault as fault:
             if fault.status in (400, 404):
                 return ""

@@ -307,6 +307,15 @@ class TestLives:
         assert {(resource, verb) for verb, resource in cluster.server.used} <= ROLE
         assert cluster.storage.objects == {}
 
+    async def test_a_container_that_its_node_has_removed_has_no_log(
+        self, cluster: Cluster, backend: KubernetesBackend
+    ) -> None:
+        """A kubelet says so in place of a log, which must not take the place of the log that is kept."""
+        await backend.launch(spec())
+        await until(backend, runs)
+        os.unlink(cluster.server.logs[name_of()])
+        assert await backend.logs("job", "worker-0", 5) == ""
+
     async def test_pods_go_with_the_installation(self, cluster: Cluster) -> None:
         owner = cluster.storage.put("configmaps", {"metadata": {"name": "release"}})
         async with opened(cluster, kubernetes_owner="release") as backend:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,6 +249,8 @@ class Server:
     def _log(self, name: str, lines: int) -> web.Response:
         if name not in self.logs:
             raise Refused(400, "BadRequest", f'container "pod" in pod "{name}" is waiting to start')
+        if not os.path.exists(self.logs[name]):
+            return web.Response(text=f"unable to retrieve container logs for containerd://{'0' * 64}")
         with open(self.logs[name], errors="replace") as file:
             return web.Response(text="".join(file.readlines()[-lines:]))
 
