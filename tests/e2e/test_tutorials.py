@@ -89,7 +89,7 @@ def follow_in_one_shell(name: str, folder: Path, **variables: str) -> str:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with prepared.node(tmp_path, store=5, clicks=1) as running:
+    with prepared.node(tmp_path / "cluster", store=5, clicks=1) as running:
         yield running
 
 
@@ -113,6 +113,7 @@ def test_a_cluster_trains_a_model_of_ones_own_and_gives_it_back(node: Node, fold
     )
     assert "75,000 applied of 75,000, 0 lost, 0 repeated" in printed
     assert auc(printed) > 0.7
+    assert "worker-0 of job clicks joined" in printed, "the log of a pod that is gone"
     assert (folder / "model" / "model.keras").is_file()
 
 
