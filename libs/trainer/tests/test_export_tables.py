@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,7 @@ def test_a_checkpoint_has_the_rows_that_workers_pull_through_a_chain_of_differen
     job.take("c2", "c1")
     job.train(first[400:800], second + 1)
     checkpoint = open_checkpoint(job.take("c3", "c2"))
+    shutil.rmtree(job.folder / "job")  # as a job that trains removes its older ones
     assert (checkpoint.id, checkpoint.samples) == ("c3", 192)
     rows, halves = (all_rows(table) for table in key_tables(checkpoint))
     assert sorted(rows.keys.tolist()) == first.tolist()

@@ -87,7 +87,7 @@ def shown(found: Json) -> RenderableType:
             made.add_row(str(shard["id"]), str(shard["attempt"]), o["pod"] or "nobody", f"{shard['length']:,}", applied)
         parts.append(made)
     if found["given_up"]:
-        made = table("given up", "epoch", "samples", "why")
+        made = table("given up", "epoch", "samples", "why", wrapped="why")
         for g in found["given_up"]:
             span = f"{g['start']:,} to {g['start'] + g['length'] - 1:,}"
             made.add_row(f"shard {g['shard']}", str(g["epoch"]), span, escape(g["reason"]))

@@ -263,7 +263,10 @@ class Arrow:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise DataError(f"{file.name} has no column {name!r}{hint}; it has {sorted(known)[:20]}")
+                raise DataError(
+                    f"{file.name} has no column {name!r}{hint}; it has {sorted(known)[:20]}; the arguments dense, "
+                    "categorical, label, weight and split of Arrow name the columns"
+                )
 
     def _count(self, file: File, opened: Format, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many rows of each piece train and evaluate."""
