@@ -101,7 +101,7 @@ class Report:
 
 def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Report:
     """Try a model and its data, and go on after an obstacle as far as possible. told: called with each stage."""
-    from .model import FIRST_SAMPLES, Options
+    from .model import FIRST_SAMPLES, Options, ends_in_single
     from .program import make_program
 
     findings: list[Finding] = []
@@ -131,6 +131,7 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
             is_dimension_stated=request.embedding_dim is not None,
             first_samples=min(FIRST_SAMPLES, samples or request.batch_size),
             first_partition=request.partition,
+            ends_in_single=ends_in_single([samples], request.batch_size),
         )
         with _Noting(findings, "model"):
             program = make_program(task, options)

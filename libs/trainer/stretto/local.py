@@ -24,7 +24,7 @@ from .feed import Feeder
 from .images import ImageWriter, Part
 from .keys import VALUE_BITS
 from .meter import Meter, Window
-from .model import FIRST_SAMPLES, Options, Program
+from .model import FIRST_SAMPLES, Options, Program, ends_in_single
 from .program import make_program
 from .training import Trainer, Work
 
@@ -162,6 +162,7 @@ def train_locally(
         row_weights=row_weights,
         first_samples=min(FIRST_SAMPLES, first[1]),
         first_partition=first[0],
+        ends_in_single=ends_in_single(samples.values() if isinstance(samples, Mapping) else [samples], batch_size),
     )
     program = make_program(made, options)
     with Here(program, batch_size, transfer=transfer, pipeline=pipeline) as here:

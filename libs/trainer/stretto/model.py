@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -205,8 +205,15 @@ class Options:
     first_samples: int = FIRST_SAMPLES
     """Samples at the beginning of the data, or of `first_partition`, that may be read to see what they are like."""
     first_partition: str = ""
+    ends_in_single: bool = False
+    """True if the last batch of the data, or of a partition, has one sample."""
     has_devices: bool = False
     """True if the job gives this process devices of its own, such as a GPU, to compute on."""
+
+
+def ends_in_single(samples: Iterable[int], batch_size: int) -> bool:
+    """Return whether the last batch of some partitions has one sample, although others have more."""
+    return any(count % batch_size == 1 for count in samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ class AdaptedTorchProgram(TorchBase):
         self._compare(expected)
         if options.first_samples > 1:  # a BatchNorm takes no single one
             self._try_step()
+        if options.ends_in_single:
+            self._try_single(options.first_partition)
         for source in self._sources:  # free the memory of the tables
             source.parameter.data = torch.empty((0, source.shape[1]))
         log.info(
@@ -231,7 +233,10 @@ class AdaptedTorchProgram(TorchBase):
         return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names)
 
     def _first_batch(self) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
-        batch = self._batch(self._form.first, self._form.first_targets, 0)
+        return self._with_values(self._batch(self._form.first, self._form.first_targets, 0))
+
+    def _with_values(self, batch: Batch) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
+        """Return what a step takes for a batch before any training."""
         keys = self.index(batch)
         rows = self._tables.kept(keys, lambda source: source.weights)
         return rows, keys, self.initial_dense(), self.initial_state(), batch
@@ -246,6 +251,18 @@ class AdaptedTorchProgram(TorchBase):
     def _try_step(self) -> None:
         with _as_refusal(self.model, "training"):
             self._gradients(*self._first_batch())
+
+    def _try_single(self, partition: str) -> None:
+        """Raise ModelRefused for a module that takes no batch of one sample, as BatchNorm does while it is trained: the
+        job would fail at its end."""
+        leaves, targets = self._form.read(0, 1, partition, call_of(0, 1, partition))
+        try:
+            self._gradients(*self._with_values(self._batch(leaves, targets, 0, 1)))
+        except ModelRefused as error:
+            raise ModelRefused(
+                f"{error}; the last batch of the data has one sample: give another dataset.batch_size, or leave a "
+                "sample out"
+            ) from error
 
     # --- batches ------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from stretto_wire.spec import DatasetSpec, JobSpec
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused
 from .initial import take_weights
-from .model import FIRST_SAMPLES, Options, Program, is_rows
+from .model import FIRST_SAMPLES, Options, Program, ends_in_single, is_rows
 from .pod import Pod
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -77,6 +77,9 @@ def options_of(job: JobSpec) -> Options:
         seed=data.seed,
         row_weights=model.row_weights,
         restore_from=model.restore_from or "",
+        ends_in_single=ends_in_single(
+            [part.samples for part in data.partitions] if data.partitioned else [data.samples], data.batch_size
+        ),
         **_first(data),
     )
 

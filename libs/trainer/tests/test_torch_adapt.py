@@ -507,6 +507,14 @@ def test_a_copy_on_another_device_keeps_what_modules_share():
     assert model[1].weight.device.type == "cpu"
 
 
+def test_a_module_that_cannot_train_on_the_last_sample_alone_is_refused_before_it_trains():
+    """The statistics of a BatchNorm need two samples; the last of 2001 is alone."""
+    with pytest.raises(ModelRefused, match=r"more than 1 value per channel.*dataset\.batch_size"):
+        train_locally(Task(TAKEN["statistics"]), 2001, batch_size=50)
+    assert train_locally(Task(TAKEN["statistics"]), 102, batch_size=50).steps == 3
+    assert train_locally(Task(TAKEN["plain"]), 101, batch_size=50).steps == 3
+
+
 def test_one_loss_for_samples_with_weights_is_refused():
     kind = Kind("", lambda: Classes(1), pairs("user", "item", weight="importance"), loss=nn.MSELoss())
     with pytest.raises(ModelRefused, match="is one number, and samples have weights"):
