@@ -190,6 +190,7 @@ _GISTS: dict[str, Any] = {
     "pod-started": lambda d: f"{d['pod']} in {figures.seconds(d['took_s'])} ({d['cause']})",
     "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
+    "data-workers-changed": lambda d: ", ".join(f"data-{each['index']}" for each in d["data_workers"]) or "none",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
     "parameters-lost": lambda d: (
         f"the columns of {d['pod']}; {', '.join('ps-' + str(ps['index']) for ps in d['servers'])} go on"

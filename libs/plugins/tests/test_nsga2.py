@@ -33,7 +33,7 @@ def test_nsga2_finds_much_of_the_exact_front_and_nothing_beyond_it(problem: Cand
     regrets = []
     for row in found:
         assert problem.room is not None
-        assert row.plan.resources.fits(problem.room)
+        assert row.plan.resources(problem.grid.extended).fits(problem.room)
         best = max(other.throughput for other in exact if other.cost_per_hour <= row.cost_per_hour + 1e-12)
         assert row.throughput <= best * (1 + 1e-9), "nothing is beyond the exact front"
         regrets.append(1 - row.throughput / best)

@@ -271,7 +271,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         for worker in {**self.model.held, **(self.round.held if self.round else {})}:
             self.pod_exits(worker)
         self.new_pods_take_the_place()
-        for _ in range(2000):
+        for _ in range(20_000):  # an evaluation after each sample may have as many shards as it has samples
             if self.over and self.ledger.state.closed:
                 break
             self.now += 1  # nobody waits for a faster peer that has fallen silent
