@@ -6,7 +6,7 @@ The pods are real processes that answer as pods do, without TensorFlow; the devi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -91,22 +91,17 @@ def submitted(job: str) -> JobSubmitted:
     return JobSubmitted(job=job, spec=JobSpec.parse(document))
 
 
-def devices_of_pods() -> Callable[[], dict[str, str | None]]:
-    """Return what tells the devices of every fake pod that runs, by its job and name."""
-
-    def found() -> dict[str, str | None]:
-        pods: dict[str, str | None] = {}
-        for process in psutil.process_iter():
-            try:
-                if str(FAKE_POD) in process.cmdline():
-                    own = process.environ()
-                    name = f"{own['STRETTO_JOB']}/{own['STRETTO_POD']}"
-                    pods[name] = own.get("STRETTO_DEVICES_EXAMPLE_COM_FPGA")
-            except psutil.Error:
-                continue
-        return pods
-
-    return found
+def devices_of_pods(folder: Path) -> dict[str, str | None]:
+    """Return the devices of every fake pod of this installation that runs, by its job and name."""
+    pods: dict[str, str | None] = {}
+    for process in psutil.process_iter():
+        try:
+            own = process.environ() if str(FAKE_POD) in process.cmdline() else {}
+        except psutil.Error:
+            continue
+        if own.get("STRETTO_STATE_FOLDER") == str(folder):  # other tests run pods beside this one
+            pods[f"{own['STRETTO_JOB']}/{own['STRETTO_POD']}"] = own.get("STRETTO_DEVICES_EXAMPLE_COM_FPGA")
+    return pods
 
 
 async def test_the_second_job_waits_for_the_device_of_the_first_and_gets_it_at_its_end(sharing: Sharing) -> None:
@@ -114,13 +109,12 @@ async def test_the_second_job_waits_for_the_device_of_the_first_and_gets_it_at_i
 
     The arbiter gives the device away at once, the actuator only when the first job's worker is gone.
     """
-    running = devices_of_pods()
     await sharing.client.publish(submitted("first"))
     await sharing.until(lambda: sharing.of("first", PlanApplied))
     (decided,) = sharing.of("first", PlanDecided)
     assert decided.free_extended == {FPGA: 0}
     assert decided.cost_per_hour == pytest.approx(1.0 + 10.0 + 0.75 * 0.005)
-    assert running() == {"first/worker-0": DEVICE, "first/ps-0": None}, "the server takes none"
+    assert devices_of_pods(sharing.folder) == {"first/worker-0": DEVICE, "first/ps-0": None}, "the server takes none"
     (worker,) = [pod for pod in sharing.of("first", PodStarted) if pod.role == "worker"]
 
     await sharing.client.publish(submitted("second"))
@@ -138,7 +132,7 @@ async def test_the_second_job_waits_for_the_device_of_the_first_and_gets_it_at_i
     process.resume()
     await sharing.until(lambda: sharing.of("second", PlanApplied))
     assert [pod.role for pod in sharing.of("first", PodExited)].count("worker") == 1
-    assert running() == {"second/worker-0": DEVICE, "second/ps-0": None}
+    assert devices_of_pods(sharing.folder) == {"second/worker-0": DEVICE, "second/ps-0": None}
     assert await sharing.client.dead_letters() == []
 
 
