@@ -92,7 +92,7 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
     parameters = Parameters(model.layout, {0: address}, worker=index, access=access)
     parameters.seed(model.initial_dense(), model.initial_state())
     model.warm()
-    trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline)
+    trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline, pipeline_from_step=0)
     print("ready", flush=True)
     for line in sys.stdin:
         shard = int(line)

@@ -62,6 +62,7 @@ class Worker:
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
             pipeline=pipeline,
+            pipeline_from_step=0,
         )
 
     def layout(self):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from stretto_wire.spec import PIPELINE_FROM_STEP
 
 from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32
@@ -20,7 +21,7 @@ from .evaluate import Pull, Quality, evaluate
 from .export.checkpoint import open_checkpoint
 from .export.run import Format, write
 from .export.target import Target
-from .feed import Feeder
+from .feed import Feed
 from .images import ImageWriter, Part
 from .keys import VALUE_BITS
 from .meter import Meter, Window
@@ -62,8 +63,9 @@ class Here:
         batch_size: int,
         *,
         transfer: Literal["float32", "bfloat16"] = "float32",
-        pipeline: bool | None = None,
-        feed: Feeder | None = None,
+        pipeline: bool = True,
+        pipeline_from_step: int = PIPELINE_FROM_STEP,
+        feed: Feed | None = None,
     ) -> None:
         self._program = program
         self._shard_size = _BATCHES_A_SHARD * batch_size
@@ -74,7 +76,15 @@ class Here:
             program.layout, {0: self.server.address}, worker=0, access=access, transfer=transfer
         )
         self._meter = Meter()
-        self._trainer = Trainer(program, self._parameters, batch_size, self._meter, pipeline=pipeline, feed=feed)
+        self._trainer = Trainer(
+            program,
+            self._parameters,
+            batch_size,
+            self._meter,
+            pipeline=pipeline,
+            pipeline_from_step=pipeline_from_step,
+            feed=feed,
+        )
         self._shards = 0
 
     def __enter__(self) -> Here:
@@ -135,7 +145,8 @@ def train_locally(
     seed: int = 0,
     row_weights: Literal["float32", "bfloat16"] = "float32",
     transfer: Literal["float32", "bfloat16"] = "float32",
-    pipeline: bool | None = None,
+    pipeline: bool = True,
+    pipeline_from_step: int = PIPELINE_FROM_STEP,
     held_out: str = "",
     export_to: str = "",
     export_format: Format | None = None,
@@ -165,7 +176,7 @@ def train_locally(
         ends_in_single=ends_in_single(samples.values() if isinstance(samples, Mapping) else [samples], batch_size),
     )
     program = make_program(made, options)
-    with Here(program, batch_size, transfer=transfer, pipeline=pipeline) as here:
+    with Here(program, batch_size, transfer=transfer, pipeline=pipeline, pipeline_from_step=pipeline_from_step) as here:
         parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
         losses = [loss for name, count in parts for loss in here.train(0, count, name)]
         window = here.window()

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from stretto_pipeline.feeding import Range
+from stretto_wire.spec import PIPELINE_FROM_STEP
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch
@@ -25,17 +26,13 @@ from .errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from .feed import Feeder
+from .feed import Feed
 from .meter import Meter, StepTime
 from .model import Gradients, Program
 
 log = logging.getLogger("stretto.training")
 
 _RETRY_S = 0.2
-PIPELINE_FROM_STEPS = 10_000
-"""Steps of a job before its workers use the pipeline, if the job does not say when. A job of fewer steps would lose
-quality by each update that a gradient misses, and gain seconds (README.md, "Staleness"). The number is taste: programs
-that lost had up to some hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +83,8 @@ class Trainer:
     """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
 
     pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
-    a pull begins after the push before it is applied, so a worker's own updates are never missing. None: without it
-    during the job's first PIPELINE_FROM_STEPS steps, then with it.
+    a pull begins after the push before it is applied, so a worker's own updates are never missing.
+    pipeline_from_step: steps of the job before which it is not used.
     """
 
     def __init__(
@@ -99,17 +96,19 @@ class Trainer:
         keep_going: Callable[[], bool] = lambda: True,
         passed: Callable[[int], None] = lambda _: None,
         *,
-        pipeline: bool | None = None,
-        feed: Feeder | None = None,
+        pipeline: bool = True,
+        pipeline_from_step: int = PIPELINE_FROM_STEP,
+        feed: Feed | None = None,
     ) -> None:
         self._program = program
-        self._feed = feed or Feeder(program)
+        self._feed = feed or Feed(program)
         self._parameters = parameters
         self._batch_size = batch_size
         self._meter = meter
         self._keep_going = keep_going
         self._passed = passed
         self._pipeline = pipeline
+        self._pipeline_from_step = pipeline_from_step
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
         self._on_its_way: _Pushing | None = None
         self._offset = 0  # samples of the shard that every column has
@@ -171,7 +170,7 @@ class Trainer:
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
-        pipeline = work.steps_before >= PIPELINE_FROM_STEPS if self._pipeline is None else self._pipeline
+        pipeline = self._pipeline and work.steps_before >= self._pipeline_from_step
         pull: Future[Pulled] | None = None
         ahead = self._feed.take()
         for number, place in enumerate(places):

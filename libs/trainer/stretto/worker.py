@@ -33,7 +33,7 @@ from stretto_messages.values import Evaluation, Shard, StepTimes
 from stretto_wire.codec import adapter_of
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
-from .feed import DataWorkerList, Feeder, window_bytes
+from .feed import DataWorkerList, Feed, window_bytes
 from .leases import Leases
 from .meter import Meter, Window
 from .pod import EXIT_OK, Pod, run_pod
@@ -81,7 +81,7 @@ class Worker:
         self._cpu_cores = pod.settings.cpu_cores
         self._servers = ServerList(pod.bus, self._use_data_workers)
         self._parameters: Parameters | None = None
-        self._feeder: Feeder | None = None
+        self._feed: Feed | None = None
         self._data_workers: DataWorkerList | None = None
         self._seeded = 0  # generation of the servers that were first offered initial values
         self._followed = 0  # version of the list of servers that a lease referred to
@@ -97,9 +97,9 @@ class Worker:
         for each in _SPOKEN:
             adapter_of(each)
         self.program = build_program(self._pod)
-        self._feeder = Feeder(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
+        self._feed = Feed(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
         fingerprint = fingerprint_of(self._spec, self.program.task)
-        self._data_workers = DataWorkerList(self._feeder, self._pod.access, fingerprint)
+        self._data_workers = DataWorkerList(self._feed, self._pod.access, fingerprint)
         self._pod.ready()
         self._pod.report_by(self._report)
         if not self._connect():
@@ -184,7 +184,8 @@ class Worker:
             keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
             passed=self._leases.passed,
             pipeline=self._spec.model.pipeline,
-            feed=self._feeder,
+            pipeline_from_step=self._spec.model.pipeline_from_step,
+            feed=self._feed,
         )
         failures = 0
         generation = 0
@@ -244,7 +245,14 @@ class Worker:
         shard = self._leases.shard
         assert shard is not None
         work = Work(
-            *(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition, lineage),
+            shard=shard.id,
+            attempt=shard.attempt,
+            start=shard.start,
+            length=shard.length,
+            offset=shard.offset,
+            generation=generation,
+            partition=shard.partition,
+            lineage=lineage,
             steps_before=shard.id * self._spec.dataset.batches_per_shard,  # shards are numbered as they are leased
         )
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
@@ -342,7 +350,7 @@ class Worker:
     # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        elsewhere = self._feeder.share_elsewhere() if self._feeder is not None else 0.0
+        elsewhere = self._feed.share_elsewhere() if self._feed is not None else 0.0
         report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores, elsewhere)
         self._pod.bus.report(report)
 

@@ -37,6 +37,11 @@ from .pod_files import PodPath, VolumeSpec, check_files, check_places
 from .quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 from .training_code import CodeSpec, Requirement
 
+PIPELINE_FROM_STEP = 10_000
+"""Steps of a job before its workers use the pipeline. A job of fewer steps would lose quality by each update that a
+gradient misses, and gain seconds (libs/trainer/README.md, Staleness). The number is taste: programs that lost had up to
+some hundred steps."""
+
 
 class ModelSpec(Spec):
     """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
@@ -82,11 +87,13 @@ class ModelSpec(Spec):
         description="URL of a .keras file or SavedModel of the same Keras model, to start with its weights; "
         "the pods read it",
     )
-    pipeline: bool | None = Field(
-        default=None,
+    pipeline: bool = Field(
+        default=True,
         description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "
-        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness). Not stated: "
-        "from the job's 10,000th step on",
+        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness)",
+    )
+    pipeline_from_step: Annotated[int, Field(ge=0, le=10**12)] = Field(
+        default=PIPELINE_FROM_STEP, description="steps of the job before its workers use the pipeline"
     )
     metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
 
