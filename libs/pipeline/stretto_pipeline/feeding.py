@@ -12,7 +12,7 @@ Three rules keep the numbers of a run without lanes:
 3. Home repeats a lane's first batch before any of that lane's is used, and then one in ``CHECK_EVERY``. A difference
    ends the use of lanes for good.
 
-``Feed.handle(event, now_s) -> list[Action]`` has no clock, socket or thread.
+``FeedMachine.handle(event, now_s) -> list[Action]`` has no clock, socket or thread.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class HomePrepared:
     """Home has prepared a batch of ``size_bytes``; or it failed (``is_failure``): its error is then the batch."""
 
     range: Range
@@ -107,11 +107,11 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Elapsed:
+class Tick:
     """Time has passed."""
 
 
-Event = Wanted | Needed | Joined | Left | Answered | Prepared | Compared | Elapsed
+Event = Wanted | Needed | Joined | Left | Answered | HomePrepared | Compared | Tick
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Prepare a batch at home; report it as :class:`Prepared`. One at a time is asked for."""
+    """Prepare a batch at home; report it as :class:`HomePrepared`. One at a time is asked for."""
 
     range: Range
 
@@ -226,7 +226,7 @@ class Counts:
     lane_bytes: int = 0
 
 
-class Feed:
+class FeedMachine:
     """The feed of one trainer (see the module).
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
@@ -260,7 +260,7 @@ class Feed:
         return tuple(name for name, lane in self._lanes.items() if lane.is_trusted and lane.is_available)
 
     def next_s(self) -> float:
-        """Return the time of the next event by itself, to be reported as Elapsed; infinity if there is none."""
+        """Return the time of the next event by itself, to be reported as Tick; infinity if there is none."""
         times = [
             since_s + lane.late_after_s
             for lane in self._lanes.values()
@@ -285,11 +285,11 @@ class Feed:
                 self._leave(lane)
             case Answered():
                 self._answered(event, now_s)
-            case Prepared():
+            case HomePrepared():
                 self._prepared(event, now_s)
             case Compared(lane, wanted, is_same):
                 self._compared(lane, wanted, is_same)
-            case Elapsed():
+            case Tick():
                 pass
         self._note_late(now_s)
         self._deliver()
@@ -346,7 +346,7 @@ class Feed:
             self._unchecked[wanted] = event.lane
             lane.is_checked = not lane.is_trusted
 
-    def _prepared(self, event: Prepared, now_s: float) -> None:
+    def _prepared(self, event: HomePrepared, now_s: float) -> None:
         wanted = event.range
         self._home = None
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)

@@ -26,16 +26,16 @@ from stretto_pipeline.feeding import (
     Deliver,
     Differs,
     Drop,
-    Elapsed,
     Event,
     Excluded,
-    Feed,
+    FeedMachine,
+    HomePrepared,
     Joined,
     Left,
     Needed,
     Prepare,
-    Prepared,
     Range,
+    Tick,
     Wanted,
 )
 
@@ -70,7 +70,7 @@ class Run:
     excluded: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self.feed = Feed(self.window_bytes)
+        self.feed = FeedMachine(self.window_bytes)
         self._queue: list[tuple[float, int, Any]] = []
         self._numbers = count()
         self._hand: dict[str, list[Range]] = {name: [] for name in self.lanes}
@@ -93,7 +93,7 @@ class Run:
             if event is None:
                 if next(self._steps, None) is None:
                     return
-            elif not isinstance(event, Elapsed) or self.feed.next_s() <= self.now_s:
+            elif not isinstance(event, Tick) or self.feed.next_s() <= self.now_s:
                 self.tell(event)
         pytest.fail(f"the trainer waits for ever, after {len(self.delivered)} batches")
 
@@ -104,14 +104,14 @@ class Run:
             self._hand[event.lane].remove(event.range)
             if not event.is_failure:
                 self._held.add((event.range, event.lane))
-        if isinstance(event, Prepared):
+        if isinstance(event, HomePrepared):
             assert self._home == event.range
             self._home = None
             self._held.add((event.range, ""))
         for action in self.feed.handle(event, self.now_s):
             self._do(action)
         if (next_s := self.feed.next_s()) < inf:
-            self.at(max(next_s, self.now_s), Elapsed())
+            self.at(max(next_s, self.now_s), Tick())
 
     def _do(self, action: Action) -> None:
         match action:
@@ -127,7 +127,9 @@ class Run:
             case Prepare(wanted):
                 assert self._home is None, "one at a time"
                 self._home = wanted
-                self.at(self.now_s + self.home_s, Prepared(wanted, 1000, is_failure=wanted.start in self.home_fails))
+                self.at(
+                    self.now_s + self.home_s, HomePrepared(wanted, 1000, is_failure=wanted.start in self.home_fails)
+                )
             case Compare(name, wanted):
                 assert {(wanted, name), (wanted, "")} <= self._held
                 self._held.discard((wanted, name))

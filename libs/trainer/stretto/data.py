@@ -27,15 +27,15 @@ class DataWorker:
         self._pod = pod
         settings = pod.settings
         pod.detail("importing the model's code")
-        self._lanes = Lanes(
-            settings.spec, max(1, math.floor(settings.cpu_cores)), settings.lane_address, pod.access, self._changed
-        )
         self._listener = Listener(
             settings.plane_address,
             self._handle,
             pod.access.key,
             size_bytes_max=REQUEST_BYTES_MAX,
             encrypted=pod.access.encrypted,
+        )
+        self._lanes = Lanes(
+            settings.spec, max(1, math.floor(settings.cpu_cores)), settings.lane_address, pod.access, self._changed
         )
 
     def run(self) -> int:

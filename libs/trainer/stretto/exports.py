@@ -23,7 +23,7 @@ import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from fsspec.implementations.local import LocalFileSystem
 from stretto_wire.filesystems import StoreLibraryMissing, open_store
@@ -408,15 +408,13 @@ class _Cache:
 
 def _store_reader(url: str) -> ReadRange:
     """Return a reader of an image. A local file stays open, so that it can be read on once its job has removed it."""
-    kept: list[IO[bytes]] = []
+    opened = functools.cache(functools.partial(open, mode="rb"))
 
     def read(offset: int, length: int) -> bytes:
         filesystem, path = _resolve(url)
         try:
             if isinstance(filesystem, LocalFileSystem):
-                file = kept[0] if kept else open(path, "rb")  # noqa: SIM115
-                kept[:] = [file]
-                return os.pread(file.fileno(), length, offset)
+                return os.pread(opened(path).fileno(), length, offset)
             return cast("bytes", filesystem.cat_file(path, start=offset, end=offset + length))
         except OSError:
             raise

@@ -30,18 +30,18 @@ from stretto_pipeline.feeding import (
     Deliver,
     Differs,
     Drop,
-    Elapsed,
     Event,
     Excluded,
-    Feed,
+    FeedMachine,
+    HomePrepared,
     Joined,
     Left,
     Needed,
     Prepare,
     Range,
+    Tick,
     Wanted,
 )
-from stretto_pipeline.feeding import Prepared as HomePrepared
 from stretto_plane import Connection, PeerFailed, PlaneError
 
 from .engine.link import Access
@@ -65,12 +65,12 @@ def window_bytes(memory_bytes: int) -> int:
     return min(WINDOW_BYTES, int(WINDOW_SHARE * memory_bytes))
 
 
-class Feeder:
+class Feed:
     """Prepares batches for one trainer. Without lanes it prepares them here, one ahead."""
 
     def __init__(self, program: Program, *, window_bytes: int = WINDOW_BYTES) -> None:
         self._program = program
-        self._feed = Feed(window_bytes)
+        self._machine = FeedMachine(window_bytes)
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)
         self._due_s = float("inf")
@@ -91,20 +91,14 @@ class Feeder:
 
     @property
     def counts(self) -> Counts:
-        return self._feed.counts
+        return self._machine.counts
 
     def share_elsewhere(self) -> float:
         """Return the share of the batches since the last call that lanes prepared."""
         with self._lock:
-            delivered, from_lanes = self._feed.counts.delivered, self._feed.counts.from_lanes
+            delivered, from_lanes = self._machine.counts.delivered, self._machine.counts.from_lanes
             before, self._counted = self._counted, (delivered, from_lanes)
         return (from_lanes - before[1]) / max(1, delivered - before[0])
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """The addresses of the lanes that are used now."""
-        with self._lock:
-            return self._feed.lanes
 
     def follow(self, ranges: Sequence[Range]) -> None:
         """State the batches to come, in order. Without any, a batch that was asked for does not come."""
@@ -161,15 +155,15 @@ class Feeder:
             self._is_telling = True
             try:
                 while self._events:
-                    for action in self._feed.handle(self._events.popleft(), time.monotonic()):
+                    for action in self._machine.handle(self._events.popleft(), time.monotonic()):
                         self._do(action)
             except Exception as error:  # else the trainer would wait for ever
                 if self._needed is not None:
-                    self._needed.set_exception(error)
+                    self._deliver(error)
                 raise
             finally:
                 self._is_telling = False
-            if self._feed.next_s() < self._due_s:
+            if self._machine.next_s() < self._due_s:
                 self._due.notify()
 
     def _do(self, action: Action) -> None:
@@ -213,26 +207,26 @@ class Feeder:
             prepared: Prepared | BaseException = self._program.prepare(wanted.start, wanted.length, wanted.partition)
         except BaseException as error:
             prepared = error
+        is_failure = isinstance(prepared, BaseException)
+        size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
         with self._lock:
             self._here[wanted, ""] = prepared
-            is_failure = isinstance(prepared, BaseException)
-            size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
             self._tell(HomePrepared(wanted, size_bytes, is_failure))
 
     def _answered(self, name: str, wanted: Range, prepared: Prepared | None) -> None:
+        size_bytes = bytes_of(prepared) if prepared is not None else 0
         with self._lock:
             if prepared is not None:
                 self._here[wanted, name] = prepared
-            size_bytes = bytes_of(prepared) if prepared is not None else 0
             self._tell(Answered(name, wanted, size_bytes, is_failure=prepared is None))
 
     def _keep_time(self) -> None:
         with self._lock:
             while not self._closed:
-                self._due_s = self._feed.next_s()
+                self._due_s = self._machine.next_s()
                 left_s = self._due_s - time.monotonic()
                 if left_s <= 0:
-                    self._tell(Elapsed())
+                    self._tell(Tick())
                 else:
                     self._due.wait(min(left_s, threading.TIMEOUT_MAX))
 
@@ -333,10 +327,10 @@ class _Lane:
 
 
 class DataWorkerList:
-    """Keeps a feeder's lanes those of the job's data workers. Thread-safe."""
+    """Keeps a feed's lanes those of the job's data workers. Thread-safe."""
 
-    def __init__(self, feeder: Feeder, access: Access, fingerprint: Fingerprint) -> None:
-        self._feeder = feeder
+    def __init__(self, feed: Feed, access: Access, fingerprint: Fingerprint) -> None:
+        self._feed = feed
         self._access = access
         self._fingerprint = fingerprint
         self._lock = threading.Lock()
@@ -358,9 +352,6 @@ class DataWorkerList:
                     ).start()
             self._tell()
 
-    def close(self) -> None:
-        self.use(())
-
     def _follow(self, address: str, ended: threading.Event) -> None:
         """Ask a data worker for its lanes again and again. One that does not answer keeps those that it had."""
         while not ended.is_set():
@@ -381,4 +372,4 @@ class DataWorkerList:
 
     def _tell(self) -> None:
         lanes = [lane for address in sorted(self._lanes) for lane in self._lanes[address]]
-        self._feeder.use(lanes, self._access, self._fingerprint)
+        self._feed.use(lanes, self._access, self._fingerprint)

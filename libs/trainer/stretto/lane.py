@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +28,6 @@ class Lane:
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
-        self._batches, self._busy_s = 0, 0.0
         self._listener = Listener(
             address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
         )
@@ -45,12 +43,5 @@ class Lane:
             raise DataError(f"a request of kind {message.kind} is refused: lanes prepare batches")
         wanted = range_of(message)
         with self._turn:
-            begun_s = time.perf_counter()
             arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
-            self._busy_s += time.perf_counter() - begun_s
-            self._batches += 1
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)
-
-    def counted(self) -> tuple[int, float]:
-        """Return the batches prepared so far, and the seconds that it took."""
-        return self._batches, self._busy_s

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -61,12 +61,11 @@ class Lanes:
         self._processes: dict[int, BaseProcess] = {}
         self.refused = ""
         """why the user's code cannot be used, in its own words"""
-        os.environ[ENTRY_VARIABLE] = spec.model.entry
-        # the process that lanes are forked from finds modules by this variable alone
-        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["stretto.lane_preload"])
-        with _short_temporary_folder():
+        # the process that lanes are forked from finds modules by PYTHONPATH alone
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with _short_temporary_folder(), _environment({ENTRY_VARIABLE: spec.model.entry, "PYTHONPATH": paths}):
             forkserver.ensure_running()
         self._threads = [
             threading.Thread(target=self._keep, args=(number,), name=f"lane {number}", daemon=True)
@@ -160,6 +159,18 @@ def _short_temporary_folder() -> Generator[None]:
         yield
     finally:
         tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Add variables for a process that starts meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connection) -> None:

@@ -27,7 +27,7 @@ _KNOWN = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("shape", "dtype", "ndim", "device", "requires_grad", "is_leaf", "is_sparse", "layout", "is_cuda")
 ) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point}  # fmt: skip
-"""What can be asked of a table without its values."""
+"""Attributes and methods that a table answers without its values."""
 _DEVICE = torch.Tensor.device.__get__
 _DISTRIBUTIONS = {torch.ops.aten.normal_.default: "normal", torch.ops.aten.uniform_.default: "uniform"}
 

@@ -447,19 +447,22 @@ np.save(sys.argv[3], logit.numpy())
 """
 
 
+def train_torch(folder: Path, modules: dict[str, str], learning_rate: float) -> Trained:
+    """Write modules into a folder, and train the Task of the last one."""
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors.torch")
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    model = {"entry": f"{[*modules][-1]}:Task", "learning_rate": learning_rate}
+    document = {"name": "torch", "model": model, "dataset": {"samples": SAMPLES, "batch_size": 256}}
+    return train(folder, JobSpec.parse(document))
+
+
 def test_a_module_of_pytorch_predicts_the_same_from_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("safetensors.torch")
-    (tmp_path / "net.py").write_text(NET)
-    (tmp_path / "torch_task.py").write_text(TORCH_TASK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    document = {
-        "name": "torch", "model": {"entry": "torch_task:Task", "learning_rate": 0.1},
-        "dataset": {"samples": SAMPLES, "batch_size": 256},
-    }  # fmt: skip
-    trained = train(tmp_path, JobSpec.parse(document))
+    trained = train_torch(tmp_path, {"net": NET, "torch_task": TORCH_TASK}, 0.1)
     assert trained.export(tmp_path / "out")["framework"] == "torch"
     inputs, output = given(trained, tmp_path)
     run(SERVE_TORCH, str(tmp_path / "out/model.safetensors"), inputs, output, cwd=tmp_path)
@@ -522,16 +525,8 @@ def test_a_module_with_its_own_tables_is_loaded_by_plain_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables that the servers drew, that are kept as differences, with a padding, under two names, never trained."""
-    pytest.importorskip("torch")
-    pytest.importorskip("safetensors.torch")
-    (tmp_path / "own_net.py").write_text(OWN_NET)
-    (tmp_path / "own_task.py").write_text(OWN_TASK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    document = {
-        "name": "own", "model": {"entry": "own_task:Task", "learning_rate": 0.01},
-        "dataset": {"samples": SAMPLES, "batch_size": 256},
-    }  # fmt: skip
-    trained = train(tmp_path, JobSpec.parse(document))
+    trained = train_torch(tmp_path, {"own_net": OWN_NET, "own_task": OWN_TASK}, 0.01)
     found = trained.export(tmp_path / "out")
     assert (found["framework"], found["format"]) == ("torch", "safetensors")
     assert found["tables"]["users"]["rows"] == 50

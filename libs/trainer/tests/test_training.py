@@ -10,7 +10,8 @@ from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
 from stretto.model import Gradients, Prepared
-from stretto.training import PIPELINE_FROM_STEPS, Stopped, Trainer, Work
+from stretto.training import Stopped, Trainer, Work
+from stretto_wire.spec import PIPELINE_FROM_STEP
 
 LAYOUT = one_table(2, 3)
 NONE = np.zeros(0, np.float32)
@@ -98,10 +99,9 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
 @pytest.mark.parametrize(
     ("pipeline", "steps_before", "misses"),
     [
-        (False, PIPELINE_FROM_STEPS, False),
-        (True, 0, True),
-        (None, PIPELINE_FROM_STEPS - 1, False),
-        (None, PIPELINE_FROM_STEPS, True),
+        (False, PIPELINE_FROM_STEP, False),
+        (True, PIPELINE_FROM_STEP - 1, False),
+        (True, PIPELINE_FROM_STEP, True),
     ],
 )
 def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):

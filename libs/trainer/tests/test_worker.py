@@ -286,7 +286,9 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
         leaving=leaving,
         bus=None,
         settings=SimpleNamespace(
-            spec=SimpleNamespace(dataset=SimpleNamespace(batch_size=8), model=SimpleNamespace(pipeline=True)),
+            spec=SimpleNamespace(
+                dataset=SimpleNamespace(batch_size=8), model=SimpleNamespace(pipeline=True, pipeline_from_step=0)
+            ),
             plan_version=1,
             cpu_cores=1.0,
         ),

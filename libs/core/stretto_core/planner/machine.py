@@ -12,7 +12,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Interval, MeasuredConfiguration, Plan, PlanKind, Resources
+from stretto_messages.values import NOTHING, Interval, MeasuredConfiguration, Plan, PlanKind, Resources, larger
 
 from stretto_core.machine import Action, Emit
 from stretto_core.model.pareto import (
@@ -151,13 +151,17 @@ class PlanMachine:
     def _cold_start(self, profile: JobProfile) -> Plan:
         """Return the default first plan, on at most half of the cluster's cores: others need room to be measured."""
         default = self.settings.cold_start
-        share = min(self.settings.room.cpu_cores / 2 / default.resources(profile.extended).cpu_cores, 1.0)
+        share = min(self._room(profile).cpu_cores / 2 / default.resources(profile.extended).cpu_cores, 1.0)
         smaller = replace(
             default,
             worker_cpu_cores=max(default.worker_cpu_cores * share, 0.1),
             ps_cpu_cores=max(default.ps_cpu_cores * share, 0.1),
         )
         return profile.limits.clamp(smaller)
+
+    def _room(self, profile: JobProfile) -> Resources:
+        """Return the part of the cluster that a plan of the job may take: its data workers have the rest."""
+        return larger(self.settings.room - profile.data, NOTHING)
 
     def _start(self, kind: PlanKind, plan: Plan, reasons: list[str]) -> list[Action]:
         assert self.state.profile is not None
@@ -272,11 +276,11 @@ class PlanMachine:
             model=FittedModel.of(fitted),
             batch_size=fitted.batch_size,
             grid=grid_within(
-                profile.limits, self.settings.room, plan, cpu_step=self.settings.cpu_step, extended=profile.extended
+                profile.limits, self._room(profile), plan, cpu_step=self.settings.cpu_step, extended=profile.extended
             ),
             prices=profile.prices,
             verified=verified,
-            room=self.settings.room,
+            room=self._room(profile),
             seed=fitted.points,
         )
 
@@ -290,7 +294,9 @@ class PlanMachine:
         state, settings = self.state, self.settings
         overheads = state.overheads or settings.overheads
         remaining_s = self._remaining(profile) / measured_throughput(current)
-        choice = next_measurement(problem, plan, state.refused, state.explored, settings.room, settings.exploration)
+        choice = next_measurement(
+            problem, plan, state.refused, state.explored, self._room(profile), settings.exploration
+        )
         if choice.plan is None:
             state.explored_enough = choice.reasons[0]
             return None

@@ -14,6 +14,7 @@ from stretto_core.model.types import JobLimits
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
+from stretto_messages.planner import PlanProposed
 from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 ROOM = Resources(2, 24 * GIB)
@@ -122,3 +123,19 @@ def test_what_forbids_the_return_is_said() -> None:
     assert len(refused) == 1, "it is said once"
     assert (refused[0].wanted.workers, refused[0].wanted.ps) == (2, 1)
     assert any("3.00 GiB" in reason and "2.00 GiB" in reason for reason in refused[0].reasons)
+
+
+def test_no_plan_is_proposed_for_which_the_jobs_data_workers_leave_no_room() -> None:
+    data = Resources(0.5, GIB)
+    loop = demo(MEASURED, 4_000_000, data=data)
+    loop.run(200)
+    proposed = [fact.plan.resources(NO_EXTENDED) for fact in loop.facts(PlanProposed, "a")]
+    assert len(proposed) > 1
+    assert all((amount + data).fits(ROOM) for amount in proposed)
+    assert any(not (amount + data).fits(ROOM) for amount in proposals_without_data())
+
+
+def proposals_without_data() -> list[Resources]:
+    loop = demo(MEASURED, 4_000_000)
+    loop.run(200)
+    return [fact.plan.resources(NO_EXTENDED) for fact in loop.facts(PlanProposed, "a")]
