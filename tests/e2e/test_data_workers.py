@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 SAMPLES = 400_000
 TRAINING_S = 100.0
-"""Of two workers, whose reader is so slow; three processes read it here."""
+"""Time that two workers would need for reading alone: the reader is that slow. Three processes read here."""
 
 
 async def shares(house: House) -> list[float]:

@@ -5,7 +5,6 @@ The pods are real, TensorFlow included; the plan comes from the test.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import stretto_wire as wire
-from stretto_bus import Client
 from stretto_drills.chaos.job import MODELS, spec
 from stretto_gateway.job_audit import JobAudit, finished
 from stretto_messages.actuator import (
@@ -37,10 +35,8 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, provision
 
-from tests.integration.pods import end_pods
-from tests.integration.test_parameters_come_back import JOB, House, kill, plan_decided
+from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
 
 pytestmark = pytest.mark.slow
 
@@ -53,22 +49,10 @@ LOST_S = 10.0
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    (tmp_path / "state").mkdir()
-    made = House(server, client, tmp_path / "state")
-    assert server.keys is not None
-    made.start(pod_python=sys.executable, signing_key_file=server.keys.signing_file)
-    yield made
-    made.stop.set()
-    follower, *services = made.tasks
-    await asyncio.gather(*services)
-    follower.cancel()
-    await end_pods(made.folder)
-    await client.close()
-    server.kill()
+    async with opened(House, tmp_path) as made:
+        assert made.server.keys is not None
+        made.start(pod_python=sys.executable, signing_key_file=made.server.keys.signing_file)
+        yield made
 
 
 async def submit(house: House, servers: int, samples: int = SAMPLES, training_s: float = TRAINING_S) -> None:

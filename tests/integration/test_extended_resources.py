@@ -16,18 +16,16 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
-from stretto_bus import Client
 from stretto_messages.actuator import PlanApplied, PodExited, PodPending, PodStarted
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.gateway import JobCancelled
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
-from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime import serve
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 
-from tests.integration.pods import end_pods
-from tests.integration.test_parameters_come_back import FAKE_POD, House
+from tests.integration.test_parameters_come_back import FAKE_POD, House, opened
 
 FPGA, DEVICE = "example.com/fpga", "/dev/fpga7"
 PLAN = {
@@ -67,21 +65,9 @@ class Sharing(House):
 
 @pytest.fixture
 async def sharing(tmp_path: Path) -> AsyncIterator[Sharing]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    (tmp_path / "state").mkdir()
-    made = Sharing(server, client, tmp_path / "state")
-    made.start()
-    yield made
-    made.stop.set()
-    follower, *services = made.tasks
-    await asyncio.gather(*services)
-    follower.cancel()
-    await end_pods(made.folder)
-    await client.close()
-    server.kill()
+    async with opened(Sharing, tmp_path) as made:
+        made.start()
+        yield made
 
 
 def submitted(job: str) -> JobSubmitted:

@@ -6,12 +6,13 @@ The pods are real processes that answer as pods do, without TensorFlow; what tra
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import stretto_wire as wire
@@ -45,6 +46,7 @@ from tests.integration.pods import end_pods
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 JOB = "comes-back"
+AnyHouse = TypeVar("AnyHouse", bound="House")
 
 
 class House:
@@ -95,15 +97,15 @@ class House:
         return result
 
 
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    server = EmbeddedServer(tmp_path / "nats")
+@contextlib.asynccontextmanager
+async def opened(kind: type[AnyHouse], folder: Path) -> AsyncGenerator[AnyHouse]:
+    """Give a bus and a house on it whose services are still to be started; end all of it."""
+    server = EmbeddedServer(folder / "nats")
     await server.start()
     client = await Client.connect(server.url, server.login())
     await provision(client.bus)
-    (tmp_path / "state").mkdir()
-    made = House(server, client, tmp_path / "state")
-    made.start()
+    (folder / "state").mkdir()
+    made = kind(server, client, folder / "state")
     yield made
     made.stop.set()
     follower, *services = made.tasks
@@ -112,6 +114,13 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     await end_pods(made.folder)
     await client.close()
     server.kill()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with opened(House, tmp_path) as made:
+        made.start()
+        yield made
 
 
 async def decisions_repeat(house: House) -> None:
