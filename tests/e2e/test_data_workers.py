@@ -35,7 +35,7 @@ async def shares(house: House) -> list[float]:
 
 async def test_data_workers_come_and_go_and_every_sample_counts_once(house: House) -> None:
     document = spec(JOB, next(iter(MODELS)), SAMPLES, TRAINING_S)
-    document["resources"] = {**document.get("resources", {}), "data": {"count": 2, "cpu_cores": 1, "memory": 2 * GIB}}
+    document["resources"] = {**document.get("resources", {}), "data": {"mode": "always", "count": 2, "memory": 2 * GIB}}
     plan = replace(plan_decided().plan, workers=1, ps=1, worker_memory_bytes=2 * GIB, ps_memory_bytes=GIB)
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(replace(plan_decided(), plan=plan))

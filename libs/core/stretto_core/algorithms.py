@@ -62,6 +62,7 @@ class Kind:
 FIT = Kind("fit", "robust")
 PARETO = Kind("pareto", "exact")
 SELECT = Kind("select", "hull")
+SHARE = Kind("share", "srtf")
 ALLOCATE = Kind("allocate", "certified")
 PLACE = Kind("place", "exact")
 MEMORY = Kind("memory", "growth")
@@ -72,6 +73,6 @@ SIMULATE_DATA_WORKERS = Kind("simulate data-workers", "srtf")
 SIMULATE_CLUSTER = Kind("simulate cluster", "stretto")
 
 KINDS = (
-    ALLOCATE, PLACE, SELECT, PARETO, FIT, MEMORY, OOM, DETECT,
+    ALLOCATE, PLACE, SELECT, SHARE, PARETO, FIT, MEMORY, OOM, DETECT,
     SIMULATE_ALLOCATION, SIMULATE_DATA_WORKERS, SIMULATE_CLUSTER,
 )  # fmt: skip

@@ -106,6 +106,37 @@ example(PlanRefused(job=JOB, kind="initial", wanted=PLAN, reasons=("needs 6 core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkersDecided(Message):
+    """The data workers that the job must have, of what plans leave of the cluster (GoldMiner, 3.4.2)."""
+
+    version: Annotated[int, Ge(1)]
+    """Grows by one with each decision of a job."""
+    count: Count
+    cpu_cores: Cores
+    """Of each of them."""
+    memory_bytes: Bytes
+    """Of each of them."""
+    wanted: Count
+    """The number that the job has use for."""
+    policy: Name
+    reasons: Reasons
+
+
+example(
+    DataWorkersDecided(
+        job=JOB,
+        version=1,
+        count=2,
+        cpu_cores=1.0,
+        memory_bytes=2 * GIB,
+        wanted=3,
+        policy="srtf",
+        reasons=("workers wait 22 % of their time for batches", "2 of 3: plans leave 2.5 cores, 2 GiB more are free"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacementDecided(Message):
     """Answer to ReplacementAsked: one server beyond the plan may or may not run, until ReplacementEnded."""
 

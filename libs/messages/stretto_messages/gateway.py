@@ -35,6 +35,17 @@ example(PlanRequested(job=JOB, plan=WIDER, by="ada"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkersRequested(Message):
+    """A user wants so many data workers beyond the plan, whatever they bring; None: what the queue tells again."""
+
+    count: Count | None
+    by: Name = "anonymous"
+
+
+example(DataWorkersRequested(job=JOB, count=2, by="ada"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataArrived(Message):
     """New totals of partitions of a growing dataset. Totals only grow. ``closed``: no more data will come."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import MaxLen
 
@@ -94,6 +94,32 @@ example(
         throughput_interval=Interval(low=30100.0, high=39600.0),
         cost_per_hour=0.3,
         reasons=("3 past jobs resemble it; ctr-ranking-41 most (0.93)",),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkersProposed(Message):
+    """The number of data workers that the job has use for, by its data queue (GoldMiner, 3.4.1)."""
+
+    count: Count
+    phase: Literal["scaling", "settled", "fallen-back"]
+    """``scaling``: the queue has yet to tell. ``fallen-back``: they brought nothing."""
+    worker_per_s: Rate
+    """Batches per second that one of them prepares."""
+    dequeued_per_s: Rate
+    """Batches per second that the job's workers take at most."""
+    reasons: Reasons
+
+
+example(
+    DataWorkersProposed(
+        job=JOB,
+        count=3,
+        phase="scaling",
+        worker_per_s=35.7,
+        dequeued_per_s=92.0,
+        reasons=("workers wait 22 % of their time for batches", "3 data workers of 35.7 batches/s cover 92 batches/s"),
     )
 )
 

@@ -48,6 +48,10 @@ class WorkerReported(Message):
     times: StepTimes
     prepared_elsewhere: Fraction = 0.0
     """Share of the window's batches that data workers prepared."""
+    prepare_s: Seconds = 0.0
+    """Time that the worker last needed to prepare a batch; 0: not known."""
+    prepare_cpu_s: Seconds = 0.0
+    """Processor time of that."""
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes
@@ -117,6 +121,42 @@ example(
         cpu_used_cores=0.71,
         cpu_limit_cores=1.0,
         memory_used_bytes=162_529_280,
+        memory_limit_bytes=2 * GIB,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkerReported(Message):
+    """A data worker's last window."""
+
+    pod: PodId
+    ended_at_s: EpochSeconds
+    window_s: Annotated[Seconds, Gt(0)]
+    lanes: Count
+    """Batches that it prepares at once."""
+    batches: Count
+    """Batches prepared in the window."""
+    busy_s: Seconds
+    """Time that lanes spent on them, summed over lanes."""
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+    memory_used_bytes: Bytes
+    memory_limit_bytes: Bytes
+
+
+example(
+    DataWorkerReported(
+        job=JOB,
+        pod="data-0",
+        ended_at_s=NOW_S,
+        window_s=1.0,
+        lanes=1,
+        batches=36,
+        busy_s=0.93,
+        cpu_used_cores=0.94,
+        cpu_limit_cores=1.0,
+        memory_used_bytes=402_653_184,
         memory_limit_bytes=2 * GIB,
     )
 )

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 
 from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, example
 from stretto_messages.scenario import JOB, PLAN, TIMES
-from stretto_messages.values import Plan, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.values import FeedProfile, Plan, PsProfile, StepTimes, WorkerProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class ProfileMeasured(Message):
     """False while pods are starting, leaving or being migrated."""
     prepared_elsewhere: Fraction = 0.0
     """Share of all workers' batches that data workers prepared."""
+    feed: FeedProfile | None = None
+    """None: no worker has told how long it prepares a batch."""
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
 
@@ -48,6 +50,17 @@ example(
         samples_total=10_190_848,
         categories=1_204_331,
         settled=True,
+        feed=FeedProfile(
+            dequeued_per_s=92.0,
+            home_per_s=71.5,
+            enqueued_per_s=0.0,
+            read_share=0.22,
+            prepare_s=0.028,
+            prepare_cpu_s=0.009,
+            cpu_share=0.95,
+            lanes=0,
+            lane_use=0.0,
+        ),
         workers=(
             WorkerProfile(
                 pod="worker-0",

@@ -523,6 +523,33 @@ class PartialEvaluation(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedProfile(Record):
+    """The data queue of a job in a window: what its workers take, and what is prepared for them (GoldMiner, 3.4).
+
+    Rates are batches per second of all workers, or of all data workers, together.
+    """
+
+    dequeued_per_s: Rate
+    """What workers take while they need not wait."""
+    home_per_s: Rate
+    """What workers can prepare by themselves; 0: not known."""
+    enqueued_per_s: Rate
+    """What data workers can prepare; 0: not known."""
+    read_share: Fraction
+    """Part of the workers' time that they wait for batches."""
+    prepare_s: Seconds
+    """Time that a worker needs to prepare a batch; 0: not known."""
+    prepare_cpu_s: Seconds
+    """Processor time of that."""
+    cpu_share: Fraction
+    """Used part of the workers' cores."""
+    lanes: Count
+    """Batches that data workers prepare at once."""
+    lane_use: Fraction
+    """Used part of their time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes(Record):
     """Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto_core.model.types import JobLimits, JobOpened, JobProfile, Prices
+from stretto_core.model.types import DataWorkerLimits, JobLimits, JobOpened, JobProfile, Prices
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 
@@ -24,7 +24,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         fixed=resources.fixed,
         deadline_s=spec.deadline_s,
         extended=resources.extended,
-        data=resources.data.resources,
+        data=DataWorkerLimits(resources.data.each, resources.data.always, resources.data.most),
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from stretto_messages.pods import DataWorkerReported
 from stretto_plane import Listener, Message, Peer
 
 from .errors import DataError, ModelRefused
-from .lanes import Lanes
-from .pod import EXIT_OK, Pod, run_pod
+from .lanes import Lanes, Work
+from .pod import EXIT_OK, Pod, Usage, run_pod
 from .preparation import REQUEST_BYTES_MAX, Kind
 
 log = logging.getLogger("stretto.data")
@@ -38,6 +40,10 @@ class DataWorker:
             settings.spec, max(1, math.floor(settings.cpu_cores)), settings.lane_address, pod.access, self._changed
         )
 
+        self._usage = Usage(with_children=True)
+        self._told = Work()
+        pod.report_by(self._report)
+
     def run(self) -> int:
         """Serve until asked to leave. Raises ModelRefused."""
         try:
@@ -53,6 +59,25 @@ class DataWorker:
         log.info("%d lanes serve", len(addresses))
         if addresses:
             self._pod.ready(self._listener.address)
+
+    def _report(self) -> None:
+        used, work = self._usage.measure(), self._lanes.work
+        self._pod.bus.report(
+            DataWorkerReported(
+                job=self._pod.settings.job,
+                pod=self._pod.settings.pod,
+                ended_at_s=time.time(),
+                window_s=used.window_s,
+                lanes=len(self._lanes.addresses),
+                batches=work.batches - self._told.batches,
+                busy_s=work.busy_s - self._told.busy_s,
+                cpu_used_cores=used.cpu_cores,
+                cpu_limit_cores=self._pod.settings.cpu_cores,
+                memory_used_bytes=used.memory_bytes,
+                memory_limit_bytes=self._pod.settings.memory_bytes,
+            )
+        )
+        self._told = work
 
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
         if message.kind != Kind.LANES:

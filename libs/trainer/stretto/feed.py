@@ -16,11 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from statistics import median
 
 from stretto_pipeline.arrays import Reader, difference
 from stretto_pipeline.errors import ArraysRefused
 from stretto_pipeline.feeding import (
     CREDITS,
+    REMEMBERED,
     Action,
     Answered,
     Ask,
@@ -84,6 +86,8 @@ class Feed:
         self._counted = (0, 0)
         """batches delivered, and those of lanes, when a share was last asked for"""
         self._closed = False
+        self._took: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+        """seconds, and processor seconds, of the last preparations here"""
         self.differing = ""
         """where a lane prepared other values than this process, in words"""
         self._home = ThreadPoolExecutor(1, thread_name_prefix="reader")
@@ -92,6 +96,12 @@ class Feed:
     @property
     def counts(self) -> Counts:
         return self._machine.counts
+
+    def prepare_s(self) -> tuple[float, float]:
+        """Return the median time, and processor time, of the last preparations here; 0 before the first."""
+        with self._lock:
+            took = [*self._took]
+        return (median(s for s, _ in took), median(cpu_s for _, cpu_s in took)) if took else (0.0, 0.0)
 
     def share_elsewhere(self) -> float:
         """Return the share of the batches since the last call that lanes prepared."""
@@ -203,13 +213,16 @@ class Feed:
         self._events.append(Compared(name, wanted, not found))
 
     def _prepare(self, wanted: Range) -> None:
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         try:
             prepared: Prepared | BaseException = self._program.prepare(wanted.start, wanted.length, wanted.partition)
         except BaseException as error:
             prepared = error
+        took = time.monotonic() - begun_s, time.thread_time() - begun_cpu_s
         is_failure = isinstance(prepared, BaseException)
         size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
         with self._lock:
+            self._took.append(took)
             self._here[wanted, ""] = prepared
             self._tell(HomePrepared(wanted, size_bytes, is_failure))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +28,9 @@ class Lane:
         self._program = program
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
+        self.batches = 0
+        self.busy_s = 0.0
+        """batches prepared so far, and the time spent on them"""
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
         self._listener = Listener(
             address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
@@ -43,5 +47,8 @@ class Lane:
             raise DataError(f"a request of kind {message.kind} is refused: lanes prepare batches")
         wanted = range_of(message)
         with self._turn:
+            begun_s = time.monotonic()
             arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
+            self.batches += 1
+            self.busy_s += time.monotonic() - begun_s
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)

@@ -27,6 +27,8 @@ log = logging.getLogger("stretto.lanes")
 START_S = 120.0
 RETRY_S = 1.0
 STOP_S = 2.0
+COUNT_S = 0.5
+"""Seconds between two words of a lane on its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,17 @@ class _Told:
 
     address: str = ""
     refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Batches that lanes prepared so far, and the time that they spent on them, summed over lanes."""
+
+    batches: int = 0
+    busy_s: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.batches + other.batches, self.busy_s + other.busy_s)
 
 
 class Lanes:
@@ -59,6 +72,9 @@ class Lanes:
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, BaseProcess] = {}
+        self._work: dict[int, Work] = {}
+        """by number, of the processes that run now"""
+        self._work_of_ended = Work()
         self.refused = ""
         """why the user's code cannot be used, in its own words"""
         self._context = multiprocessing.get_context("forkserver")
@@ -79,6 +95,12 @@ class Lanes:
         """The addresses of the lanes that serve now."""
         with self._lock:
             return self._sorted()
+
+    @property
+    def work(self) -> Work:
+        """The work of all lanes so far, those that have ended included."""
+        with self._lock:
+            return sum(self._work.values(), self._work_of_ended)
 
     @property
     def pids(self) -> dict[int, int | None]:
@@ -129,11 +151,22 @@ class Lanes:
             self.refused = word.refused
         elif word.address:
             self._set(number, word.address)
+            self._count(number, told)
         else:
             process.kill()
         process.join()
         told.close()
         self._set(number, "")
+        with self._lock:
+            self._work_of_ended += self._work.pop(number, Work())
+
+    def _count(self, number: int, told: Connection) -> None:
+        """Note what a lane tells of its work until it ends."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                work = told.recv()
+                with self._lock:
+                    self._work[number] = work
 
     def _set(self, number: int, address: str) -> None:
         with self._lock:
@@ -193,7 +226,8 @@ def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connectio
         return
     lane = Lane(program, fingerprint_of(job, task), address, Access(Key.of(key), encrypted))
     told.send(_Told(address=lane.address))
-    leaving.wait()
+    while not leaving.wait(COUNT_S):
+        told.send(Work(lane.batches, lane.busy_s))
     lane.close()
 
 

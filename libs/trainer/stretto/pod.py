@@ -196,22 +196,40 @@ def resident_bytes() -> int:
 
 
 class Usage:
-    """Measures the CPU and memory that this process uses."""
+    """Measures the CPU and memory that this process uses; ``with_children``: and all processes that it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_children: bool = False) -> None:
         self._process = psutil.Process()
+        self._with_children = with_children
         self._at_s = time.monotonic()
         self._cpu_s = self._spent_s()
 
+    def _tree(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
+
     def _spent_s(self) -> float:
-        times = self._process.cpu_times()
-        return times.user + times.system
+        """Return the processor time so far; that of children which have ended is not part of it."""
+        spent_s = 0.0
+        for process in self._tree() if self._with_children else [self._process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                spent_s += times.user + times.system
+        return spent_s
+
+    def _memory_bytes(self) -> int:
+        if not self._with_children:
+            return resident_bytes()
+        held = 0
+        for process in self._tree():  # forks share most of their pages: each counts its part of them
+            with contextlib.suppress(psutil.Error):
+                held += process.memory_full_info().pss
+        return held
 
     def measure(self) -> Used:
         now = time.monotonic()
         spent = self._spent_s()
         window = max(1e-6, now - self._at_s)
-        used = Used(window, max(0.0, spent - self._cpu_s) / window, resident_bytes())
+        used = Used(window, max(0.0, spent - self._cpu_s) / window, self._memory_bytes())
         self._at_s = now
         self._cpu_s = spent
         return used

@@ -350,9 +350,9 @@ class Worker:
     # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        elsewhere = self._feed.share_elsewhere() if self._feed is not None else 0.0
-        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores, elsewhere)
-        self._pod.bus.report(report)
+        assert self._feed is not None
+        window = self._meter.window()
+        self._pod.bus.report(_reported(self._pod, window, self._feed, self._plan_version, self._cpu_cores))
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
         self._plan_version = request.plan_version
@@ -381,8 +381,9 @@ def _is_of(parameters: Parameters, lineage: int) -> bool:
         return False
 
 
-def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float, elsewhere: float) -> WorkerReported:
+def _reported(pod: Pod, window: Window, feed: Feed, plan_version: int, cpu_cores: float) -> WorkerReported:
     used = pod.usage.measure()
+    prepare_s, prepare_cpu_s = feed.prepare_s()
     return WorkerReported(
         job=pod.settings.job,
         pod=pod.settings.pod,
@@ -401,7 +402,9 @@ def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float, els
             sync_s=max(0.0, window.times.sync_s),
             read_s=window.times.read_s,
         ),
-        prepared_elsewhere=elsewhere,
+        prepared_elsewhere=feed.share_elsewhere(),
+        prepare_s=prepare_s,
+        prepare_cpu_s=prepare_cpu_s,
         cpu_used_cores=used.cpu_cores,
         cpu_limit_cores=cpu_cores,
         memory_used_bytes=used.memory_bytes,

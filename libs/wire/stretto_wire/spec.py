@@ -240,19 +240,48 @@ class RoleLimits(Spec):
     )
 
 
+DATA_WORKERS_MOST = 16
+"""Most data workers of a job that states none: as many as Fig. 9 of GoldMiner measures."""
+
+
 class DataWorkerSpec(Spec):
     """Data workers: pods that prepare batches for the workers, and hold nothing. The numbers trained stay the same."""
 
-    count: Annotated[int, Field(ge=0, le=1000, description="number of data workers")] = 0
+    mode: Literal["auto", "always", "off"] = Field(
+        default="auto",
+        description="auto: Stretto starts as many as the job has use for, by its data queue, while the cluster has "
+        "room; always: so many from start to end; off: none",
+    )
+    count: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None,
+        description="number of data workers: the most of them under auto, where it need not be stated, and all of "
+        "them under always",
+    )
     cpu_cores: Annotated[
         float, Field(ge=0.001, le=1024, description=f"{CORES} of one; each whole core prepares one batch"), IN_CORES
     ] = 1.0
     memory: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; memory of one"), IN_BYTES] = 2**31
 
+    @model_validator(mode="after")
+    def _always_needs_a_number(self) -> DataWorkerSpec:
+        if self.mode == "always" and self.count is None:
+            raise ValueError("mode always needs a number: state resources.data.count, or leave the mode out")
+        return self
+
     @property
-    def resources(self) -> Resources:
-        """The resources of all of them."""
-        return Resources(self.count * self.cpu_cores, self.count * self.memory)
+    def each(self) -> Resources:
+        """The resources of one."""
+        return Resources(self.cpu_cores, self.memory)
+
+    @property
+    def always(self) -> int:
+        """Number of those that are there from start to end."""
+        return self.count or 0 if self.mode == "always" else 0
+
+    @property
+    def most(self) -> int:
+        """Number up to which Stretto may start them by itself."""
+        return self.count or DATA_WORKERS_MOST if self.mode == "auto" else 0
 
 
 class ResourceSpec(Spec):

@@ -111,7 +111,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             restores=spec.checkpoint.restore_from is not None,
             final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
             worker_memory_max_bytes=spec.resources.workers.memory.max,
-            data=DataWorkers(data.count, data.cpu_cores, data.memory),
+            data=DataWorkers(data.always, data.cpu_cores, data.memory),
         )
 
     def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply | GetPodLogReply:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stretto_core.algorithms import SELECT
+from stretto_core.algorithms import SELECT, SHARE
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.model.types import JobOpened
-from stretto_messages.actuator import PodPending
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
@@ -35,15 +34,16 @@ class Arbiter(Service[ArbiterSettings, ArbiterState, ArbiterMachine]):
         self._algorithm = algorithm(SELECT, settings.algorithm, "STRETTO_ARBITER_ALGORITHM")
         if settings.background_algorithm:
             algorithm(SELECT, settings.background_algorithm, "STRETTO_ARBITER_BACKGROUND_ALGORITHM")
+        self._ranking = algorithm(SHARE, settings.data_workers, "STRETTO_ARBITER_DATA_WORKERS")
         self._background = BackgroundSolver(self)
 
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
-        return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
+        settings = self.settings
+        return ArbiterMachine(
+            state, settings.machine(), self._algorithm, settings.algorithm, self._ranking, settings.data_workers
+        )
 
-    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened | None:
-        """Leave out the data workers, which are beyond a job's plan."""
-        if isinstance(message, PodPending) and message.role == "data":
-            return None
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         return opened(message) if isinstance(message, JobSubmitted) else message
 
     async def reconcile(self, key: str, machine: ArbiterMachine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
-from stretto_core.algorithms import SELECT
+from stretto_core.algorithms import SELECT, SHARE
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
 from stretto_messages.values import NOTHING
@@ -24,6 +24,9 @@ class ArbiterSettings(ClusterSettings, TeamsSettings):
     )
     background_algorithm: str = Field(
         DEFAULT.background_algorithm, description="algorithm that solves rounds of a large gap again; empty: none"
+    )
+    data_workers: str = Field(
+        SHARE.default, description="policy of sharing out data workers; `stretto whatif algorithms` lists them"
     )
     background_gap: float = Field(
         DEFAULT.background_gap,

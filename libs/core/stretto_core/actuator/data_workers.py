@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from stretto_messages.actuator import DataWorkersChanged
+from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.values import DataWorker
 
-from stretto_core.actuator.state import ActuatorState, Facts
+from stretto_core.actuator.state import ActuatorState, DataWorkers, Facts
 
 FAILURES_MAX = 5
 """Data workers that died in a row, none of them stable, after which a job goes on without any."""
@@ -15,6 +16,14 @@ def wanted(state: ActuatorState) -> int:
     """Return how many data workers there are to be."""
     works = state.phase == "active" and state.failures_in_row["data"] < FAILURES_MAX
     return state.data.count if works else 0
+
+
+def decided(state: ActuatorState, event: DataWorkersDecided) -> None:
+    """Want as many as were decided. None before is another try, whatever became of earlier ones."""
+    if not state.data.count:
+        state.failures_in_row["data"] = 0
+    state.data = DataWorkers(event.count, event.cpu_cores, event.memory_bytes)
+    state.data_decided = event.version
 
 
 def settle(state: ActuatorState) -> Facts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto_messages.actuator import GetServers, PlanApplied, PodExited, PodPending, PodResized, PodStarted
-from stretto_messages.arbiter import PlanDecided, ReplacementDecided
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, ReplacementDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
@@ -38,6 +38,7 @@ JobEvent = (
     JobOpened
     | PlanDecided
     | PlanConverged
+    | DataWorkersDecided
     | JobProgressed
     | JobCompleted
     | ShardAbandoned
@@ -107,6 +108,9 @@ class ActuatorMachine:
                 return self._plan_decided(event, now)
             case PlanConverged(version=version) if version == state.plan_version:
                 return self._plan_converged(now)
+            case DataWorkersDecided(version=version) if state.phase == "active" and version > state.data_decided:
+                data_workers.decided(state, event)
+                pods.fill(state, "data", now, "plan")
             case JobProgressed() if not state.has_trained:
                 self._progressed(event)
             case JobCompleted() if state.phase == "active" and state.layout == "ready":

@@ -129,6 +129,8 @@ class ActuatorState:
     applied_version: int = 0
 
     data: DataWorkers = NO_DATA_WORKERS
+    data_decided: int = 0
+    """Version of the last DataWorkersDecided."""
     data_version: int = 0
     """Version of the last DataWorkersChanged."""
     data_published: tuple[DataWorker, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.planner import PlanProposed
 from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round, larger, total
 
@@ -13,18 +13,22 @@ from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.teams import TeamShares
 from stretto_core.arbiter.worth import in_words
+from stretto_core.model.sharing import Ranking
 
 NAMED_MOST = 5
 """Pods named in a reason."""
 
-Answer = PlanDecided | PlanRefused | ReplacementDecided
+Answer = PlanDecided | PlanRefused | ReplacementDecided | DataWorkersDecided
 
 
 class StepContext:
-    """The state, its index, the settings, and the name of the selection algorithm."""
+    """The state, its index, the settings, the name of the selection algorithm, and the ranking of data workers."""
 
-    def __init__(self, state: ArbiterState, settings: ArbiterSettings, select_name: str) -> None:
+    def __init__(
+        self, state: ArbiterState, settings: ArbiterSettings, select_name: str, ranking: Ranking, ranking_name: str
+    ) -> None:
         self.state, self.settings, self.select_name = state, settings, select_name
+        self.ranking, self.ranking_name = ranking, ranking_name
         self.register = Register(state, settings)
         self.teams = TeamShares(state, settings, self.register)
 
@@ -34,7 +38,7 @@ class StepContext:
         return self.settings.capacity - self.register.without_room
 
     def free(self) -> Resources:
-        """Resources that no job holds; negative where the capacity was lowered below the claims."""
+        """Resources that no plan holds; negative where the capacity was lowered below the claims."""
         return self.capacity - self.register.held
 
     def available(self) -> Resources:
@@ -90,7 +94,7 @@ class StepContext:
         job.applying, job.changed_s = True, now
         self.register.touch(job.job)
         reasons += self.teams.borrowing_in_words(job.team)
-        free = larger(self.free(), NOTHING)
+        free = larger(self.free() - self.register.data, NOTHING)
         return PlanDecided(
             job=job.job,
             version=job.version,

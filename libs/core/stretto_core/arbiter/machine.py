@@ -5,6 +5,7 @@
 3 measurements, and plans that users asked for
 4 the round: one choice over all jobs with candidates (DLRover-RM Eq. 11-14)
 5 memory that can be given back
+6 data workers, of what plans leave
 
 No job gets a decision while its last one is being applied, except for memory (``JobState.may_get_memory``). The answer
 of a slower algorithm to a round comes later, as an event (``background``).
@@ -24,13 +25,13 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import ReplacementDecided
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
-from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.oom import OomForecast
-from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.planner import CandidatesComputed, DataWorkersProposed, PlanProposed
 from stretto_messages.values import Resources
 
-from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import admission, background, memory, rounds
+from stretto_core.algorithms import SELECT, SHARE
+from stretto_core.arbiter import admission, background, memory, rounds, sharing
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.register import holds_s
@@ -38,12 +39,15 @@ from stretto_core.arbiter.selection import SelectionAlgorithm
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState, Unplaced
 from stretto_core.machine import Action, Emit, Tick
+from stretto_core.model.sharing import Ranking, shortest_remaining
 from stretto_core.model.types import JobOpened
 
 JobEvent = (
     PlanProposed
     | PlanRequested
     | CandidatesComputed
+    | DataWorkersProposed
+    | DataWorkersRequested
     | PlanApplied
     | OomForecast
     | ReplacementAsked
@@ -73,11 +77,13 @@ class ArbiterMachine:
         settings: ArbiterSettings | None = None,
         select: SelectionAlgorithm = hull,
         select_name: str = SELECT.default,
+        ranking: Ranking = shortest_remaining,
+        ranking_name: str = SHARE.default,
     ) -> None:
         self.state = state or ArbiterState()
         self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))
         self.select = select
-        self._context = StepContext(self.state, self.settings, select_name)
+        self._context = StepContext(self.state, self.settings, select_name, ranking, ranking_name)
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""
@@ -113,7 +119,8 @@ class ArbiterMachine:
         facts += admission.measure(context, now)  # 3
         if background_answer is not None or rounds.due(context, now):
             facts += rounds.choose(context, self.select, now, background_answer)  # 4
-        return [*facts, *memory.shrink(context, now)]  # 5
+        facts += memory.shrink(context, now)  # 5
+        return [*facts, *sharing.share(context)]  # 6
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -141,16 +148,16 @@ class ArbiterMachine:
                 job.proposal = proposal_of(event)
             case CandidatesComputed(plan_version=version) if version == job.version:
                 job.candidates, job.throughput = event, event.throughput
+            case DataWorkersProposed() | DataWorkersRequested():
+                sharing.note(job, event)
             case PlanApplied(version=version) if version == job.version and job.applying:
                 self._applied(job, event, now)
             case OomForecast():
                 memory.note_forecast(job, event)
             case JobCompleted() | JobCancelled() | JobFailed() | JobFinished():
                 self._ended(job, event, now)
-            case ReplacementAsked():
-                answers.append(self._replace(job, event))
-            case ReplacementEnded(pod=pod) if pod == job.replacing:
-                job.replacing = ""
+            case ReplacementAsked() | ReplacementEnded():
+                answers += self._replacement(job, event)
             case PodPending() | PodStarted() | PodExited():
                 self._pod_placed(job, event, now)
             case _:
@@ -183,10 +190,12 @@ class ArbiterMachine:
 
     @staticmethod
     def _pod_placed(job: JobState, event: PodPending | PodStarted | PodExited, now: float) -> None:
-        """Note if a pod finds no room. A pod that pulls its image has found it; data workers are not part of plans."""
+        """Note if a pod finds no room. A pod that pulls its image has found it. Data workers are given up at once."""
         if not isinstance(event, PodPending) or event.reason == "image-pull":
             job.unplaced.pop(event.pod, None)
-        elif job.plan is not None and event.role != "data":
+        elif event.role == "data":
+            job.data_limit, job.data_limited_s = max(job.data - 1, 0), now
+        elif job.plan is not None:
             job.unplaced[event.pod] = Unplaced(
                 job.plan.pod(event.role, job.profile.extended), now, event.detail or event.reason
             )
@@ -197,6 +206,13 @@ class ArbiterMachine:
             self._forget(job)
         elif job.leaving_s is None or job.completed:
             job.leaving_s, job.completed = now, isinstance(event, JobCompleted)
+
+    def _replacement(self, job: JobState, event: ReplacementAsked | ReplacementEnded) -> list[Answer]:
+        if isinstance(event, ReplacementAsked):
+            return [self._replace(job, event)]
+        if event.pod == job.replacing:
+            job.replacing = ""
+        return []
 
     def _replace(self, job: JobState, event: ReplacementAsked) -> ReplacementDecided:
         """Decide if one server more than the plan's may run, which replaces another."""
@@ -222,6 +238,8 @@ class ArbiterMachine:
                 self._forget(job)
                 continue
             unplaced_before = len(job.unplaced)
+            if job.data_limit is not None and now - job.data_limited_s >= self.settings.no_room_s:
+                job.data_limit = None
             job.unplaced = {
                 pod: waiting for pod, waiting in job.unplaced.items() if now - waiting.since_s < self.settings.no_room_s
             }

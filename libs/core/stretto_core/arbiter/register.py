@@ -105,10 +105,17 @@ class Register:
         """Jobs with an unreachable candidate, which the next round refuses."""
         self.blocking: set[str] = set()
         """Jobs that wait to start, were refused, and could start in an empty cluster."""
+        self.feeding: set[str] = set()
+        """Jobs that have data workers, or want any."""
+        self.fed = 0
+        """Grows with every change of the data workers that jobs have or want."""
+        self.shared: tuple[int, int] | None = None
+        """``version`` and ``fed`` at which data workers were last shared out."""
         self.in_change = 0
         """Number of jobs whose change is being applied."""
         self._state, self._settings = state, settings
-        self._held, self._without_room = Sum(), Sum()
+        self._held, self._without_room, self._data = Sum(), Sum(), Sum()
+        self._fed: dict[str, tuple[int, int, int | None, Resources]] = {}
         self._spare: dict[float, Sum] = {}
         self._held_by_team: dict[str, Sum] = {}
         self._kept_by_team: dict[str, Sum] = {}
@@ -125,6 +132,11 @@ class Register:
     def held(self) -> Resources:
         """Resources that all jobs hold."""
         return self._held.total
+
+    @property
+    def data(self) -> Resources:
+        """Resources of all data workers beyond plans."""
+        return self._data.total
 
     def held_of(self, team: str) -> Resources:
         """Return the resources that the jobs of a team hold."""
@@ -204,6 +216,7 @@ class Register:
     def _index_job(self, name: str) -> None:
         job = self._state.jobs.get(name)
         self._update_share(name, job)
+        self._update_data(name, job)
         for step in (self.short_of_memory, self.waiting):
             step.jobs.discard(name)
             step.touched.add(name)
@@ -259,6 +272,23 @@ class Register:
             self._shares[name] = inputs, share
             self._count(share, 1)
 
+    def _update_data(self, name: str, job: JobState | None) -> None:
+        """Bring the sum over all data workers up to date, if those that the job has or wants have changed."""
+        old, new = self._fed.get(name), None
+        if job is not None and (job.data or job.data_wanted):
+            new = job.data, job.data_wanted, job.data_limit, job.profile.data.of(job.data)
+        if new == old:
+            return
+        self.fed += 1
+        if old is not None:
+            del self._fed[name]
+            self.feeding.discard(name)
+            self._data.add(old[-1], -1)
+        if new is not None:
+            self._fed[name] = new
+            self.feeding.add(name)
+            self._data.add(new[-1])
+
     def _count(self, share: Share, times: int) -> None:
         self._held.add(share.held, times)
         held = self._held_by_team.setdefault(share.team, Sum())
@@ -306,6 +336,8 @@ class Register:
         settings = self._settings
         for waiting in job.unplaced.values():
             self.set_alarm(job.job, waiting.since_s + settings.no_room_s)
+        if job.data_limit is not None:
+            self.set_alarm(job.job, job.data_limited_s + settings.no_room_s)
         if job.leaving_s is not None:
             self.set_alarm(job.job, job.leaving_s + holds_s(job, settings))
         if job.applying:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from stretto_messages.arbiter import PlanRefused
 from stretto_messages.base import DEFAULT_TEAM
-from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.planner import CandidatesComputed, DataWorkersProposed, PlanProposed
 from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, larger, total
 
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
@@ -75,6 +75,10 @@ class JobState:
     since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
+
+    ``data``: data workers beyond the plan, by decision ``data_version``. They are no part of what the job holds: plans
+    are decided as if there were none. ``data_pinned``: the number that a user asks for instead of the queue.
+    ``data_limit``: more found no room on any node at ``data_limited_s``.
     """
 
     job: str
@@ -99,6 +103,21 @@ class JobState:
     replacing: str = ""
     team: str = DEFAULT_TEAM
     unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
+    data: int = 0
+    data_version: int = 0
+    data_proposal: DataWorkersProposed | None = None
+    data_pinned: int | None = None
+    data_limit: int | None = None
+    data_limited_s: float = 0.0
+
+    @property
+    def data_wanted(self) -> int:
+        """Number of data workers beyond the plan that the job has use for; 0 where it does not say what one has."""
+        if self.profile.data.each == NOTHING:
+            return 0
+        if self.data_pinned is not None:
+            return self.data_pinned
+        return self.data_proposal.count if self.data_proposal is not None else 0
 
     @property
     def without_room(self) -> Resources:

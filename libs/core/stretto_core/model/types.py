@@ -69,13 +69,34 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
+class DataWorkerLimits:
+    """Data workers of a job: what each has, how many are there from start to end, and up to how many may come."""
+
+    each: Resources = NOTHING
+    always: int = 0
+    most: int = 0
+
+    def of(self, count: int) -> Resources:
+        """Return the resources of so many."""
+        return Resources(count * self.each.cpu_cores, count * self.each.memory_bytes)
+
+    @property
+    def lanes(self) -> int:
+        """Batches that one prepares at once: one for each whole core."""
+        return max(1, math.floor(self.each.cpu_cores))
+
+
+NO_DATA_WORKERS = DataWorkerLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class JobProfile:
     """The parts of a job's specification that decisions read.
 
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
     throughput; memory is watched over all the same. ``deadline_s`` counts from the submission. ``extended``: what every
-    pod has beside the cores and the memory of its plan. ``data``: what all data workers of the job have.
+    pod has beside the cores and the memory of its plan. ``data``: the job's data workers.
     """
 
     batch_size: int
@@ -88,7 +109,7 @@ class JobProfile:
     fixed: bool = False
     deadline_s: float | None = None
     extended: ExtendedPerPod = NO_EXTENDED
-    data: Resources = NOTHING
+    data: DataWorkerLimits = NO_DATA_WORKERS
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)
@@ -98,7 +119,7 @@ class JobProfile:
     def resources(self, plan: Plan) -> Resources:
         """Return the resources of the whole job under ``plan``."""
         of_plan = plan.resources(self.extended)
-        return of_plan if self.data == NOTHING else of_plan + self.data
+        return of_plan if not self.data.always else of_plan + self.data.of(self.data.always)
 
     def cost_per_hour(self, plan: Plan) -> float:
         """Return the cost of the job under ``plan`` (Eq. 7)."""

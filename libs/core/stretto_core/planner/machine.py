@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from stretto_messages.actuator import JobFailed, PlanApplied
-from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
-from stretto_messages.gateway import JobCancelled
+from stretto_messages.gateway import DataWorkersRequested, JobCancelled
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import NOTHING, Interval, MeasuredConfiguration, Plan, PlanKind, Resources, larger
@@ -30,6 +30,7 @@ from stretto_core.model.throughput import Configuration, FittedModel, Inputs, me
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.state import PlannerSettings, PlanState
+from stretto_core.planner.tuning import Tuning, TuningState
 
 PlannerEvent = (
     JobOpened
@@ -37,6 +38,8 @@ PlannerEvent = (
     | PlanDecided
     | PlanRefused
     | PlanApplied
+    | DataWorkersDecided
+    | DataWorkersRequested
     | JobProgressed
     | ProfileMeasured
     | ModelFitted
@@ -94,13 +97,12 @@ class PlanMachine:
                 self._applied(event)
             case JobProgressed():
                 self._progressed(event)
+            case DataWorkersDecided() | DataWorkersRequested():
+                self._data_workers_told(event, state.profile)
             case ProfileMeasured():
-                self._measured(event)
+                return self._measured(event, state.profile, now)
             case ModelFitted():
-                state.model = event
-                if now - state.refused_at_s >= REFUSED_S:
-                    self._forget_refusals()
-                return self._advise()
+                return self._fitted(event, now)
             case JobCompleted() | JobCancelled() | JobFailed():
                 return self._ended(event, now)
             case _:
@@ -161,7 +163,7 @@ class PlanMachine:
 
     def _room(self, profile: JobProfile) -> Resources:
         """Return the part of the cluster that a plan of the job may take: its data workers have the rest."""
-        return larger(self.settings.room - profile.data, NOTHING)
+        return larger(self.settings.room - profile.data.of(profile.data.always), NOTHING)
 
     def _start(self, kind: PlanKind, plan: Plan, reasons: list[str]) -> list[Action]:
         assert self.state.profile is not None
@@ -216,7 +218,7 @@ class PlanMachine:
             state.rates_while_changing.append(event.samples_per_s)
             del state.rates_while_changing[:-RATES_KEPT]
 
-    def _measured(self, event: ProfileMeasured) -> None:
+    def _measured(self, event: ProfileMeasured, profile: JobProfile, now: float) -> list[Action]:
         state = self.state
         fullest_bytes = max((ps.memory_used_bytes for ps in event.ps), default=0)
         state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, fullest_bytes)
@@ -225,6 +227,31 @@ class PlanMachine:
             if event.plan_version == state.applied_version:
                 state.settled_samples += event.throughput * event.window_s
                 state.settled_s += event.window_s
+        return self._tune(event, profile, now)
+
+    def _data_workers_told(self, event: DataWorkersDecided | DataWorkersRequested, profile: JobProfile) -> None:
+        if isinstance(event, DataWorkersDecided):
+            self._tuning(profile).decided(event.count)
+        else:
+            self.state.tuning = TuningState(given=self.state.tuning.given, is_pinned=event.count is not None)
+
+    def _tuning(self, profile: JobProfile) -> Tuning:
+        return Tuning(self.state.job, self.state.tuning, profile.data, self.settings.tuning)
+
+    def _tune(self, event: ProfileMeasured, profile: JobProfile, now: float) -> list[Action]:
+        """Return the number of data workers to ask for, if it is another. A change of plan comes first."""
+        state = self.state
+        if state.pending or not event.plan_version == state.applied_version == state.decided_version:
+            return []
+        left_s = self._remaining(profile) / event.throughput if event.throughput > 0 else 0.0
+        proposed = self._tuning(profile).measured(event, left_s, now)
+        return [Emit(proposed)] if proposed else []
+
+    def _fitted(self, event: ModelFitted, now: float) -> list[Action]:
+        self.state.model = event
+        if now - self.state.refused_at_s >= REFUSED_S:
+            self._forget_refusals()
+        return self._advise()
 
     def _ended(self, event: JobCompleted | JobCancelled | JobFailed, now: float) -> list[Action]:
         """Record a completed job in the history, with the plan that served it."""
@@ -254,6 +281,8 @@ class PlanMachine:
             return []
         if not fitted.plan_version == state.applied_version == state.decided_version:
             return []  # a change is under way, or these figures are of an earlier plan
+        if self._tuning(profile).is_trying:
+            return []  # the next windows tell what data workers bring
         here = Configuration.of(state.plan, fitted.batch_size)
         current = next((row for row in fitted.measured if Configuration.measured(row) == here), None)
         if current is None or current.windows < self.settings.windows_min:

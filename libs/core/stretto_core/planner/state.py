@@ -12,6 +12,7 @@ from stretto_messages.values import Plan, Resources
 from stretto_core.model.pareto import Overheads
 from stretto_core.model.types import JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
+from stretto_core.planner.tuning import TuningRules, TuningState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class PlannerSettings:
     republish_change: float = 0.03
     exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
     overheads: Overheads = field(default_factory=Overheads)
+    tuning: TuningRules = field(default_factory=TuningRules)
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class PlanState:
     rates_while_changing: list[float] = field(default_factory=list[float])
     model: ModelFitted | None = None
     published: CandidatesComputed | None = None
+    tuning: TuningState = field(default_factory=TuningState)
 
 
 @dataclass(frozen=True, slots=True)

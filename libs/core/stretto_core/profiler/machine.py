@@ -8,7 +8,7 @@ bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged b
 from __future__ import annotations
 
 from statistics import median
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from stretto_messages.actuator import (
     JobFailed,
@@ -22,7 +22,7 @@ from stretto_messages.actuator import (
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
-from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, PsProfile, WorkerProfile
 
@@ -34,11 +34,14 @@ from stretto_core.profiler.state import (
     PodWindow,
     ProfilerState,
     ProfilingRules,
+    ReportingRole,
     WindowSums,
 )
 from stretto_core.profiler.window import (
+    add_data_worker,
     add_ps,
     add_worker,
+    feed_profile,
     median_times,
     prepared_elsewhere,
     ps_profile,
@@ -68,7 +71,11 @@ ProfilerEvent = (
     | JobCancelled
     | WorkerReported
     | PsReported
+    | DataWorkerReported
 )
+
+
+Report = WorkerReported | PsReported | DataWorkerReported
 
 
 class ProfilerMachine:
@@ -92,10 +99,8 @@ class ProfilerMachine:
         """Advance by one event. Raises ImpossibleTelemetry for a report that cannot be true."""
         state = self.state
         match event:
-            case WorkerReported():
-                return self._worker_reported(event, now)
-            case PsReported():
-                return self._ps_reported(event, now)
+            case WorkerReported() | PsReported() | DataWorkerReported():
+                return self._reported(event, now)
             case JobOpened(batch_size=batch_size) if not state.batch_size:
                 state.batch_size = batch_size
             case PlanDecided(version=version) if version > state.decided_version:
@@ -103,12 +108,12 @@ class ProfilerMachine:
                 return self._cut(event.job, now)
             case PlanApplied(version=version) if version > state.plan_version:
                 return self._plan_applied(event, now)
-            case PodStarted(role="worker" | "ps" as role):
-                return self._pod_started(event, role, now)
+            case PodStarted():
+                return self._pod_started(event, now)
             case PodResized(pod=pod) if pod in state.pods:
                 _set_limits(state.pods[pod], event)
                 return self._cut(event.job, now)
-            case PodExited(pod=pod, role="worker" | "ps") if pod not in state.exited:
+            case PodExited(pod=pod) if pod not in state.exited:
                 return self._pod_exited(event, now)
             case MigrationStarted() | MigrationFinished():
                 state.migrating = isinstance(event, MigrationStarted)
@@ -133,29 +138,41 @@ class ProfilerMachine:
         state.decided_version = max(state.decided_version, event.version)
         return actions
 
-    def _pod_started(self, event: PodStarted, role: Literal["worker", "ps"], now: float) -> list[Action]:
+    def _pod_started(self, event: PodStarted, now: float) -> list[Action]:
         state = self.state
         if event.pod in state.exited:
             return []
-        window = state.pods.setdefault(event.pod, PodWindow(role))
+        window = state.pods.setdefault(event.pod, PodWindow(event.role))
         if window.started:
             return []
         window.started = True
         _set_limits(window, event)
-        state.highest_number[role] = max(state.highest_number[role], _number(event.pod))
+        self._note_number(event.pod)
         return self._cut(event.job, now)
 
     def _pod_exited(self, event: PodExited, now: float) -> list[Action]:
         state = self.state
-        role = "ps" if event.pod.startswith("ps-") else "worker"
-        state.highest_number[role] = max(state.highest_number[role], _number(event.pod))
+        self._note_number(event.pod)
         window = state.pods.pop(event.pod, None)
         if window is not None:
             state.samples_of_exited += window.samples_total
         state.exited = [*state.exited[-EXITED_MAX + 1 :], event.pod]
         return self._cut(event.job, now)
 
+    def _note_number(self, pod: str) -> None:
+        highest, role = self.state.highest_number, pod.partition("-")[0]
+        highest[role] = max(highest.get(role, -1), _number(pod))
+
     # reports ---------------------------------------------------------------------------------------------------
+
+    def _reported(self, report: Report, now: float) -> list[Action]:
+        match report:
+            case WorkerReported():
+                return self._worker_reported(report, now)
+            case PsReported():
+                return self._ps_reported(report, now)
+            case DataWorkerReported():
+                return self._data_worker_reported(report, now)
 
     def _worker_reported(self, report: WorkerReported, now: float) -> list[Action]:
         window = self._window_of(report.pod, "worker")
@@ -166,6 +183,7 @@ class ProfilerMachine:
         self._remember(window, report)
         self.state.longest_report_s = max(self.state.longest_report_s, report.window_s)
         window.steps_total, window.samples_total = report.steps_total, report.samples_total
+        window.prepare_s, window.prepare_cpu_s = report.prepare_s, report.prepare_cpu_s
         current = report.plan_version == self.state.plan_version
         if current and window.started and not self.state.ended:
             most = report.steps * self.state.batch_size
@@ -184,7 +202,19 @@ class ProfilerMachine:
         add_ps(window.sums, report)
         return self._close_if_due(report.job, now)
 
-    def _window_of(self, pod: str, role: Literal["worker", "ps"]) -> PodWindow:
+    def _data_worker_reported(self, report: DataWorkerReported, now: float) -> list[Action]:
+        window = self._window_of(report.pod, "data")
+        if not self._fresh(window, report, now):
+            return []
+        # a batch that took longer than the report counts whole in the report of its end
+        if report.batches and report.busy_s <= 0:
+            raise ImpossibleTelemetry("busy_s", report.busy_s, "positive when batches were prepared")
+        self._remember(window, report)
+        window.lanes = report.lanes
+        add_data_worker(window.sums, report)
+        return self._close_if_due(report.job, now)
+
+    def _window_of(self, pod: str, role: ReportingRole) -> PodWindow:
         """Return the window of a pod. An unknown name may belong to a pod that starts now; one far ahead cannot."""
         state = self.state
         if not state.batch_size:
@@ -197,12 +227,12 @@ class ProfilerMachine:
                 raise ImpossibleTelemetry(
                     "pod", pod, "has exited and its name is not used again; restart it as a new pod"
                 )
-            if _number(pod) > state.highest_number[role] + self.rules.numbers_ahead:
+            if _number(pod) > state.highest_number.get(role, -1) + self.rules.numbers_ahead:
                 raise ImpossibleTelemetry("pod", pod, "a pod that the actuator has started")
             window = PodWindow(role)  # kept only once its report has been believed
         return window
 
-    def _fresh(self, window: PodWindow, report: WorkerReported | PsReported, now: float) -> bool:
+    def _fresh(self, window: PodWindow, report: Report, now: float) -> bool:
         """Return True for a new report, False for a repeated one. Raises when its times cannot be."""
         rules, ended_at_s = self.rules, report.ended_at_s
         if abs(ended_at_s - now) > rules.clock_skew_s:
@@ -219,7 +249,7 @@ class ProfilerMachine:
             )
         return True
 
-    def _remember(self, window: PodWindow, report: WorkerReported | PsReported) -> None:
+    def _remember(self, window: PodWindow, report: Report) -> None:
         self.state.pods[report.pod] = window
         window.reports += 1
         window.ended_at_s = report.ended_at_s
@@ -291,12 +321,13 @@ class ProfilerMachine:
             categories=sum(server.categories for server in servers),
             settled=settled,
             prepared_elsewhere=prepared_elsewhere(window for _, window in active),
+            feed=feed_profile([window for _, window in active], [window for _, window in self._reporting("data")]),
             workers=_evenly(workers),
             ps=_evenly(servers),
         )
         return [Emit(message) for message in (profile, *judgements)]
 
-    def _reporting(self, role: Literal["worker", "ps"]) -> list[tuple[str, PodWindow]]:
+    def _reporting(self, role: ReportingRole) -> list[tuple[str, PodWindow]]:
         """Return the started pods that reported in this window, by number."""
         reporting = [
             (pod, window)

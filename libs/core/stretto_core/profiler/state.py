@@ -54,6 +54,9 @@ class ProfilingRules:
     """A pod may report before its start is known if its number is at most this far above the highest one known."""
 
 
+ReportingRole = Literal["worker", "ps", "data"]
+
+
 @dataclass(frozen=True, slots=True)
 class JobOpened:
     """A job exists; ``batch_size`` samples are one step of one worker."""
@@ -77,18 +80,24 @@ class WindowSums:
     sync_s: float = 0.0
     read_s: float = 0.0
     prepared_elsewhere: float = 0.0
+    batches: int = 0
+    """Batches that a data worker prepared, in ``busy_s`` of its lanes."""
 
 
 @dataclass(slots=True)
 class PodWindow:
     """One pod: its counters at its last report, its sums in the open window, and how it compared with its peers."""
 
-    role: Literal["worker", "ps"]
+    role: ReportingRole
     started: bool = False
     """The actuator has published its start. Reports that come before are checked but enter no profile."""
     ended_at_s: float = 0.0
     steps_total: int = 0
     samples_total: int = 0
+    prepare_s: float = 0.0
+    prepare_cpu_s: float = 0.0
+    """Time, and processor time, in which a worker prepares a batch; 0: not known."""
+    lanes: int = 0
     reports: int = 0
     categories: int = 0
     row_bytes: float = 0.0
@@ -129,6 +138,6 @@ class ProfilerState:
     longest_report_s: float = 0.0
     """Length of the longest report of a worker in the open window."""
     pods: dict[str, PodWindow] = field(default_factory=dict[str, PodWindow])
-    highest_number: dict[str, int] = field(default_factory=lambda: {"worker": -1, "ps": -1})
+    highest_number: dict[str, int] = field(default_factory=lambda: {"worker": -1, "ps": -1, "data": -1})
     exited: list[str] = field(default_factory=list[str])
     samples_of_exited: int = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
-from stretto_messages.pods import PsReported, WorkerReported
-from stretto_messages.values import PsProfile, StepTimes, WorkerProfile
+from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
+from stretto_messages.values import FeedProfile, PsProfile, StepTimes, WorkerProfile
 
 from stretto_core.profiler.state import PodWindow, WindowSums
 
@@ -33,6 +33,14 @@ def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
     sums.sync_s += report.steps * times.sync_s
     sums.read_s += report.steps * times.read_s
     sums.prepared_elsewhere += report.steps * report.prepared_elsewhere
+
+
+def add_data_worker(sums: WindowSums, report: DataWorkerReported) -> None:
+    """Add the report of a data worker."""
+    sums.span_s += report.window_s
+    sums.cpu_core_s += report.cpu_used_cores * report.window_s
+    sums.batches += report.batches
+    sums.busy_s += report.busy_s
 
 
 def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
@@ -68,6 +76,41 @@ def prepared_elsewhere(windows: Iterable[PodWindow]) -> float:
     """Return the share of the batches of all workers that data workers prepared."""
     all_sums = [window.sums for window in windows]
     return sum(sums.prepared_elsewhere for sums in all_sums) / sum(sums.count for sums in all_sums)
+
+
+def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]) -> FeedProfile | None:
+    """Return the data queue of the job; None if no worker has told how long it prepares a batch.
+
+    A worker takes a batch in T - T_read, the part of a step in which it does not wait for one. A lane prepares one in
+    its busy time over its batches.
+    """
+    telling = [window for window in workers if window.prepare_s > 0]
+    if not telling:
+        return None
+    limits = [window for window in workers if window.cpu_limit_cores > 0]
+    busy_s = sum(window.sums.busy_s for window in data_workers)
+    batches = sum(window.sums.batches for window in data_workers)
+    lanes = sum(window.lanes for window in data_workers)
+    lane_s = sum(window.lanes * window.sums.span_s for window in data_workers)
+    cores_s = sum(window.cpu_limit_cores * window.sums.span_s for window in limits)
+    read_s, step_s = sum(w.sums.read_s for w in workers), sum(w.sums.busy_s for w in workers)
+    return FeedProfile(
+        dequeued_per_s=sum(_taken_per_s(window.sums) for window in workers),
+        home_per_s=sum(1 / window.prepare_s for window in telling) * len(workers) / len(telling),
+        enqueued_per_s=lanes * batches / busy_s if busy_s > 0 else 0.0,
+        read_share=min(read_s / step_s, 1.0),
+        prepare_s=median(window.prepare_s for window in telling),
+        prepare_cpu_s=median(window.prepare_cpu_s for window in telling),
+        cpu_share=min(sum(w.sums.cpu_core_s for w in limits) / cores_s, 1.0) if cores_s else 0.0,
+        lanes=lanes,
+        lane_use=min(busy_s / lane_s, 1.0) if lane_s else 0.0,
+    )
+
+
+def _taken_per_s(sums: WindowSums) -> float:
+    """Return the steps per second of a worker that does not wait; at most a thousand times those that it has."""
+    without_s = max(sums.busy_s - sums.read_s, sums.busy_s / 1000)
+    return sums.count / without_s
 
 
 def median_times(windows: Iterable[PodWindow]) -> StepTimes:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.machine import Emit, Tick
+from stretto_core.model.sharing import Ranking, Sharer, Speed, fair, max_throughput, shortest_remaining
 from stretto_core.offline.data_workers import DataWorkers, QueueState, SharingSettings
 from stretto_core.offline.data_workers.facts import (
     JobConfigured,
@@ -22,7 +23,6 @@ from stretto_core.offline.data_workers.facts import (
     WorkerStopped,
 )
 from stretto_core.offline.data_workers.placing import Free, best_node, better_node, pack
-from stretto_core.offline.data_workers.sharing import Ranking, Sharer, Speed, fair, max_throughput, shortest_remaining
 
 RANKINGS = {"maxtp": max_throughput, "srtf": shortest_remaining, "fair": fair}
 

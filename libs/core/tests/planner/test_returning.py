@@ -10,7 +10,7 @@ from closed_loop import LIMITS, MIB, Loop, plan, profile
 from job_builders import oom_forecast
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.model.pareto import Overheads
-from stretto_core.model.types import JobLimits
+from stretto_core.model.types import DataWorkerLimits, JobLimits
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
@@ -127,7 +127,7 @@ def test_what_forbids_the_return_is_said() -> None:
 
 def test_no_plan_is_proposed_for_which_the_jobs_data_workers_leave_no_room() -> None:
     data = Resources(0.5, GIB)
-    loop = demo(MEASURED, 4_000_000, data=data)
+    loop = demo(MEASURED, 4_000_000, data=DataWorkerLimits(data, always=1))
     loop.run(200)
     proposed = [fact.plan.resources(NO_EXTENDED) for fact in loop.facts(PlanProposed, "a")]
     assert len(proposed) > 1

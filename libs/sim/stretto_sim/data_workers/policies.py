@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stretto_core.model.sharing import Ranking, fair, max_throughput, shortest_remaining
 from stretto_core.offline.data_workers.placing import DUST, Free, pack
-from stretto_core.offline.data_workers.sharing import Ranking, fair, max_throughput, shortest_remaining
 
 from stretto_sim.data_workers.trace import Cluster, TraceJob
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from stretto_core.machine import Action, Emit, Tick
+from stretto_core.model.sharing import Ranking, Sharer, Speed, shortest_remaining
 from stretto_core.offline.data_workers.facts import (
     Change,
     JobConfigured,
@@ -25,7 +26,6 @@ from stretto_core.offline.data_workers.facts import (
     WorkerStopped,
 )  # fmt: skip
 from stretto_core.offline.data_workers.placing import DUST, best_node, better_node
-from stretto_core.offline.data_workers.sharing import Ranking, Sharer, Speed, shortest_remaining
 
 LEAST_CPUS, PARTS = 1.0, 8
 """the smallest data worker has so many CPUs, or such a part of what its job can use, if that is less: a job that one

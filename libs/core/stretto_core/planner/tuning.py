@@ -1,0 +1,297 @@
+"""The number of data workers of one job, told by its data queue (GoldMiner §3.4.1).
+
+1. alone: the workers read for themselves. Nothing starts until they wait for batches, or reading takes the cores that
+   they train on, in several windows one after the other.
+2. scaling: so many start as the queue lacks by division; the next windows tell if that was right. GoldMiner climbs one
+   by one instead, which is done here only where the windows contradict.
+3. settled: workers need not wait. Data workers that are spare go, and all of them once reading at home costs nothing.
+
+fallen-back: data workers brought nothing, or the job was slower with them, or none ever served. It wants none until
+its plan has other workers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from stretto_messages.planner import DataWorkersProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import FeedProfile
+
+from stretto_core.model.types import DataWorkerLimits
+
+Phase = Literal["alone", "scaling", "settled", "fallen-back"]
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRules:
+    """Thresholds of the tuning. Shares are parts of 1."""
+
+    read_share_min: float = 0.05
+    """Part of their time that workers wait for batches from which on data workers may pay."""
+    busy: float = 0.9
+    """Used part of the workers' cores from which on reading takes them from training."""
+    cpu_share_min: float = 0.15
+    """Part of the workers' cores that reading takes from which on data workers may pay, if the cores are busy."""
+    spare: float = 0.1
+    """Part by which data workers may prepare more than workers take."""
+    same: float = 0.05
+    """Part by which equal rates may differ."""
+    little: float = 0.25
+    """Part of the promised gain below which more data workers bring too little."""
+    windows: int = 2
+    """Windows one after the other that have to tell the same."""
+    silent_windows: int = 12
+    """Windows without any lane after which no data worker is expected to serve any more."""
+    patience_s: float = 60.0
+    """Time for which a job may be slower than alone."""
+    payback_s: float = 60.0
+    """Least training that is left to a job that gets data workers: they have to import its code first."""
+
+
+@dataclass(slots=True)
+class TuningState:
+    """The tuning of one job. Rates are batches per second of the whole job."""
+
+    phase: Phase = "alone"
+    wanted: int = 0
+    given: int = 0
+    """Data workers that the arbiter decided on last."""
+    windows: int = 0
+    """Windows that told the same, one after the other."""
+    silent: int = 0
+    """Windows without any lane since data workers were given."""
+    workers: int = 0
+    """Workers of the plan that the rates are of."""
+    worker_cpu_cores: float = 0.0
+    alone_per_s: float = 0.0
+    """Rate without data workers; 0: not known under this plan."""
+    before: int = 0
+    before_per_s: float = 0.0
+    """Data workers before the last increase, and the rate with them."""
+    enough: int = 0
+    """Number beyond which more brought nothing, under this plan; 0: not known."""
+    slow_since_s: float | None = None
+    is_pinned: bool = False
+    """A user has asked for a number: the queue decides nothing."""
+
+
+class Tuning:
+    """Decides on one window after the other."""
+
+    def __init__(self, job: str, state: TuningState, limits: DataWorkerLimits, rules: TuningRules) -> None:
+        self.job, self.state, self.limits, self.rules = job, state, limits, rules
+
+    @property
+    def is_trying(self) -> bool:
+        """True while windows are to tell what data workers bring: no other change of the job may interfere."""
+        return self.state.phase == "scaling" and self.state.given == self.state.wanted
+
+    def decided(self, count: int) -> None:
+        """Take note of the number that the arbiter gives."""
+        state = self.state
+        state.given = count
+        state.windows = state.silent = 0
+        if state.phase == "alone":
+            state.wanted = count
+
+    def measured(self, window: ProfileMeasured, left_s: float, now: float) -> DataWorkersProposed | None:
+        """Return the number to ask for, if it is another. ``left_s``: training that is left at the present rate."""
+        state, feed = self.state, window.feed
+        if not window.settled or feed is None or not self.limits.most or state.is_pinned:
+            return None
+        self._note_plan(window)
+        if state.phase == "fallen-back":
+            return None
+        if not state.given:
+            return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
+        if feed.lanes != state.given * self.limits.lanes:
+            return self._silent(feed)
+        state.silent = 0
+        if self._is_slow(window, feed, now):
+            return self._fall_back(feed, "the job was slower with data workers than without")
+        if state.phase == "scaling":
+            return self._judge(window, feed)
+        return self._keep(window, feed)
+
+    def _note_plan(self, window: ProfileMeasured) -> None:
+        """Forget what was measured under a plan with other workers; what they do alone grows with their number."""
+        state, plan = self.state, window.plan
+        if (plan.workers, plan.worker_cpu_cores) == (state.workers, state.worker_cpu_cores):
+            return
+        is_scaled = state.workers > 0 and plan.worker_cpu_cores == state.worker_cpu_cores
+        state.alone_per_s *= plan.workers / state.workers if is_scaled else 0.0
+        state.workers, state.worker_cpu_cores = plan.workers, plan.worker_cpu_cores
+        state.windows = state.enough = 0
+        state.slow_since_s = None
+        if state.phase == "fallen-back":
+            state.phase = "alone"
+
+    # phases ----------------------------------------------------------------------------------------------------
+
+    def _alone(self, window: ProfileMeasured, feed: FeedProfile, left_s: float) -> DataWorkersProposed | None:
+        state = self.state
+        reason = self._gain(window, feed)
+        if not reason or feed.prepare_s <= 0 or left_s < self.rules.payback_s:
+            state.windows = 0
+            return None
+        state.windows += 1
+        if state.windows < self.rules.windows:
+            return None
+        state.alone_per_s = _steps_per_s(window)
+        worker_per_s = self.limits.lanes / feed.prepare_s
+        state.before, state.before_per_s = 0, state.alone_per_s
+        state.phase = "scaling"
+        count = self._covering(feed.dequeued_per_s, worker_per_s)
+        return self._propose(count, worker_per_s, feed, [reason, _covers(count, worker_per_s, feed)])
+
+    def _gain(self, window: ProfileMeasured, feed: FeedProfile) -> str:
+        """Return why data workers may pay, in words; empty if they do not."""
+        if feed.read_share >= self.rules.read_share_min:
+            most = 1 / max(1 - feed.read_share, 0.01)
+            return f"workers wait {feed.read_share:.0%} of their time for batches: at most {most:.2f} times the speed"
+        share = self._reading_share(window, feed)
+        if feed.cpu_share >= self.rules.busy and share >= self.rules.cpu_share_min:
+            return f"reading takes {share:.0%} of the workers' cores, which are {feed.cpu_share:.0%} used"
+        return ""
+
+    def _reading_share(self, window: ProfileMeasured, feed: FeedProfile) -> float:
+        """Return the part of its cores that a worker needs, or would need, to read for itself."""
+        per_s = feed.dequeued_per_s / max(window.plan.workers, 1)
+        return feed.prepare_cpu_s * per_s / window.plan.worker_cpu_cores
+
+    def _judge(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
+        """Tell from the windows since the last change whether its number is right."""
+        state, rules = self.state, self.rules
+        state.windows += 1
+        if state.windows < rules.windows:
+            return None
+        state.windows = 0
+        worker_per_s = feed.enqueued_per_s / state.given
+        per_s = _steps_per_s(window)
+        if feed.read_share < rules.read_share_min:
+            state.phase = "settled"
+            return self._trim(feed, worker_per_s) or self._propose(
+                state.wanted, worker_per_s, feed, [_waits(feed), _covers(state.given, worker_per_s, feed)]
+            )
+        promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
+        least = rules.little * promised if state.before else rules.same * state.before_per_s
+        if state.given > state.before and per_s - state.before_per_s < least:
+            state.phase, state.enough = ("settled" if state.before else "fallen-back"), state.before
+            reason = f"{per_s:.1f} batches/s with {state.given} data workers, {state.before_per_s:.1f} with"
+            return self._propose(
+                state.before, worker_per_s, feed, [f"{reason} {state.before or 'none'}: the limit is elsewhere"]
+            )
+        count = self._covering(feed.dequeued_per_s, worker_per_s, state.given + 1)
+        if state.given < state.wanted or count <= state.given:  # no more room, or the job's own limit
+            state.phase = "settled"
+            return None
+        state.before, state.before_per_s = state.given, per_s
+        return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
+
+    def _keep(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
+        """Give back what is spare, all if reading at home costs nothing; begin again where workers wait."""
+        state, rules = self.state, self.rules
+        worker_per_s = feed.enqueued_per_s / state.given
+        waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
+        home = self._is_free_at_home(window, feed, worker_per_s)
+        spare = self._spare(feed, worker_per_s) < state.given
+        if not ((waits and state.given == state.wanted) or home or spare):
+            state.windows = 0
+            return None
+        state.windows += 1
+        if state.windows <= rules.windows:
+            return None
+        state.windows = 0
+        if home:
+            state.phase, state.alone_per_s = "alone", 0.0
+            return self._propose(0, worker_per_s, feed, ["workers that read for themselves need not wait either"])
+        if not waits:
+            return self._trim(feed, worker_per_s)
+        state.phase = "scaling"
+        state.before, state.before_per_s = state.given, _steps_per_s(window)
+        count = self._covering(feed.dequeued_per_s, worker_per_s, state.given + 1)
+        return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
+
+    def _trim(self, feed: FeedProfile, worker_per_s: float) -> DataWorkersProposed | None:
+        count = self._spare(feed, worker_per_s)
+        if count >= self.state.given:
+            return None
+        text = f"{count} of {self.state.given} data workers prepare as much as workers take"
+        return self._propose(count, worker_per_s, feed, [text])
+
+    def _spare(self, feed: FeedProfile, worker_per_s: float) -> int:
+        """Return the least number that is not scarce."""
+        if worker_per_s <= 0:
+            return self.state.given
+        return max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
+
+    def _is_free_at_home(self, window: ProfileMeasured, feed: FeedProfile, worker_per_s: float) -> bool:
+        """Return True if a worker prepares a batch while it trains another, and has the cores for both.
+
+        It takes as long as a lane does, and waits the part of that which training does not cover. Half of what data
+        workers begin at, so that they do not come and go.
+        """
+        prepare_s = self.limits.lanes / worker_per_s if worker_per_s > 0 else math.inf
+        train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
+        waits = max(1 - train_s / prepare_s, 0.0) if prepare_s > 0 else 0.0
+        is_busy = feed.cpu_share + self._reading_share(window, feed) >= self.rules.busy
+        takes = self._reading_share(window, feed) >= self.rules.cpu_share_min / 2
+        return waits < self.rules.read_share_min / 2 and not (is_busy and takes)
+
+    # ends ------------------------------------------------------------------------------------------------------
+
+    def _silent(self, feed: FeedProfile) -> DataWorkersProposed | None:
+        """Wait for data workers to serve: they import the user's code first, and may be replaced."""
+        state = self.state
+        state.windows = 0
+        state.silent += not feed.lanes
+        if state.silent < self.rules.silent_windows:
+            return None
+        return self._fall_back(feed, "no data worker came to serve")
+
+    def _is_slow(self, window: ProfileMeasured, feed: FeedProfile, now: float) -> bool:
+        """Return True if the job was slower than alone for too long."""
+        state = self.state
+        if not state.alone_per_s or _steps_per_s(window) >= (1 - self.rules.same) * state.alone_per_s:
+            state.slow_since_s = None
+        elif state.slow_since_s is None:
+            state.slow_since_s = now
+        return state.slow_since_s is not None and now - state.slow_since_s >= self.rules.patience_s
+
+    def _fall_back(self, feed: FeedProfile, reason: str) -> DataWorkersProposed:
+        self.state.phase = "fallen-back"
+        return self._propose(0, 0.0, feed, [reason])
+
+    def _covering(self, per_s: float, worker_per_s: float, least: int = 1) -> int:
+        """Return how many prepare ``per_s``, within the job's limit."""
+        count = math.ceil(per_s / worker_per_s * (1 - self.rules.same / 2)) if worker_per_s > 0 else least
+        return min(max(count, least), self.state.enough or self.limits.most)
+
+    def _propose(self, count: int, worker_per_s: float, feed: FeedProfile, reasons: list[str]) -> DataWorkersProposed:
+        self.state.wanted = count
+        self.state.windows = 0
+        phase = "settled" if self.state.phase == "alone" else self.state.phase
+        return DataWorkersProposed(
+            job=self.job,
+            count=count,
+            phase=phase,
+            worker_per_s=worker_per_s,
+            dequeued_per_s=feed.dequeued_per_s,
+            reasons=tuple(reasons),
+        )
+
+
+def _steps_per_s(window: ProfileMeasured) -> float:
+    return window.throughput / window.batch_size
+
+
+def _waits(feed: FeedProfile) -> str:
+    return f"workers wait {feed.read_share:.0%} of their time for batches"
+
+
+def _covers(count: int, worker_per_s: float, feed: FeedProfile) -> str:
+    data_workers = "1 data worker" if count == 1 else f"{count} data workers"
+    return f"{data_workers} of {worker_per_s:.1f} batches/s for the {feed.dequeued_per_s:.1f} that workers take"

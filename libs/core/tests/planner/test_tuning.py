@@ -1,0 +1,216 @@
+"""The number of data workers follows the job's data queue. The queue here is computed from known times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from job_builders import profile_measured
+from stretto_core.model.types import DataWorkerLimits
+from stretto_core.planner.tuning import Tuning, TuningRules, TuningState
+from stretto_messages.base import GIB
+from stretto_messages.planner import DataWorkersProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import FeedProfile, Plan, Resources, StepTimes
+
+BATCH = 512
+WINDOW_S = 5.0
+RULES = TuningRules()
+
+
+@dataclass
+class Job:
+    """A job of ``workers`` that train a batch in ``train_s`` and wait for one that takes ``prepare_s``.
+
+    ``store_per_s``: batches that the store gives to all readers together. ``room``: data workers that the arbiter has
+    room for.
+    """
+
+    train_s: float = 0.01
+    prepare_s: float = 0.03
+    cpu_s: float = 0.001
+    workers: int = 1
+    cores: float = 1.0
+    lanes_each: int = 1
+    store_per_s: float = math.inf
+    room: int = 1000
+    most: int = 16
+    has_lanes: bool = True
+    slower: float = 1.0
+    """Factor on the training time with data workers, such as of a trainer that is busy with receiving."""
+    state: TuningState = field(default_factory=TuningState)
+    given: int = 0
+    now: float = 0.0
+    said: list[DataWorkersProposed] = field(default_factory=list[DataWorkersProposed])
+
+    def window(self) -> ProfileMeasured:
+        lanes = self.given * self.lanes_each if self.has_lanes else 0
+        readers = lanes or self.workers
+        one_s = max(self.prepare_s, readers / self.store_per_s)
+        supply_per_s = readers / one_s
+        train_s = self.train_s * (self.slower if lanes else 1.0)
+        wanted_per_s = self.workers / train_s
+        per_s = min(wanted_per_s, supply_per_s)
+        step_s = self.workers / per_s
+        used = (train_s + (0.0 if lanes else self.cpu_s)) / step_s / self.cores
+        feed = FeedProfile(
+            dequeued_per_s=wanted_per_s,
+            home_per_s=self.workers / one_s,
+            enqueued_per_s=supply_per_s if lanes else 0.0,
+            read_share=1 - train_s / step_s,
+            prepare_s=one_s,
+            prepare_cpu_s=self.cpu_s,
+            cpu_share=min(used, 1.0),
+            lanes=lanes,
+            lane_use=min(wanted_per_s / supply_per_s, 1.0) if lanes else 0.0,
+        )
+        plan = Plan(self.workers, 1, self.cores, 1.0, GIB, GIB)
+        return replace(
+            profile_measured("job", 1, plan, step_s, per_s * BATCH),
+            batch_size=BATCH,
+            settled=True,
+            times=StepTimes(emb_s=0.0, grad_s=train_s, upd_s=0.0, sync_s=0.0, read_s=step_s - train_s),
+            feed=feed,
+        )
+
+    def run(self, windows: int, left_s: float = 3600.0) -> None:
+        for _ in range(windows):
+            self.now += WINDOW_S
+            limits = DataWorkerLimits(Resources(float(self.lanes_each), GIB), most=self.most)
+            tuning = Tuning("job", self.state, limits, RULES)
+            if (proposed := tuning.measured(self.window(), left_s, self.now)) is not None:
+                self.said.append(proposed)
+                self.given = min(proposed.count, self.room)
+                tuning.decided(self.given)
+
+    @property
+    def per_s(self) -> float:
+        return self.window().throughput / BATCH
+
+
+def test_a_job_that_waits_for_its_reader_gets_as_many_as_it_lacks_in_one_step() -> None:
+    job = Job(train_s=0.01, prepare_s=0.05)
+    job.run(RULES.windows)
+    assert (job.given, job.state.phase) == (5, "scaling")
+    assert "workers wait 80 % of their time" in job.said[0].reasons[0].replace("%", " %")
+    job.run(RULES.windows)
+    assert job.state.phase == "settled"
+    job.run(20)
+    assert job.given == 5, "what is settled stays"
+    assert job.per_s == pytest.approx(100.0)
+
+
+def test_nothing_starts_where_nothing_is_to_gain_or_the_job_ends_soon() -> None:
+    fast = Job(train_s=0.02, prepare_s=0.01, cpu_s=0.0005)
+    fast.run(50)
+    ending = Job(train_s=0.01, prepare_s=0.05)
+    ending.run(50, left_s=RULES.payback_s / 2)
+    off = Job(train_s=0.01, prepare_s=0.05, most=0)
+    off.run(50)
+    assert not fast.said
+    assert not ending.said
+    assert not off.said
+
+
+def test_reading_that_takes_the_workers_cores_moves_away_although_nobody_waits() -> None:
+    job = Job(train_s=0.02, prepare_s=0.019, cpu_s=0.006, cores=1.0)
+    job.run(RULES.windows)
+    assert job.given == 1
+    assert "of the workers' cores" in job.said[0].reasons[0]
+    job.run(30)
+    assert job.given == 1, "reading would take a third of the cores: it stays away"
+
+
+def test_a_limit_that_lies_elsewhere_is_found_and_the_surplus_goes() -> None:
+    job = Job(train_s=0.01, prepare_s=0.02, store_per_s=60.0)
+    job.run(60)
+    assert job.state.phase == "settled"
+    assert job.per_s == pytest.approx(60.0)
+    assert job.given <= 2, "the store gives 60 batches per second to any number of readers"
+
+
+def test_data_workers_go_again_once_the_store_is_fast_again() -> None:
+    job = Job(train_s=0.01, prepare_s=0.05, cpu_s=0.0005)
+    job.run(10)
+    assert job.given == 5
+    job.prepare_s = 0.002
+    job.run(20)
+    assert (job.given, job.state.phase) == (0, "alone")
+    job.run(20)
+    assert job.given == 0
+    job.prepare_s = 0.05
+    job.run(10)
+    assert job.given == 5, "and come again"
+
+
+def test_more_workers_get_more_data_workers() -> None:
+    job = Job(train_s=0.01, prepare_s=0.03)
+    job.run(10)
+    assert job.given == 3
+    job.workers = 2
+    job.run(10)
+    assert job.given == 6
+
+
+def test_a_job_that_is_slower_with_them_falls_back_for_good() -> None:
+    job = Job(train_s=0.01, prepare_s=0.012, slower=3.0)
+    job.run(60)
+    assert job.state.phase == "fallen-back"
+    assert job.given == 0
+    assert (job.said[-1].phase, job.said[-1].count) == ("fallen-back", 0)
+
+
+def test_data_workers_that_never_serve_are_given_up() -> None:
+    job = Job(has_lanes=False)
+    job.run(RULES.windows + RULES.silent_windows)
+    assert job.state.phase == "fallen-back"
+    assert job.said[-1].reasons == ("no data worker came to serve",)
+
+
+def test_a_window_that_is_not_settled_or_of_another_number_tells_nothing() -> None:
+    job = Job(room=0)
+    job.run(RULES.windows)
+    assert job.state.wanted == 3
+    assert job.given == 0
+    job.run(50)
+    assert len(job.said) == 1, "the arbiter has no room: asking again changes nothing"
+    unsettled = replace(Job().window(), settled=False)
+    state = TuningState()
+    tuning = Tuning("job", state, DataWorkerLimits(Resources(1.0, GIB), most=16), RULES)
+    assert all(tuning.measured(unsettled, 3600.0, float(n)) is None for n in range(10))
+    assert state == TuningState()
+
+
+TIMES = st.floats(0.001, 0.2)
+
+
+@given(
+    train_s=TIMES,
+    prepare_s=TIMES,
+    workers=st.integers(1, 8),
+    lanes_each=st.integers(1, 4),
+    most=st.integers(1, 40),
+    room=st.integers(0, 40),
+    store_per_s=st.one_of(st.just(math.inf), st.floats(5.0, 500.0)),
+)
+def test_a_job_ends_near_its_best_rate_with_few_more_than_needed(
+    train_s: float, prepare_s: float, workers: int, lanes_each: int, most: int, room: int, store_per_s: float
+) -> None:
+    job = Job(train_s, prepare_s, 0.0, workers, 1.0, lanes_each, store_per_s, room, most)
+    alone_per_s = job.per_s
+    job.run(80)
+    settled = [job.given]
+    job.run(20)
+    settled.append(job.given)
+    assert settled[0] == settled[1], "it comes to rest"
+    allowed = min(most, room)
+    assert 0 <= job.given <= allowed
+    rates = {count: replace(job, given=count).per_s for count in range(1, allowed + 1)} | {0: alone_per_s}
+    best = max(rates.values())
+    assert job.per_s >= 0.9 * best or job.per_s >= best / (1 + 2 * RULES.read_share_min)
+    if store_per_s == math.inf:
+        least = min(count for count, rate in rates.items() if rate >= 0.95 * best)
+        assert job.given <= 1.25 * least + 1
