@@ -123,7 +123,7 @@ class Gateway:
     def checkpoint(self, name: str) -> Json:
         return self._ask("POST", f"/jobs/{name}/checkpoints")
 
-    def scale(self, name: str, wanted: dict[str, int]) -> Json:
+    def scale(self, name: str, wanted: dict[str, int | str]) -> Json:
         return self._ask("POST", f"/jobs/{name}/plan", json=wanted)
 
     def data(self, name: str, change: Json) -> Json:

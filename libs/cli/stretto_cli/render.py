@@ -190,6 +190,9 @@ _GISTS: dict[str, Any] = {
     "pod-started": lambda d: f"{d['pod']} in {figures.seconds(d['took_s'])} ({d['cause']})",
     "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
+    "data-workers-proposed": lambda d: f"{d['count']} ({d['phase']}); {_first(d['reasons'])}",
+    "data-workers-requested": lambda d: f"{'auto' if d['count'] is None else d['count']} by {d['by']}",
+    "data-workers-decided": lambda d: f"v{d['version']} {d['count']} of {d['wanted']}; {_first(d['reasons'])}",
     "data-workers-changed": lambda d: ", ".join(f"data-{each['index']}" for each in d["data_workers"]) or "none",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
     "parameters-lost": lambda d: (

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -71,13 +71,15 @@ class Wanted(BaseModel, extra="forbid"):
 
     workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
     ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
+    data: Annotated[int, Field(ge=0, le=1000)] | Literal["auto"] | None = None
+    """Data workers beyond the plan; auto: as many as the data queue tells, as without a request."""
 
 
 class Requested(BaseModel):
-    """The requested plan; the event plan-decided or plan-refused follows."""
+    """The requested plan, or the present one; plan-decided, plan-refused or data-workers-decided follows."""
 
     job: str
-    plan: Plan
+    plan: Plan | None
 
 
 class Arrived(BaseModel, extra="forbid"):
@@ -392,8 +394,12 @@ def _changes(gateway: Gateway) -> APIRouter:
 
     @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
     async def scale(request: Request, job: JobName, wanted: Wanted) -> Requested:
-        """Request another number of workers or parameter servers. Training goes on while parameters move."""
+        """Request another number of workers, parameter servers or data workers. Training goes on meanwhile."""
         by = request.state.caller.name
+        if wanted.data is not None:
+            await gateway.request_data_workers(job, None if wanted.data == "auto" else wanted.data, by)
+            if wanted.workers is None and wanted.ps is None:
+                return Requested(job=job, plan=gateway.view(job).plan)
         return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps, by))
 
     schema = {"schema": Arrived.model_json_schema(ref_template="#/components/schemas/{model}")}

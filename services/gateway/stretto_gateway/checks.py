@@ -194,6 +194,20 @@ def conflict(view: JobView, code: Kind, text: str, remedy: str) -> Problem:
     return Problem(409, code, text, field="job", value=view.name, remedy=remedy)
 
 
+def check_data_workers(view: JobView, count: int | None) -> None:
+    """Refuse another number of data workers where the specification fixes it. Raises Problem 422."""
+    data = view.spec.resources.data
+    if data.mode == "always":
+        raise Problem(
+            422,
+            "beyond-limits",
+            f"{view.name} has {data.always} data workers from start to end",
+            field="data",
+            value="auto" if count is None else count,
+            remedy="its resources.data.mode is always; leave it out, and the number may change",
+        )
+
+
 def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
     """Return the job's plan with other numbers of pods.
 

@@ -56,6 +56,7 @@ class MeasurementFold(Fold):
             message.samples_total,
             message.categories,
             message.settled,
+            message.prepared_elsewhere,
         )
         self.evidence.measured = measured
         for worker in message.workers:

@@ -14,6 +14,7 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.planner import HistoryRecorded
 
 from . import views
+from .data_workers import DataWorkerFold
 from .folding import Evidence, JobFold, Returned
 from .learning import LearningFold, take
 from .measurements import MeasurementFold
@@ -39,7 +40,8 @@ class Projection:
         """Fold in what a pod reported; a report of an unknown job changes nothing."""
         view = self.jobs.get(message.job)
         if view is not None:
-            MeasurementFold(view, self._evidence[message.job], view.last_seq, time_s).fold(message)
+            for fold in (MeasurementFold, DataWorkerFold):
+                fold(view, self._evidence[message.job], view.last_seq, time_s).fold(message)
 
     def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> views.JobView | None:
         """Fold in one event; returns the view that it changed, or None."""
@@ -56,7 +58,7 @@ class Projection:
             self.strangers += 1
             return None
         view.last_seq = seq
-        for fold in (JobFold, MeasurementFold, PodFold, LearningFold):
+        for fold in (JobFold, MeasurementFold, DataWorkerFold, PodFold, LearningFold):
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 

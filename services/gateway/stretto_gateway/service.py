@@ -18,7 +18,7 @@ from stretto_bus.faults import Fault
 from stretto_messages.actuator import GetPodLog, GetPodLogReply
 from stretto_messages.base import DEFAULT_TEAM, Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
-from stretto_messages.gateway import DataArrived, JobCancelled, PlanRequested
+from stretto_messages.gateway import DataArrived, DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
@@ -41,7 +41,7 @@ from .views import OVER, JobView, Status
 R = TypeVar("R", bound=Message)
 NAMING = (wire.JobSubmitted, HistoryRecorded)
 """Events by which the read model learns of a job."""
-CHANGES = (PlanRequested, DataArrived)
+CHANGES = (PlanRequested, DataWorkersRequested, DataArrived)
 """Events that users cause as often as they like."""
 STATE_FULL_AT = 0.9
 """No new job is taken above it: what the services save of the jobs that there are needs the rest."""
@@ -392,6 +392,18 @@ class Gateway:
         self._check_bytes(len(wire.encode(message)), view.team)
         await self._bus.publish(message, f"gateway:{job}:requested", trace=self._traceparents.get(job, ""))
         return plan
+
+    async def request_data_workers(self, job: str, count: int | None, by: str) -> None:
+        """Request so many data workers beside the plan; None: as many as the queue tells.
+
+        Raises Problem: as ``request``; 422 also for a job whose specification fixes the number.
+        """
+        view = self.view(job)
+        checks.changed_plan(view, None, None)
+        checks.check_data_workers(view, count)
+        message = DataWorkersRequested(job=job, count=count, by=by)
+        self._check_bytes(len(wire.encode(message)), view.team)
+        await self._bus.publish(message, f"gateway:{job}:data-workers", trace=self._traceparents.get(job, ""))
 
     async def add_data(self, job: str, wanted: Wanted) -> JobView:
         """State the data of a growing job; may be repeated.

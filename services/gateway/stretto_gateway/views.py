@@ -15,6 +15,7 @@ from stretto_messages.values import (
     Candidate,
     CheckpointRef,
     Evaluation,
+    FeedProfile,
     Interval,
     Match,
     MetricValue,
@@ -58,6 +59,7 @@ class Measured:
     samples_total: int
     categories: int
     settled: bool
+    prepared_elsewhere: float = 0.0
 
 
 @dataclass(slots=True)
@@ -208,6 +210,8 @@ class PodView:
     update_time_s: float | None = None
     categories: int | None = None
     buckets: int | None = None
+    batches_per_s: float | None = None
+    """Batches that a data worker prepares."""
     straggler: bool = False
     hot: bool = False
     reported_at_s: float | None = None
@@ -364,6 +368,40 @@ class Books:
 
 
 @dataclass(slots=True)
+class DataWorkerDecision:
+    """A number of data workers that was decided on, the queue before it, and what it brought."""
+
+    time_s: float
+    version: int
+    count: int
+    wanted: int
+    cpu_cores: float
+    """Of each of them."""
+    memory_bytes: int
+    """Of each of them."""
+    policy: str
+    reasons: tuple[str, ...]
+    queue: FeedProfile | None
+    throughput_before: float | None
+    throughput: float | None = None
+    """That of the last settled window since."""
+
+
+@dataclass(slots=True)
+class Feeding:
+    """The data queue of a job in the last window, and the decisions on its data workers, oldest first.
+
+    ``phase``: that of the last proposal; empty before the first.
+    """
+
+    queue: FeedProfile | None = None
+    prepared_elsewhere: float = 0.0
+    phase: str = ""
+    wanted: int = 0
+    decisions: list[DataWorkerDecision] = field(default_factory=list[DataWorkerDecision])
+
+
+@dataclass(slots=True)
 class JobView:
     """Everything known about a job."""
 
@@ -383,6 +421,7 @@ class JobView:
     cost_per_hour: float | None = None
     progress: Progress = field(default_factory=Progress)
     data: DataView = field(default_factory=DataView)
+    feeding: Feeding = field(default_factory=Feeding)
     learning: list[LearningPoint] = field(default_factory=list[LearningPoint])
     shards: Shards = field(default_factory=Shards)
     pods: dict[str, PodView] = field(default_factory=dict[str, PodView])

@@ -61,7 +61,7 @@ def explain(
         known = ", ".join(str(d["version"]) for d in view["decisions"][-VERSIONS_NAMED:]) or "none yet"
         raise BadInput(f"--decision {version}: {job} has no such decision; its decisions are {known}")
     if output is Output.JSON:
-        print_json({"job": job, "decisions": chosen, "refusals": view["refusals"]})
+        print_json({"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")})
         return
     console.print(decisions(view, chosen))
 
@@ -77,12 +77,23 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
                 style="yellow",
             )
         )
+    parts += [Text(data_workers(each)) for each in (view.get("feeding") or {}).get("decisions", ())]
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
     if view["status"] in ENDED_STATES and view["reason"]:
         parts.append(Text(f"{view['status']}: {view['reason']}", style="red"))
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)
+
+
+def data_workers(each: Json) -> str:
+    """Say how many data workers were decided on, why, and what they brought."""
+    count = f"{each['count']} data worker{'s' * (each['count'] != 1)}"
+    wanted = f" of {each['wanted']} wanted" if each["wanted"] != each["count"] else ""
+    size = f" of {figures.cores(each['cpu_cores'])}, {figures.size(each['memory_bytes'])}" if each["count"] else ""
+    before, after = each["throughput_before"], each["throughput"]
+    rates = f"; {figures.rate(before)} → {figures.rate(after)}" if before and after else ""
+    return f"{figures.clock(each['time_s'])} {count}{wanted}{size}: {'; '.join(each['reasons']) or 'no reason'}{rates}"
 
 
 def loss(each: Json) -> str:

@@ -22,6 +22,8 @@ from ..options import (
     same_gateway,
 )
 
+DATA_WORKERS_MAX = 1000
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -35,22 +37,42 @@ def scale(
         int | None,
         typer.Option(min=1, help="Number of parameter servers; parameters move while the job trains."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNT|auto", help="Number of data workers; auto: as many as the data queue of the job tells."
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Ask for another number of workers or parameter servers, while the job trains.
+    """Ask for another number of workers, parameter servers or data workers, while the job trains.
 
     The request is granted if there is room, within the limits of the specification. A job with `resources.fixed`
     keeps the new numbers; for any other job, Stretto continues from there to what it finds better.
     """
-    wanted = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
+    counts = {"workers": workers, "ps": ps, "data": None if data is None else _data_workers(data)}
+    wanted = {name: count for name, count in counts.items() if count is not None}
     if not wanted:
-        raise BadInput("nothing to change: give --workers or --ps")
+        raise BadInput("nothing to change: give --workers, --ps or --data")
     with connect(folder, url, token) as gateway:
         has = gateway.job(job).get("plan")
         done = gateway.scale(job, wanted)
-    result = "has this plan already" if done["plan"] == has else "asked for"
+    if set(wanted) == {"data"}:
+        result = "data workers by its queue" if wanted["data"] == "auto" else f"{wanted['data']} data workers"
+        result = f"asked for {result}"
+    else:
+        same = "has this plan already" if done["plan"] == has else "asked for"
+        result = f"{same} {figures.short_plan(done['plan'])}"
     watch = f"stretto watch {job}{same_gateway(folder, url)}"
-    answer(output, done, lambda: f"{job}: {result} {figures.short_plan(done['plan'])}; [bold]{watch}[/bold] shows it")
+    answer(output, done, lambda: f"{job}: {result}; [bold]{watch}[/bold] shows it")
+
+
+def _data_workers(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) > DATA_WORKERS_MAX:
+        raise BadInput(f"--data {text}: a whole number up to {DATA_WORKERS_MAX}, or auto")
+    return int(text)

@@ -120,9 +120,28 @@ def _top(view: Json, width: int) -> Table:
     made.add_row("shards", ", ".join(told))
     if parts := view["data"]["partitions"]:
         made.add_row("data", _partitions(view["data"], parts))
+    if fed := _feed(view):
+        made.add_row("feed", fed)
     if curve := view["learning"]:
         made.add_row("quality", _quality(curve, width - 60))
     return made
+
+
+def _feed(view: Json) -> str:
+    """Say what data workers bring, and how long workers wait; empty for a job that has and wants none."""
+    feeding = view.get("feeding") or {}
+    queue, decisions = feeding.get("queue"), feeding.get("decisions")
+    if not queue or not (queue["lanes"] or decisions):
+        return ""
+    waits = f"workers wait {queue['read_share']:.0%}"
+    count = sum(pod["role"] == "data" and pod["state"] == "running" for pod in view["pods"].values())
+    wanted = decisions[-1]["count"] if decisions else count
+    starting = f" [yellow]of {wanted}[/yellow]" if count != wanted else ""
+    if not count:
+        return f"0{starting} data workers, {waits}" if wanted else f"no data workers, {waits}"
+    rates = f"{queue['enqueued_per_s']:.0f} of {queue['dequeued_per_s']:.0f} batches/s"
+    at_home = f"home {1 - feeding['prepared_elsewhere']:.0%}"
+    return f"{count}{starting} data worker{'s' * (count != 1)}, {rates}, {waits}, {at_home}"
 
 
 def _partitions(data: Json, parts: Json) -> str:
@@ -196,9 +215,15 @@ def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
         f"{used}/{limit}",
         f"{figures.size(pod['memory_used_bytes'])}/{figures.size(pod['memory_limit_bytes'])}",
         "" if pod["categories"] is None else f"{pod['categories']:,}",
-        "" if pod["samples_per_s"] is None else figures.short_rate(pod["samples_per_s"]),
+        _pod_rate(pod),
         " ".join(remarks),
     )
+
+
+def _pod_rate(pod: Json) -> str:
+    if (batches_per_s := pod.get("batches_per_s")) is not None:
+        return f"{batches_per_s:.0f} batches/s"
+    return "" if pod["samples_per_s"] is None else figures.short_rate(pod["samples_per_s"])
 
 
 def _memory(ps: Json, width: int) -> str:

@@ -16,4 +16,4 @@ def test_another_number_of_pods_is_asked_for(installed: Installed, tmp_path: Pat
         assert "no plan to change" in done.stderr
     assert "asked for 1w×0.5 2ps×0.5" in done.stdout
     assert "has this plan already" in installed.stretto("scale", name, "--ps", "1").stdout
-    assert "--workers or --ps" in installed.stretto("scale", name).stderr
+    assert "--workers, --ps or --data" in installed.stretto("scale", name).stderr
