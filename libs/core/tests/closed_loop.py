@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from job_builders import job_ended, job_progressed, plan_applied, profile_measured
@@ -17,9 +17,9 @@ from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.actuator import PlanApplied
-from stretto_messages.arbiter import PlanDecided
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import FeedProfile, Plan, Resources
 
 MIB = 1024**2
 
@@ -54,6 +54,9 @@ class Loop:
     log: list[tuple[float, Any]] = field(default_factory=list)
     now: float = 1000.0
     kept_while_applying: float = 1.0  # of the throughput
+    prepare_s: float = 0.0
+    """Time in which a worker, or a data worker, prepares a batch; 0: nobody waits, and no queue is measured."""
+    data_workers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arbiter = ArbiterMachine(None, self.settings or ArbiterSettings(self.capacity))
@@ -76,6 +79,8 @@ class Loop:
                 self.due.append(
                     (self.now + self.apply_s, plan_applied(heard.job, heard.version, heard.plan, self.apply_s))
                 )
+            if isinstance(heard, DataWorkersDecided):
+                self.data_workers[heard.job] = heard.count
             machines: list[Any] = [self.history, self.arbiter]
             if job := getattr(heard, "job", None):
                 settings = self.planner_settings or PlannerSettings(room=self.capacity, window_s=self.window_s)
@@ -106,20 +111,44 @@ class Loop:
 
     def _train(self, job: str) -> None:
         version, now_plan = self.running[job]
-        step = self.step_time(now_plan) * self.random.lognormvariate(0, self.noise)
+        trained = self.step_time(now_plan) * self.random.lognormvariate(0, self.noise)
+        step = max(trained, self._supply_s(job, now_plan))
         rate = now_plan.workers * 512 / step
         if any(applied.job == job for _, applied in self.due):
             rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
         total = self.profiles[job].samples
-        self.tell(
-            profile_measured(job, version, now_plan, step, rate, window_s=self.window_s, ps_memory_used_bytes=700 * MIB)
+        measured = profile_measured(
+            job, version, now_plan, step, rate, window_s=self.window_s, ps_memory_used_bytes=700 * MIB
         )
+        if self.prepare_s:
+            times = replace(measured.times, read_s=step - trained)
+            measured = replace(measured, times=times, feed=self._queue(job, now_plan, trained, step))
+        self.tell(measured)
         self.tell(job_progressed(job, min(int(self.done[job]), total), total, rate))
         if self.done[job] >= total:
             del self.running[job]
             self.tell(job_ended(job, "completed"))
             self.tell(job_ended(job, "gone"))
+
+    def _supply_s(self, job: str, now_plan: Plan) -> float:
+        """Return the least time between two steps of a worker that preparing batches allows."""
+        lanes = self.data_workers.get(job, 0)
+        return self.prepare_s * now_plan.workers / lanes if lanes else self.prepare_s
+
+    def _queue(self, job: str, now_plan: Plan, trained_s: float, step_s: float) -> FeedProfile:
+        lanes = self.data_workers.get(job, 0)
+        return FeedProfile(
+            dequeued_per_s=now_plan.workers / trained_s,
+            home_per_s=now_plan.workers / self.prepare_s,
+            enqueued_per_s=lanes / self.prepare_s,
+            read_share=1 - trained_s / step_s,
+            prepare_s=self.prepare_s,
+            prepare_cpu_s=0.0,
+            cpu_share=0.5,
+            lanes=lanes,
+            lane_use=0.0,
+        )
 
     def facts(self, kind: type, job: str | None = None) -> list[Any]:
         return [fact for _, fact in self.log if isinstance(fact, kind) and job in (None, fact.job)]

@@ -70,7 +70,7 @@ class FitMachine:
             return []
         first = rows.seen <= self.settings.first_windows or rows.seen % self.settings.every_windows == 0
         published = self.state.published_step_time_s
-        drifted = published > 0 and abs(math.log(event.step_time_s / published)) > self.settings.drift
+        drifted = published > 0 and abs(math.log(trained_s(event) / published)) > self.settings.drift
         if not first and not drifted and event.plan_version == self.state.published_version:
             return []
         fitted = self._fit(event, now)
@@ -81,7 +81,7 @@ class FitMachine:
     def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
         """Add the window and return those of its configuration; None if it was there already."""
         configuration = Configuration.of(event.plan, event.batch_size)
-        window = Window(now, event.step_time_s, components_of(event.times))
+        window = Window(now, trained_s(event), components_of(event.times))
         rows = next((known for known in self.state.measured if known.configuration == configuration), None)
         if rows is None:
             rows = ConfigurationWindows(configuration)
@@ -132,6 +132,15 @@ def _usable(event: ProfileMeasured) -> bool:
     """Only a settled window with steps says anything about its plan."""
     positive = math.isfinite(event.step_time_s) and event.step_time_s > 0
     return event.settled and positive and event.plan.workers > 0
+
+
+LEAST_PART = 0.01
+"""Least part of a step that is training, whatever the wait is: medians of both need not be of the same worker."""
+
+
+def trained_s(event: ProfileMeasured) -> float:
+    """Return the step time T without the wait for its batch, which no term of the model explains (GoldMiner §3.4)."""
+    return max(event.step_time_s - event.times.read_s, LEAST_PART * event.step_time_s)
 
 
 def components_of(times: StepTimes) -> dict[str, float]:

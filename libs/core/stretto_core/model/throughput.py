@@ -268,6 +268,40 @@ def predicted_step_time_s(form: str, coefficients: Mapping[str, float], overlap:
     return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
 
 
+ROUNDING = 1e-9
+"""Tolerance for sums of fractions of cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """The batches that are prepared for a job, faster than which no plan trains.
+
+    ``home_s``: time in which a worker prepares one, while it trains another. ``data_worker_per_s``: batches per second
+    of a data worker, of which there are at most ``most``, and as many as a plan leaves ``cores_each`` of ``room_cores``
+    for: a larger plan has fewer.
+    """
+
+    home_s: float = 0.0
+    data_worker_per_s: float = 0.0
+    most: int = 0
+    cores_each: float = 1.0
+    room_cores: float = math.inf
+
+    def step_time_s(self, x: Inputs) -> Array:
+        """Return the least time between two steps of a worker: whoever prepares faster does."""
+        home_s = np.full(x.workers.shape, self.home_s)
+        if not (self.most and self.data_worker_per_s):
+            return home_s
+        left = self.room_cores - x.workers * x.worker_cpu_cores - x.ps * x.ps_cpu_cores
+        count = np.clip(np.floor(left / self.cores_each + ROUNDING), 0, self.most)
+        lanes_s = x.workers / np.maximum(count * self.data_worker_per_s, 1e-12)
+        return np.minimum(self.home_s or np.inf, lanes_s)
+
+
+ENDLESS = Supply()
+"""Batches come as fast as they are taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class FittedModel:
     """A fitted form: predictions with intervals, and what the measurements cannot tell.
@@ -275,7 +309,7 @@ class FittedModel:
     ``covariance`` (term x term, in the order of ``coefficients``) times ``noise_sd``² is the posterior covariance
     over all terms, zeros included; ``dof`` its degrees of freedom. ``rmsle`` is over the fitted measurements.
     ``unidentified`` names every coefficient on which some null vector of the design matrix is non-zero. ``overlap`` of
-    the paths is 1 where their times add up.
+    the paths is 1 where their times add up. ``supply`` bounds what is predicted: the form is of training alone.
     """
 
     form: str
@@ -287,11 +321,13 @@ class FittedModel:
     unidentified: tuple[str, ...]
     measured: tuple[Configuration, ...]
     overlap: float = 1.0
+    supply: Supply = ENDLESS
 
     @staticmethod
-    def of(message: ModelFitted) -> FittedModel:
+    def of(message: ModelFitted, supply: Supply = ENDLESS) -> FittedModel:
         """Return the model that the fitter published."""
         return FittedModel(
+            supply=supply,
             form=message.form,
             coefficients=message.coefficients,
             covariance=message.covariance,
@@ -310,7 +346,8 @@ class FittedModel:
 
     def step_time_s(self, x: Inputs) -> Array:
         """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
-        return predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
+        trained_s = predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
+        return trained_s if self.supply == ENDLESS else np.maximum(trained_s, self.supply.step_time_s(x))
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
@@ -342,9 +379,10 @@ class FittedModel:
         return float(np.log(high[0] / low[0]) / 2)
 
 
-def measured_throughput(row: MeasuredConfiguration) -> float:
-    """Return the samples per second of a measured configuration (Eq. 1)."""
-    return row.workers * row.batch_size / row.step_time_s
+def measured_throughput(row: MeasuredConfiguration, supply: Supply = ENDLESS) -> float:
+    """Return the samples per second of a measured configuration (Eq. 1), as far as ``supply`` lets it train."""
+    least_s = 0.0 if supply == ENDLESS else float(supply.step_time_s(Inputs.of([Configuration.measured(row)]))[0])
+    return row.workers * row.batch_size / max(row.step_time_s, least_s)
 
 
 def throughput(step_time_s: Array, x: Inputs) -> Array:

@@ -26,7 +26,15 @@ from stretto_core.model.pareto import (
     weigh,
     with_verified,
 )
-from stretto_core.model.throughput import Configuration, FittedModel, Inputs, measured_throughput, throughput
+from stretto_core.model.throughput import (
+    ENDLESS,
+    Configuration,
+    FittedModel,
+    Inputs,
+    Supply,
+    measured_throughput,
+    throughput,
+)
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.state import PlannerSettings, PlanState
@@ -222,6 +230,8 @@ class PlanMachine:
         state = self.state
         fullest_bytes = max((ps.memory_used_bytes for ps in event.ps), default=0)
         state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, fullest_bytes)
+        if event.settled:
+            state.feed = event.feed
         if event.settled and event.throughput > 0:
             state.throughput = event.throughput
             if event.plan_version == state.applied_version:
@@ -296,13 +306,14 @@ class PlanMachine:
         return self._candidates(problem, current, profile, state.plan)
 
     def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> CandidateProblem:
+        supply = self._supply(profile, plan)
         verified = tuple(
-            Verified(Configuration.measured(row), measured_throughput(row), max(row.log_sd, 0.01))
+            Verified(Configuration.measured(row), measured_throughput(row, supply), max(row.log_sd, 0.01))
             for row in fitted.measured
             if row.windows >= self.settings.windows_min
         )
         return CandidateProblem(
-            model=FittedModel.of(fitted),
+            model=FittedModel.of(fitted, supply),
             batch_size=fitted.batch_size,
             grid=grid_within(
                 profile.limits, self._room(profile), plan, cpu_step=self.settings.cpu_step, extended=profile.extended
@@ -313,6 +324,11 @@ class PlanMachine:
             seed=fitted.points,
         )
 
+    def _supply(self, profile: JobProfile, plan: Plan) -> Supply:
+        """Return how fast batches come under any plan, by those who prepare them now and may do so then."""
+        feed = self.state.feed
+        return ENDLESS if feed is None else self._tuning(profile).supply(feed, plan, self._room(profile).cpu_cores)
+
     def _remaining(self, profile: JobProfile) -> int:
         return max(profile.samples - self.state.samples_done, 0)
 
@@ -322,7 +338,7 @@ class PlanMachine:
         """Return the next measurement, or None if exploration is over for this job; the state keeps the reason."""
         state, settings = self.state, self.settings
         overheads = state.overheads or settings.overheads
-        remaining_s = self._remaining(profile) / measured_throughput(current)
+        remaining_s = self._remaining(profile) / measured_throughput(current, problem.model.supply)
         choice = next_measurement(
             problem, plan, state.refused, state.explored, self._room(profile), settings.exploration
         )
@@ -357,7 +373,7 @@ class PlanMachine:
         state = self.state
         comparison = Comparison(
             current=plan,
-            current_throughput=measured_throughput(current),
+            current_throughput=measured_throughput(current, problem.model.supply),
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
@@ -367,7 +383,7 @@ class PlanMachine:
             job=state.job,
             plan_version=state.applied_version,
             plan=plan,
-            throughput=measured_throughput(current),
+            throughput=comparison.current_throughput,
             algorithm=self.algorithm_name,
             plans_considered=math.prod(problem.grid.shape),
             candidates=tuple(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stretto_messages.base import DEFAULT_TEAM, GIB
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import FeedProfile, Plan, Resources
 
 from stretto_core.model.pareto import Overheads
 from stretto_core.model.types import JobProfile
@@ -74,6 +74,8 @@ class PlanState:
     rates_while_changing: list[float] = field(default_factory=list[float])
     model: ModelFitted | None = None
     published: CandidatesComputed | None = None
+    feed: FeedProfile | None = None
+    """The data queue in the last settled window."""
     tuning: TuningState = field(default_factory=TuningState)
 
 

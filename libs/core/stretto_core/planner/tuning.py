@@ -18,8 +18,9 @@ from typing import Literal
 
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import FeedProfile
+from stretto_messages.values import FeedProfile, Plan
 
+from stretto_core.model.throughput import ENDLESS, Supply
 from stretto_core.model.types import DataWorkerLimits
 
 Phase = Literal["alone", "scaling", "settled", "fallen-back"]
@@ -89,6 +90,29 @@ class Tuning:
         """True while windows are to tell what data workers bring: no other change of the job may interfere."""
         return self.state.phase == "scaling" and self.state.given == self.state.wanted
 
+    def supply(self, feed: FeedProfile, plan: Plan, room_cores: float) -> Supply:
+        """Return how fast batches come under other plans than ``plan``. ``room_cores``: those of the whole cluster.
+
+        Data workers follow the plan as long as plan and data workers fit the cluster together; into what both have now
+        where the arbiter has no room for more.
+        """
+        state, each = self.state, self.limits.each.cpu_cores
+        is_bound = feed.read_share >= self.rules.read_share_min
+        most = state.given
+        if state.phase != "fallen-back" and not state.is_pinned:
+            most = state.enough or self.limits.most
+        if feed.prepare_s <= 0 or not (most or is_bound):
+            return ENDLESS
+        if not most:
+            return Supply(feed.prepare_s)
+        if state.given < state.wanted:
+            of_plan = plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores
+            room_cores = min(room_cores, of_plan + state.given * each)
+        one_per_s = (
+            feed.enqueued_per_s / state.given if state.given and feed.lanes else self.limits.lanes / feed.prepare_s
+        )
+        return Supply(feed.prepare_s, one_per_s, most, each, room_cores)
+
     def decided(self, count: int) -> None:
         """Take note of the number that the arbiter gives."""
         state = self.state
@@ -128,6 +152,8 @@ class Tuning:
         state.slow_since_s = None
         if state.phase == "fallen-back":
             state.phase = "alone"
+        elif state.given:  # as many as before, until the next windows tell
+            state.phase, state.before = "scaling", state.given
 
     # phases ----------------------------------------------------------------------------------------------------
 
