@@ -1,24 +1,37 @@
 """Data workers of a real job: they come, die and stop while it trains, and nothing else notices.
 
-The pods are real, TensorFlow included; the plan comes from the test.
+The pods are real, TensorFlow included; in the first test the plan comes from the test.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import stretto_wire as wire
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
 from stretto_drills.chaos.job import MODELS, spec
 from stretto_messages.actuator import DataWorkersChanged, PlanApplied, PodExited, PodStarted
+from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB
 from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import WorkerReported
+from stretto_messages.profiler import ProfileMeasured
+from stretto_planner.service import Planner
+from stretto_planner.settings import PlannerSettings
+from stretto_profiler.service import Profiler
+from stretto_profiler.settings import ProfilerSettings
 
 from tests.e2e.test_lost_server import LIMIT_S, audited, samples_done
 from tests.e2e.test_lost_server import house as house
-from tests.integration.test_parameters_come_back import JOB, House, kill, plan_decided
+from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
 
 pytestmark = pytest.mark.slow
 
@@ -58,3 +71,61 @@ async def test_data_workers_come_and_go_and_every_sample_counts_once(house: Hous
     assert "data-0" in gone
     versions = [e.version for e in house.told(DataWorkersChanged)]
     assert versions == sorted(set(versions))
+
+
+class Deciding(House):
+    """All services that decide on data workers, too."""
+
+    services: ClassVar = (
+        *House.services,
+        (Profiler, ProfilerSettings),
+        (Planner, PlannerSettings),
+        (Arbiter, ArbiterSettings),
+    )
+
+
+CLUSTER = {"cpu_cores": 6.0, "memory_bytes": 64 * GIB}
+QUICK = {"profiler": {"window_s": 1.0}, "planner": {**CLUSTER, "window_s": 1.0}, "arbiter": CLUSTER}
+SLOW_PER_S, NO_LIMIT = "10000", "0"
+LONG = 3_000_000
+"""Samples of a job that lasts until its data workers have come and gone."""
+
+
+@pytest.fixture
+async def deciding(tmp_path: Path) -> AsyncIterator[Deciding]:
+    async with opened(Deciding, tmp_path) as made:
+        assert made.server.keys is not None
+        made.start(QUICK, pod_python=sys.executable, signing_key_file=made.server.keys.signing_file)
+        yield made
+
+
+async def test_data_workers_come_by_themselves_while_the_store_is_slow_and_go_again(
+    deciding: Deciding, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    store.write_text(SLOW_PER_S)
+    document = spec(JOB, next(iter(MODELS)), LONG, TRAINING_S)
+    document["model"]["arguments"] |= {"samples_per_s": 0, "samples_per_s_file": str(store)}
+    document["resources"]["initial"] |= {"workers": 1, "ps": 1, "worker_cpu_cores": 1.0}
+    await deciding.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+
+    (come, *_) = await deciding.until(lambda: deciding.told(DataWorkersDecided), LIMIT_S)
+    assert come.count >= 1
+    assert any("wait" in reason for reason in come.reasons)
+    served = await deciding.until(lambda: [p for p in profiles(deciding) if p.feed and p.feed.lanes], LIMIT_S)
+    alone = [p.throughput for p in profiles(deciding) if p.settled and p.feed and not p.feed.lanes]
+    await deciding.until(lambda: len([p for p in profiles(deciding) if p.prepared_elsewhere > 0.5]) > 2, LIMIT_S)
+    fed = max(p.throughput for p in profiles(deciding) if p.prepared_elsewhere > 0.5)
+    assert served
+    assert fed > 1.3 * max(alone), "the reader was the limit"
+
+    store.write_text(NO_LIMIT)
+    await deciding.until(lambda: deciding.told(DataWorkersDecided)[-1].count == 0, LIMIT_S)
+    await deciding.until(lambda: not deciding.told(DataWorkersChanged)[-1].data_workers, LIMIT_S)
+    done = samples_done(deciding)
+    assert done < LONG, "the job trains on without them"
+    await deciding.client.publish(JobCancelled(job=JOB))
+
+
+def profiles(house: House) -> list[ProfileMeasured]:
+    return house.told(ProfileMeasured)

@@ -10,9 +10,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 import stretto_wire as wire
@@ -50,7 +50,13 @@ AnyHouse = TypeVar("AnyHouse", bound="House")
 
 
 class House:
-    """The three services on one bus."""
+    """The services on one bus."""
+
+    services: ClassVar[tuple[tuple[type[Any], type[Any]], ...]] = (
+        (Actuator, ActuatorSettings),
+        (Checkpoints, CheckpointsSettings),
+        (Dispatcher, DispatcherSettings),
+    )
 
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
         self.server, self.client, self.folder = server, client, folder
@@ -70,14 +76,10 @@ class House:
         python.chmod(0o755)
         return str(python)
 
-    def start(self, **actuator: Any) -> None:
-        """Start the services, the actuator with these settings; by default, pods answer without TensorFlow."""
-        more = {"actuator": {"poll_s": 0.3, **(actuator or {"pod_python": self.fake_python()})}}
-        for service, settings in (
-            (Actuator, ActuatorSettings),
-            (Checkpoints, CheckpointsSettings),
-            (Dispatcher, DispatcherSettings),
-        ):
+    def start(self, others: Mapping[str, Mapping[str, Any]] | None = None, **actuator: Any) -> None:
+        """Start the services with these settings; by default, pods answer without TensorFlow."""
+        more = {"actuator": {"poll_s": 0.3, **(actuator or {"pod_python": self.fake_python()})}, **(others or {})}
+        for service, settings in self.services:
             options = {
                 "nats_url": self.server.url,
                 "nats_credentials": self.server.login(service.name).credentials,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 from stretto_core import actuator
 from stretto_core.actuator import data_workers
 from stretto_messages.actuator import DataWorkersChanged, JobFailed, JobFinished, PlanApplied, PodExited
-from stretto_messages.base import GIB
+from stretto_messages.arbiter import DataWorkersDecided
+from stretto_messages.base import GIB, example_of
 
 OPENED = actuator.JobOpened("job", samples_total=12, worker_failures=100)
 WITH_DATA = actuator.JobOpened("job", samples_total=12, worker_failures=100, data=actuator.DataWorkers(2, 1.0, GIB))
@@ -113,6 +115,45 @@ def test_a_job_whose_data_workers_keep_dying_goes_on_without_any() -> None:
     cluster.tell(plan_decided(2, plan(workers=2, ps=1)))
     cluster.run()
     assert cluster.running("worker") == ["worker-0", "worker-1"]
+
+
+def decided(version: int, count: int) -> DataWorkersDecided:
+    return replace(example_of(DataWorkersDecided), job="job", version=version, count=count, memory_bytes=GIB)
+
+
+def test_the_number_that_was_decided_last_runs_and_a_late_decision_changes_nothing() -> None:
+    cluster = started(plan(workers=1, ps=1), OPENED)
+    assert not cluster.running("data")
+    cluster.tell(decided(1, 2))
+    cluster.run()
+    assert cluster.running("data") == ["data-0", "data-1"]
+    cluster.tell(decided(3, 3))
+    cluster.tell(decided(2, 0))
+    cluster.run()
+    assert cluster.running("data") == ["data-0", "data-1", "data-2"]
+    cluster.tell(decided(4, 1))
+    cluster.run()
+    assert cluster.running("data") == ["data-0"], "the newest stop"
+    cluster.tell(job_completed(12))
+    cluster.run()
+    assert not cluster.pods
+
+
+def test_data_workers_that_were_given_up_are_tried_again_once_none_were_wanted() -> None:
+    cluster = started(plan(workers=1, ps=1), OPENED)
+    cluster.tell(decided(1, 1))
+    for _ in range(20):
+        cluster.run()
+        for pod in cluster.running("data"):
+            cluster.kill(pod, "error", 1)
+    assert not cluster.running("data")
+    cluster.tell(decided(2, 2))
+    cluster.run()
+    assert not cluster.running("data"), "more of what died would die as well"
+    cluster.tell(decided(3, 0))
+    cluster.tell(decided(4, 1))
+    cluster.run()
+    assert len(cluster.running("data")) == 1
 
 
 @pytest.mark.parametrize("waiting", [True, False])

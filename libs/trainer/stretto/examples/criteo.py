@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ class CriteoTask:
 
     samples, categories, new_categories: settings of the generator (stretto.readers.synthetic). hidden: units of the
     deep layers, as in "64,32". samples_per_s: the most that one reader gets, as from a slow remote store; 0: no limit.
+    samples_per_s_file: a file that states this number, read for each batch: a store that turns slow, and fast again.
     """
 
     def __init__(
@@ -36,11 +38,12 @@ class CriteoTask:
         embedding_dim: int = 16,
         hidden: str = "64,32",
         samples_per_s: float = 0.0,
+        samples_per_s_file: str = "",
     ) -> None:
         self.embedding_dim = embedding_dim
         if samples_per_s < 0:
             raise DataError(f"samples_per_s = {samples_per_s:g}: give the most that a reader gets, or 0 for no limit")
-        self.sample_s = 1.0 / samples_per_s if samples_per_s else 0.0
+        self._samples_per_s, self._samples_per_s_file = samples_per_s, samples_per_s_file
         try:
             self.hidden = [int(units) for units in str(hidden).split(",")]
         except ValueError as error:
@@ -56,8 +59,19 @@ class CriteoTask:
     def read(self, start: int, length: int) -> Batch:
         began_s = time.monotonic()
         batch = self.reader.read(start, length)
-        time.sleep(max(0.0, length * self.sample_s - (time.monotonic() - began_s)))
+        if (samples_per_s := self._store_samples_per_s()) > 0:
+            time.sleep(max(0.0, length / samples_per_s - (time.monotonic() - began_s)))
         return batch
+
+    def _store_samples_per_s(self) -> float:
+        """Return the most that one reader gets now; 0: no limit."""
+        if not self._samples_per_s_file:
+            return self._samples_per_s
+        try:
+            return float(Path(self._samples_per_s_file).read_text())
+        except (OSError, ValueError) as error:
+            name = f"samples_per_s_file = {self._samples_per_s_file!r}"
+            raise DataError(f"{name}: give a file of one number: {error}") from None
 
     def keys(self, batch: Batch) -> NDArray[np.int64]:
         return field_keys(batch["categorical"])
