@@ -9,11 +9,13 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,6 +72,8 @@ class Node:
         self._binaries = build.binaries()
         self._processes: list[Process] = []
         self._held: TextIO | None = None
+        self._short: Path | None = None
+        """The kubelet's folder: it makes a socket far below, and the kernel takes 107 bytes of a socket's path."""
         self._ports = Ports(*(free_port() for _ in Ports._fields))
         self._secrets = Secrets.in_folder(folder, token=secrets.token_hex(16))
         self._group = f"{NAME}-{os.getpid()}"
@@ -104,7 +108,8 @@ class Node:
         self._start("kube-controller-manager", *configuration.controller_manager(files, self._secrets))
         self._start("kube-scheduler", *configuration.scheduler(files))
         self._start("kube-proxy", *configuration.proxy(files))
-        places = configuration.Places(self.folder, self._engine.socket, self._group)
+        self._short = Path(tempfile.mkdtemp(prefix="kubelet-"))
+        places = configuration.Places(self._short, self._engine.socket, self._group)
         self._start("kubelet", *configuration.kubelet(files, places, self.gateway, NAME, PAUSE))
         self.until("the node is ready", self.ready)
         self.until("pods may have an account", lambda: bool(self.get("/api/v1/namespaces/default/serviceaccounts")))
@@ -125,6 +130,8 @@ class Node:
             configuration.forget_rules()
             self._remove_groups()
         self._processes.clear()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
         if self._held is not None:
             self._held.close()
 
@@ -265,7 +272,9 @@ class Node:
         return done.stdout.strip()
 
     def _unmount(self) -> None:
-        for place in sorted(_mounted_below(self.folder), key=len, reverse=True):
+        folders = [self.folder, *([self._short] if self._short is not None else [])]
+        mounted = [place for folder in folders for place in _mounted_below(folder)]
+        for place in sorted(mounted, key=len, reverse=True):
             subprocess.run(["umount", place], check=False)
 
 
@@ -277,4 +286,7 @@ def _mounted_below(folder: Path) -> Iterator[str]:
 
 
 def _end_of(log: Path) -> str:
-    return f"{log} ends with: {' | '.join(log.read_text(errors='replace').splitlines()[-3:])}"
+    """Return the line with which a program of Kubernetes gave up, or its last ones."""
+    lines = log.read_text(errors="replace").splitlines()
+    fatal = [line for line in lines if re.match(r"F\d{4} ", line)]
+    return f"{log} ends with: {' | '.join(fatal or lines[-3:])}"

@@ -280,7 +280,9 @@ def test_hashes_are_the_same_on_every_machine():
     assert hash_values(np.array([0])).tolist() == [0xE220A8397B1DCDAF >> 16]
 
 
-def test_an_example_reads_no_faster_than_its_store_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_reads_no_faster_than_its_store_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr(criteo.time, "sleep", slept.append)
     batch = criteo.CriteoTask(categories=1000, samples_per_s=0.5).read(0, 50)
@@ -288,5 +290,14 @@ def test_an_example_reads_no_faster_than_its_store_is_said_to_be(monkeypatch: py
     assert 0 < slept.pop() <= 100
     criteo.CriteoTask(categories=1000).read(0, 50)
     assert slept == [0.0]
+    store = tmp_path / "store"
+    task = criteo.CriteoTask(categories=1000, samples_per_s_file=str(store))
+    for told, least_s in (("0.5", 90.0), ("0", 0.0)):
+        store.write_text(told)
+        task.read(0, 50)
+        assert slept.pop() >= least_s
+    store.write_text("fast")
+    with pytest.raises(DataError, match="one number"):
+        task.read(0, 50)
     with pytest.raises(DataError, match="samples_per_s = -1"):
         criteo.CriteoTask(samples_per_s=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,24 @@ TRAINER = os.environ.get("STRETTO_TEST_TRAINER_IMAGE", "stretto/trainer:0.1.0")
 LIMIT_S = 300.0
 
 
+def _revision() -> str:
+    """Return the revision of this checkout, as ``make images`` states it; empty where nothing says."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Containers]:
     made = Containers(engine_client(), tmp_path)
     try:
-        made.client.inspect_image(TRAINER)
+        labels = made.client.inspect_image(TRAINER)["Config"]["Labels"] or {}
     except docker.errors.ImageNotFound:
         pytest.skip(f"the engine has no image {TRAINER}; make it (compose/Dockerfile)")
+    # pods of other code than the services': they may not understand each other, which says nothing of this code
+    here, there = _revision(), labels.get("org.opencontainers.image.revision", "unknown")
+    if here and here != there:
+        pytest.skip(f"the image {TRAINER} is of revision {there}, this is {here}: make images")
     yield made
     made._remove()
 

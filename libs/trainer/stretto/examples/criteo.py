@@ -59,8 +59,9 @@ class CriteoTask:
     def read(self, start: int, length: int) -> Batch:
         began_s = time.monotonic()
         batch = self.reader.read(start, length)
-        if (samples_per_s := self._store_samples_per_s()) > 0:
-            time.sleep(max(0.0, length / samples_per_s - (time.monotonic() - began_s)))
+        samples_per_s = self._store_samples_per_s()
+        takes_s = length / samples_per_s if samples_per_s > 0 else 0.0
+        time.sleep(max(0.0, takes_s - (time.monotonic() - began_s)))
         return batch
 
     def _store_samples_per_s(self) -> float:
