@@ -299,7 +299,8 @@ class ResourceSpec(Spec):
         default=None, description="start with this plan instead of a warm start"
     )
     fixed: bool = Field(
-        default=False, description="keep the initial plan; Stretto then only handles memory limits and faults"
+        default=False,
+        description="keep the initial plan; Stretto then only handles memory limits, faults and data workers",
     )
 
     @model_validator(mode="after")

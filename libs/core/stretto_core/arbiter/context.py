@@ -94,7 +94,7 @@ class StepContext:
         job.applying, job.changed_s = True, now
         self.register.touch(job.job)
         reasons += self.teams.borrowing_in_words(job.team)
-        free = larger(self.free() - self.register.data, NOTHING)
+        free = larger(self.free() - self.register.data_workers.held, NOTHING)
         return PlanDecided(
             job=job.job,
             version=job.version,

@@ -90,6 +90,41 @@ class WaitingJobs:
     version: int = -1
 
 
+class DataWorkerIndex:
+    """Index of data workers beyond plans.
+
+    ``jobs``: those that have or want any. ``changes`` grows with every change of what they have or want.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[int, int, int | None, Resources]] = {}
+        """data workers that each has, wants, and has found room for; what they hold"""
+        self.changes = 0
+        self.shared: tuple[int, int] | None = None
+        """``version`` of the register and ``changes`` at which data workers were last shared out"""
+        self._held = Sum()
+
+    @property
+    def held(self) -> Resources:
+        """Resources of all of them."""
+        return self._held.total
+
+    def update(self, name: str, job: JobState | None) -> None:
+        """Bring the index up to date, if the data workers that the job has or wants have changed."""
+        old, new = self.jobs.get(name), None
+        if job is not None and (job.data or job.data_wanted):
+            new = job.data, job.data_wanted, job.data_limit, job.profile.data.of(job.data)
+        if new == old:
+            return
+        self.changes += 1
+        if old is not None:
+            del self.jobs[name]
+            self._held.add(old[-1], -1)
+        if new is not None:
+            self.jobs[name] = new
+            self._held.add(new[-1])
+
+
 class Register:
     """Index of one state. ``changed`` names the jobs changed since the last snapshot."""
 
@@ -105,17 +140,11 @@ class Register:
         """Jobs with an unreachable candidate, which the next round refuses."""
         self.blocking: set[str] = set()
         """Jobs that wait to start, were refused, and could start in an empty cluster."""
-        self.feeding: set[str] = set()
-        """Jobs that have data workers, or want any."""
-        self.fed = 0
-        """Grows with every change of the data workers that jobs have or want."""
-        self.shared: tuple[int, int] | None = None
-        """``version`` and ``fed`` at which data workers were last shared out."""
+        self.data_workers = DataWorkerIndex()
         self.in_change = 0
         """Number of jobs whose change is being applied."""
         self._state, self._settings = state, settings
-        self._held, self._without_room, self._data = Sum(), Sum(), Sum()
-        self._fed: dict[str, tuple[int, int, int | None, Resources]] = {}
+        self._held, self._without_room = Sum(), Sum()
         self._spare: dict[float, Sum] = {}
         self._held_by_team: dict[str, Sum] = {}
         self._kept_by_team: dict[str, Sum] = {}
@@ -132,11 +161,6 @@ class Register:
     def held(self) -> Resources:
         """Resources that all jobs hold."""
         return self._held.total
-
-    @property
-    def data(self) -> Resources:
-        """Resources of all data workers beyond plans."""
-        return self._data.total
 
     def held_of(self, team: str) -> Resources:
         """Return the resources that the jobs of a team hold."""
@@ -216,7 +240,7 @@ class Register:
     def _index_job(self, name: str) -> None:
         job = self._state.jobs.get(name)
         self._update_share(name, job)
-        self._update_data(name, job)
+        self.data_workers.update(name, job)
         for step in (self.short_of_memory, self.waiting):
             step.jobs.discard(name)
             step.touched.add(name)
@@ -271,23 +295,6 @@ class Register:
             share = Share(job.held, job.without_room, returned, job.changing, leaving, weight, job.team, bound)
             self._shares[name] = inputs, share
             self._count(share, 1)
-
-    def _update_data(self, name: str, job: JobState | None) -> None:
-        """Bring the sum over all data workers up to date, if those that the job has or wants have changed."""
-        old, new = self._fed.get(name), None
-        if job is not None and (job.data or job.data_wanted):
-            new = job.data, job.data_wanted, job.data_limit, job.profile.data.of(job.data)
-        if new == old:
-            return
-        self.fed += 1
-        if old is not None:
-            del self._fed[name]
-            self.feeding.discard(name)
-            self._data.add(old[-1], -1)
-        if new is not None:
-            self._fed[name] = new
-            self.feeding.add(name)
-            self._data.add(new[-1])
 
     def _count(self, share: Share, times: int) -> None:
         self._held.add(share.held, times)

@@ -35,8 +35,8 @@ def note(job: JobState, event: DataWorkersProposed | DataWorkersRequested) -> No
 
 def share(context: StepContext) -> list[DataWorkersDecided]:
     """Give each job its data workers; nothing unless room or a job's use for them has changed."""
-    register = context.register
-    if not register.feeding or register.shared == (register.version, register.fed):
+    register, index = context.register, context.register.data_workers
+    if not index.jobs or index.shared == (register.version, index.changes):
         return []
     round_ = _Round(context)
     given = round_.hand_out()
@@ -49,7 +49,7 @@ def share(context: StepContext) -> list[DataWorkersDecided]:
         register.touch(job.job)
         if job.leaving_s is None:  # else its pods are stopped anyway
             facts.append(_decided(job, context.ranking_name, why))
-    register.shared = register.version, register.fed
+    index.shared = register.version, index.changes
     return facts
 
 
@@ -75,7 +75,9 @@ class _Round:
         self._context = context
         self._free = larger(context.free(), NOTHING)
         self._free_to_team: dict[str, Resources] = {}
-        self.jobs = [job for job in context.register.ordered(context.register.feeding) if job.plan is not None]
+        self.jobs = [
+            job for job in context.register.ordered(context.register.data_workers.jobs) if job.plan is not None
+        ]
         self._sharers = {job.job: sharer for job in self.jobs if (sharer := self._sharer(job))}
 
     def _sharer(self, job: JobState) -> Sharer | None:

@@ -79,7 +79,11 @@ Report = WorkerReported | PsReported | DataWorkerReported
 
 
 class ProfilerMachine:
-    """The profiler of one job."""
+    """The profiler of one job.
+
+    Larger than 250 lines: reports, pods and windows read and write the state of one job; sums and comparisons are in
+    files of their own.
+    """
 
     version = 1
 

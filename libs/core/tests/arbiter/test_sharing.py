@@ -171,7 +171,7 @@ def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: fl
         plain.handle(Tick(), now)
         given_out = total(job.profile.data.of(job.data) for job in fed.state.jobs.values())
         assert given_out.fits(larger(fed.free(), NOTHING))
-        assert fed._context.register.data == given_out
+        assert fed._context.register.data_workers.held == given_out
 
 
 def plans(actions: list[Action]) -> list[Any]:

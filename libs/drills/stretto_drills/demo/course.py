@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -32,6 +33,18 @@ SETTINGS = {
 def job() -> dict[str, Any]:
     """Return the elastic job as its file states it."""
     return yaml.safe_load((files("stretto_drills.demo") / "elastic.yaml").read_text())
+
+
+SLOW_SAMPLES_PER_S = 8_000
+"""What one reader gets from the slow store: a quarter of what the job trains."""
+
+
+def slow_store_job(store: Path) -> dict[str, Any]:
+    """Return the job whose data come from a store of its own; the file ``store`` says how fast it is."""
+    spec = yaml.safe_load((files("stretto_drills.demo") / "slow_store.yaml").read_text())
+    spec["model"]["arguments"]["samples_per_s_file"] = str(store)
+    spec["volumes"] = [{"name": "store", "path": str(store.parent), "folder": str(store.parent)}]
+    return spec
 
 
 def reference(plan: dict[str, Any]) -> dict[str, Any]:

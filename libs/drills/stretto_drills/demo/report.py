@@ -10,7 +10,7 @@ from rich.text import Text
 from stretto_cli import figures
 from stretto_cli.render import table
 
-from .stations import Course
+from .stations import Station
 
 TOOK_BAR_S = 360.0
 """a bar whose miss is reported; the exit status depends on the samples, not on the speed of the machine"""
@@ -25,15 +25,21 @@ def good_plan(view: Json) -> Json:
 
 
 def build(
-    view: Json, reference: Json | None, course: Course, where: Json, elapsed_s: float, *, compared: bool = True
+    view: Json,
+    reference: Json | None,
+    stations: dict[str, Station],
+    where: Json,
+    elapsed_s: float,
+    *,
+    compared: bool = True,
 ) -> Json:
     """Build the document of the demonstration. ``compared``: the reference was to be trained, too."""
-    stations = {
+    passed = {
         name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
-        for name, s in course.stations.items()
+        for name, s in stations.items()
     }
     if compared:
-        stations["reference"] = {
+        passed["reference"] = {
             "passed": reference is not None and reference["status"] == "finished",
             "title": "the same data at a fixed configuration",
             "after_s": None,
@@ -41,11 +47,11 @@ def build(
         }
     exact = _exact(view) and (not compared or (reference is not None and _exact(reference)))
     return {
-        "passed": exact and all(station["passed"] for station in stations.values()),
+        "passed": exact and all(station["passed"] for station in passed.values()),
         "took_s": round(elapsed_s, 1),
         "bars": [{"name": "took_s", "value": round(elapsed_s, 1), "bar": TOOK_BAR_S, "met": elapsed_s <= TOOK_BAR_S}],
         "control_plane_ready_s": where["ready_s"],
-        "stations": stations,
+        "stations": passed,
         "decisions": [_decision(decision) for decision in view["decisions"]],
         "pauses": _pauses(view),
         "migrations": view["migrations"],

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible
 from . import course, report
-from .stations import Course
+from .stations import Course, StoreCourse
 
 JOB_LIMIT_S = 420.0
 KILL_AT_LATEST = 0.55
@@ -34,6 +35,8 @@ CALM_BEFORE_KILL_S = 15.0
 LOSS_AT_LATEST = 0.85
 CALM_BEFORE_LOSS_S = 5.0
 STATUS_EVERY_S = 8.0
+WINDOWS_BEFORE_SLOW = 2
+"""Settled windows of a job before its store turns slow."""
 TOLD = frozenset(
     {
         "history-matched",
@@ -55,6 +58,9 @@ TOLD = frozenset(
         "job-finished",
         "job-failed",
         "checkpoint-saved",
+        "data-workers-proposed",
+        "data-workers-decided",
+        "data-workers-changed",
     }
 )
 
@@ -70,16 +76,20 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     story.chapter("An installation: NATS, Redis, eight services and the gateway")
     story.tell(f"everything is kept in {folder}")
     story.tell("starting eleven processes …")
-    cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=course.SETTINGS)
+    store = Path(tempfile.mkdtemp(prefix="stretto-demo-store-"))
+    store.chmod(0o755)  # pods run as others
+    settings = {**course.SETTINGS, "STRETTO_ALLOWED_VOLUMES": f"folder:{store}"}
+    cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=settings)
     try:
         where = start_detached(cluster, tied=True)
         story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
         with Gateway(*locate(folder, None, None)) as gateway:
-            summary = _play(gateway, folder, story, where, reference)
+            summary = _play(gateway, folder, store, story, where, reference)
     finally:
         take_down(folder)
+        shutil.rmtree(store, ignore_errors=True)
     for images in (folder / "checkpoints").glob(
         "demo-*"
     ):  # of the two jobs here: half a gigabyte that nobody will read
@@ -94,7 +104,7 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     return 0 if summary["passed"] else 1
 
 
-def _play(gateway: Gateway, folder: Path, story: Story, where: Json, reference: bool) -> Json:
+def _play(gateway: Gateway, folder: Path, store: Path, story: Story, where: Json, reference: bool) -> Json:
     spec = course.job()
     story.chapter("A job without resources")
     story.tell(
@@ -102,25 +112,62 @@ def _play(gateway: Gateway, folder: Path, story: Story, where: Json, reference: 
         "file states no workers, servers, cores or memory"
     )
     elastic = Course()
-    _run(gateway, folder, story, spec, elastic, kill=True)
+    _run(gateway, folder, story, spec, elastic, _Kills(gateway, folder, story, spec["name"], elastic).due)
     view = gateway.ended(spec["name"])
+    feeding = StoreCourse()
+    if elastic.ended == "finished":
+        _play_slow_store(gateway, folder, store, story, feeding)
     reference_view: Json | None = None
     if reference and elastic.ended == "finished":
         plan = report.good_plan(view)
         story.chapter("The same data at a fixed good configuration, for comparison")
         story.tell(figures.plan(plan))
         fixed = course.reference(plan)
-        _run(gateway, folder, story, fixed, Course(), kill=False)
+        _run(gateway, folder, story, fixed, Course())
         reference_view = gateway.ended(fixed["name"])
-    return report.build(view, reference_view, elastic, where, story.elapsed_s, compared=reference)
+    stations = {**elastic.stations, **feeding.stations}
+    return report.build(view, reference_view, stations, where, story.elapsed_s, compared=reference)
 
 
-def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Course, kill: bool) -> None:
-    """Submit a job and report on it until it has ended. Raises CliError if its event stream breaks."""
+def _play_slow_store(gateway: Gateway, folder: Path, store: Path, story: Story, stations: StoreCourse) -> None:
+    """Train a job whose store turns slow once it was measured, and fast again once data workers have come."""
+    rate = store / "samples-per-s"
+    rate.write_text("0")
+    spec = course.slow_store_job(rate)
+    story.chapter("A store that turns slow, and fast again")
+    story.tell(f"submitting {spec['name']}; the file states no number of data workers")
+    turned = "fast"
+
+    def turn() -> None:
+        nonlocal turned
+        if turned == "fast" and stations.settled >= WINDOWS_BEFORE_SLOW:
+            turned = "slow"
+            story.tell(f"[red]the store turns slow[/red]: {course.SLOW_SAMPLES_PER_S:,} samples/s for each reader")
+            rate.write_text(str(course.SLOW_SAMPLES_PER_S))
+        elif turned == "slow" and stations.seen("fed"):
+            turned = "fast again"
+            story.tell("[green]the store is fast again[/green]")
+            rate.write_text("0")
+
+    _run(gateway, folder, story, spec, stations, turn)
+
+
+def _run(
+    gateway: Gateway,
+    folder: Path,
+    story: Story,
+    spec: Json,
+    stations: Course | StoreCourse,
+    interfere: Callable[[], None] = lambda: None,
+) -> None:
+    """Submit a job and report on it until it has ended. ``interfere`` is called again and again meanwhile.
+
+    Raises CliError if its event stream breaks.
+    """
     job = spec["name"]
     gateway.submit(yaml.safe_dump(spec))
     events = _listen(folder, job)
-    began, status_s, calm_s = time.monotonic(), time.monotonic(), time.monotonic()
+    began, status_s = time.monotonic(), time.monotonic()
     while stations.ended is None:
         if time.monotonic() - began > JOB_LIMIT_S:
             story.tell(f"{job} has not ended after {JOB_LIMIT_S:.0f} s: giving up", "red")
@@ -132,18 +179,33 @@ def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Cou
             if isinstance(event, BaseException):
                 raise CliError(f"the event stream of {job} broke: {event}") from event
             _tell(story, event, stations)
-        if stations.applying:
-            calm_s = time.monotonic()
-        if kill and stations.killed_pod is None and _time_to_kill(stations, time.monotonic() - calm_s):
-            stations.killed_pod = _kill_worker(gateway, folder, story, job)
-        if kill and stations.killed_server is None and _time_to_lose(stations, time.monotonic() - calm_s):
-            stations.killed_server = _kill_server(gateway, folder, story, job)
+        interfere()
         if time.monotonic() - status_s > STATUS_EVERY_S and stations.ended is None:
             status_s = time.monotonic()
             _status(gateway, story, job)
 
 
-def _tell(story: Story, event: Event, stations: Course) -> None:
+class _Kills:
+    """Kills a worker and a parameter server of a job, each once, when the job is calm."""
+
+    def __init__(self, gateway: Gateway, folder: Path, story: Story, job: str, stations: Course) -> None:
+        self._where = gateway, folder, story, job
+        self._stations = stations
+        self._calm_since_s = time.monotonic()
+
+    def due(self) -> None:
+        """Kill what is to be killed now."""
+        stations, now_s = self._stations, time.monotonic()
+        if stations.applying:
+            self._calm_since_s = now_s
+        calm_s = now_s - self._calm_since_s
+        if stations.killed_pod is None and _time_to_kill(stations, calm_s):
+            stations.killed_pod = _kill_worker(*self._where)
+        if stations.killed_server is None and _time_to_lose(stations, calm_s):
+            stations.killed_server = _kill_server(*self._where)
+
+
+def _tell(story: Story, event: Event, stations: Course | StoreCourse) -> None:
     passed = {name for name in stations.stations if stations.seen(name)}
     stations.take(event.name, event.body["time_s"], event.body["data"])
     if event.name in TOLD and not (event.name == "model-fitted" and "fit" in passed):

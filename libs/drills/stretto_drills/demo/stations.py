@@ -17,6 +17,24 @@ class Station:
     what: str = ""
 
 
+@dataclass(slots=True)
+class Watched:
+    """A job of the demonstration, and the stations that its events have passed."""
+
+    stations: dict[str, Station]
+    ended: str | None = None
+    _began_s: float = 0.0
+
+    def seen(self, name: str) -> bool:
+        """Return whether a station has been passed."""
+        return self.stations[name].seen_s is not None
+
+    def _see(self, name: str, time_s: float, what: str) -> None:
+        station = self.stations[name]
+        if station.seen_s is None:
+            station.seen_s, station.what = time_s - self._began_s, what
+
+
 def _stations() -> dict[str, Station]:
     return {
         "warm-start": Station("started from the history"),
@@ -32,7 +50,64 @@ def _stations() -> dict[str, Station]:
 
 
 @dataclass(slots=True)
-class Course:
+class StoreCourse(Watched):
+    """The job whose store turns slow, and fast again, and the data workers that come and go meanwhile."""
+
+    stations: dict[str, Station] = field(
+        default_factory=lambda: {
+            "feeding": Station("the store turned slow: data workers came by themselves"),
+            "fed": Station("workers waited no more"),
+            "unfed": Station("the store was fast again: data workers went"),
+            "exact": Station("every sample of this job trained exactly once"),
+        }
+    )
+    settled: int = 0
+    """Settled windows before the store turned slow."""
+    wanted: int = 0
+    alone_per_s: float = 0.0
+
+    def take(self, name: str, time_s: float, data: Json) -> None:
+        """Fold in one event of the job."""
+        match name:
+            case "job-submitted":
+                self._began_s = time_s
+            case "profile-measured" if data["settled"]:
+                self._measured(time_s, data)
+            case "data-workers-decided":
+                self.wanted = data["count"]
+            case "data-workers-changed":
+                count = len(data["data_workers"])
+                if count and count == self.wanted:
+                    self._see("feeding", time_s, f"{count} of them prepare batches")
+                elif not count and self.seen("fed"):
+                    self._see("unfed", time_s, "workers that read for themselves need not wait either")
+            case "job-finished":
+                self.ended = "finished"
+                if data["samples_lost"] == data["samples_repeated"] == 0:
+                    self._see("exact", time_s, f"{data['samples_applied']:,} applied, none lost, none repeated")
+            case "job-failed" | "job-cancelled":
+                self.ended = name
+            case _:
+                pass
+
+    def _measured(self, time_s: float, data: Json) -> None:
+        self.settled += 1
+        queue = data["feed"]
+        if queue is None:
+            return
+        if not queue["lanes"] and queue["read_share"] > WAITING:
+            self.alone_per_s = data["throughput"]
+        if queue["lanes"] and self.seen("feeding") and data["throughput"] > self.alone_per_s > 0:
+            rates = f"{self.alone_per_s:,.0f} → {data['throughput']:,.0f} samples/s"
+            self._see("fed", time_s, f"{rates}, {data['prepared_elsewhere']:.0%} of the batches from data workers")
+
+
+WAITING = 0.3
+"""Part of their time that workers wait for batches from which on the store is the limit."""
+
+
+@dataclass(slots=True)
+class Course(Watched):
     """The stations of one job, and the state that the next ones wait for."""
 
     stations: dict[str, Station] = field(default_factory=_stations)
@@ -47,8 +122,6 @@ class Course:
     ps: int = 0
     samples_done: int = 0
     samples_total: int = 1
-    ended: str | None = None
-    _began_s: float = 0.0
     _pending: Json | None = None
     _memory_grown: bool = False
 
@@ -60,10 +133,6 @@ class Course:
         if handle is not None:
             handle(time_s, data)
 
-    def seen(self, name: str) -> bool:
-        """Return whether a station has been passed."""
-        return self.stations[name].seen_s is not None
-
     @property
     def complete(self) -> bool:
         """Return whether every station has been passed."""
@@ -73,11 +142,6 @@ class Course:
     def share(self) -> float:
         """Return the share of the samples that are trained."""
         return self.samples_done / self.samples_total
-
-    def _see(self, name: str, time_s: float, what: str) -> None:
-        station = self.stations[name]
-        if station.seen_s is None:
-            station.seen_s, station.what = time_s - self._began_s, what
 
     def _on_plan_decided(self, time_s: float, data: Json) -> None:
         self.applying, self._pending = True, data

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from stretto_drills.demo import course, report
-from stretto_drills.demo.stations import Course
+from stretto_drills.demo.stations import Course, StoreCourse
 from stretto_wire import JobSpec
 
 
@@ -115,7 +115,7 @@ def passed_course() -> Course:
 
 
 def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
-    summary = report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 100.0)
+    summary = report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 100.0)
     assert summary["passed"] is True
     assert [d["throughput_after"] for d in summary["decisions"]] == [50.0, 95.0, None]
     assert [(p["phase"], p["longest_gap_s"]) for p in summary["pauses"]] == [("steady", 0.1)]
@@ -130,23 +130,23 @@ def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
 
 
 def test_without_the_reference_it_passes_by_the_elastic_job_alone() -> None:
-    alone = report.build(view(), None, passed_course(), {"ready_s": 4.0}, 100.0, compared=False)
+    alone = report.build(view(), None, passed_course().stations, {"ready_s": 4.0}, 100.0, compared=False)
     assert alone["passed"] is True
     assert "reference" not in alone["stations"]
-    assert report.build(view(), None, passed_course(), {"ready_s": 4.0}, 100.0)["passed"] is False
+    assert report.build(view(), None, passed_course().stations, {"ready_s": 4.0}, 100.0)["passed"] is False
     console = Console(width=160, record=True)
     console.print(report.tables(alone))
     assert "of the reference" not in console.export_text()
 
 
 def test_a_slow_demonstration_says_so_and_passes() -> None:
-    slow = report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 361.0)
+    slow = report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 361.0)
     assert slow["passed"] is True
     assert slow["bars"] == [{"name": "took_s", "value": 361.0, "bar": 360.0, "met": False}]
     console = Console(width=160, record=True)
     console.print(report.tables(slow))
     assert "missed" in console.export_text()
-    assert report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 359.0)["bars"][0]["met"] is True
+    assert report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 359.0)["bars"][0]["met"] is True
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_the_summary_does_not_pass_when_anything_is_wrong(
     elastic: dict[str, Any], reference: dict[str, Any] | None
 ) -> None:
     other = None if reference is None else view(**reference)
-    summary = report.build(view(**elastic), other, passed_course(), {"ready_s": 4.0}, 1.0)
+    summary = report.build(view(**elastic), other, passed_course().stations, {"ready_s": 4.0}, 1.0)
     assert summary["passed"] is False
     Console(record=True).print(report.tables(summary))
-    unseen = report.build(view(), view(), Course(), {"ready_s": 4.0}, 1.0)
+    unseen = report.build(view(), view(), Course().stations, {"ready_s": 4.0}, 1.0)
     assert unseen["passed"] is False
 
 
@@ -189,3 +189,39 @@ def test_the_demonstration_states_no_resources_and_its_reference_is_the_same_dat
         elastic.evaluate,
     )
     assert elastic.dataset.samples == elastic.model.arguments["samples"] == elastic.model.metadata["samples"]
+
+
+def queue(lanes: int, read_share: float) -> dict[str, Any]:
+    return {"lanes": lanes, "read_share": read_share}
+
+
+def profile(rate: float, lanes: int, read_share: float) -> dict[str, Any]:
+    found = {"settled": True, "throughput": rate, "feed": queue(lanes, read_share), "prepared_elsewhere": 0.9}
+    return found if lanes else {**found, "prepared_elsewhere": 0.0}
+
+
+def test_data_workers_count_as_come_and_gone_only_in_their_order() -> None:
+    seen = StoreCourse()
+    finished = {"samples_lost": 0, "samples_repeated": 0, "samples_applied": 12}
+    events: list[tuple[str, dict[str, Any], set[str]]] = [
+        ("profile-measured", profile(20_000.0, 0, 0.0), set()),
+        ("data-workers-changed", {"data_workers": []}, set()),
+        ("profile-measured", profile(8_000.0, 0, 0.6), set()),
+        ("data-workers-decided", {"count": 2}, set()),
+        ("data-workers-changed", {"data_workers": [{}]}, set()),
+        ("data-workers-changed", {"data_workers": [{}, {}]}, {"feeding"}),
+        ("profile-measured", profile(7_000.0, 2, 0.0), {"feeding"}),
+        ("profile-measured", profile(19_000.0, 2, 0.0), {"feeding", "fed"}),
+        ("data-workers-decided", {"count": 0}, {"feeding", "fed"}),
+        ("data-workers-changed", {"data_workers": []}, {"feeding", "fed", "unfed"}),
+        ("job-finished", finished, {"feeding", "fed", "unfed", "exact"}),
+    ]
+    seen.take("job-submitted", 1.0, {})
+    for name, data, passed in events:
+        seen.take(name, 2.0, data)
+        assert {key for key in seen.stations if seen.seen(key)} == passed, name
+    assert "8,000 → 19,000 samples/s" in seen.stations["fed"].what
+    assert seen.ended == "finished"
+    inexact = StoreCourse()
+    inexact.take("job-finished", 2.0, {**finished, "samples_lost": 1})
+    assert not inexact.seen("exact")
