@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SEED = 14
-"""of a hostile pod, a bus-kill, and a ps-kill"""
+SEED = 175
+"""of a hostile pod, a kill of a data worker, and one of a parameter server"""
 LIMIT_S, END_S = 300.0, 60.0
 
 
@@ -43,7 +43,7 @@ def test_a_job_under_fire_loses_nothing_and_repeats_nothing(tmp_path: Path) -> N
     assert books["samples"] == books["assigned"] == books["reported"] == books["applied"] == 300_000, errors[-6000:]
     assert (books["lost"], books["repeated"], books["columns_exact"]) == (0, 0, books["columns"])
     done = [happening["kind"] for happening in run["happenings"] if not happening["skipped"]]
-    assert {"ps-kill", "hostile"} <= {*done}, errors[-6000:]
+    assert {"ps-kill", "data-kill", "hostile"} <= {*done}, errors[-6000:]
     assert run["counts"]["restores"] + run["counts"]["column_restores"] >= 1
     assert "<svg" in page.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("stretto-chaos-")] == []  # it was exact

@@ -201,6 +201,21 @@ class Frozen(Fault):
         send(getattr(self, "_held", []), signal.SIGCONT)
 
 
+class KillDataWorker(KillPod):
+    """Kill a data worker with its lanes: others, or the workers themselves, prepare what it had in hand."""
+
+    role = "data"
+
+
+class StopDataWorker(Frozen):
+    """Freeze a data worker with its lanes: what it had in hand comes late, when it is not wanted any more."""
+
+    async def inject(self) -> str:
+        pod = self.target.pod("data", self.planned.chance)
+        self._freeze(self.target.processes(pod))
+        return pod
+
+
 class StopWorker(Frozen):
     """Freeze a worker beyond its lease: its shard goes to another worker, and then it wakes."""
 
@@ -349,6 +364,8 @@ class Hostile(Fault):
 
 FAULTS: dict[str, type[Fault]] = {
     "worker-kill": KillPod,
+    "data-kill": KillDataWorker,
+    "data-stop": StopDataWorker,
     "worker-kill-migrating": KillPod,
     "worker-stop": StopWorker,
     "worker-slow": Throttled,

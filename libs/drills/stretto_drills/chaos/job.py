@@ -12,7 +12,7 @@ MODELS = {
     "dcn": "stretto.examples.dcn:DCN",
 }
 DATA_SEED = 7
-WORKERS = 2
+WORKERS, DATA_WORKERS = 2, 2
 WORKERS_MOST, PS_MOST = 3, 3
 CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
@@ -32,10 +32,13 @@ SETTINGS = {
 }
 
 
-def spec(name: str, model: str, samples: int, training_s: float, batch_size: int = 512) -> dict[str, Any]:
-    """Return the job: two workers and two servers, which only the schedule changes; ``model`` is one of MODELS.
+def spec(
+    name: str, model: str, samples: int, training_s: float, batch_size: int = 512, data_workers: int = 0
+) -> dict[str, Any]:
+    """Return the job: two workers and two servers, which only the schedule changes, and so many data workers.
 
-    Its data come from a store so slow that two workers need at least ``training_s``.
+    ``model`` is one of MODELS. Its data come from a store so slow that all of its readers together need at least
+    ``training_s``.
     """
     return {
         "api": "stretto/v1",
@@ -48,7 +51,7 @@ def spec(name: str, model: str, samples: int, training_s: float, batch_size: int
                 "new_categories": samples // 5,
                 "embedding_dim": 16,
                 "seed": DATA_SEED,
-                "samples_per_s": samples / WORKERS / training_s,
+                "samples_per_s": samples / (WORKERS + data_workers) / training_s,
             },
             "optimizer": "adagrad",
             "learning_rate": 0.02,
@@ -59,6 +62,7 @@ def spec(name: str, model: str, samples: int, training_s: float, batch_size: int
             "fixed": True,
             "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
             "ps": {"count": {"min": 1, "max": PS_MOST}},
+            "data": _data(data_workers),
             "initial": {
                 "workers": WORKERS,
                 "ps": 2,
@@ -71,3 +75,8 @@ def spec(name: str, model: str, samples: int, training_s: float, batch_size: int
         "checkpoint": {"every_s": 4, "keep": 3},
         "evaluate": 20_480,
     }
+
+
+def _data(count: int) -> dict[str, Any]:
+    always = {"mode": "always", "count": count, "cpu_cores": 0.25, "memory": 2 * GIB}
+    return always if count else {"mode": "off"}

@@ -65,6 +65,8 @@ KINDS: dict[str, Kind] = {
     "actuator-kill-migrating": Kind(
         "kill -9 of the actuator while parameters move", 1.5, during="migration", service="actuator"
     ),
+    "data-kill": Kind("kill -9 of a data worker", 1),
+    "data-stop": Kind("a data worker frozen for a while (SIGSTOP)", 1, (4.0, 8.0)),
     "service-kill": Kind("kill -9 of a service", 3, service=ANY),
     "service-freeze": Kind("a service frozen for longer than its lease", 2, (4.0, 6.0), service=ANY),
     "service-stop": Kind("a service stopped in good order", 1, service=ANY),
@@ -162,7 +164,7 @@ def training_s_for(intensity: Intensity) -> float:
 def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     """Draw the schedule of a seed from these kinds of faults; without any, it holds only changes of the plan."""
     # a string seed is hashed by SHA-512, the same everywhere; its number grows with every new kind
-    dice = random.Random(f"stretto-chaos 2 {seed} {intensity}")
+    dice = random.Random(f"stretto-chaos 3 {seed} {intensity}")
     measure = _MEASURES[intensity]
     chosen = _kinds(dice, measure, kinds)
     waiting = [name for name in chosen if KINDS[name].during]

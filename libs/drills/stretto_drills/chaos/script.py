@@ -136,7 +136,7 @@ class _Runs:
             await self._ready(target)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
-            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity))
+            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), data_workers=job.DATA_WORKERS)
             return await Course(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
             if self.wish.folder is not None:  # our own installation is taken down with all its jobs

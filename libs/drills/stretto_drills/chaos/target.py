@@ -23,6 +23,7 @@ from stretto_messages.pods import GetOwnership, GetOwnershipReply
 from .record import Record
 
 LOOK_S = 0.05
+NAMES = {"worker": "worker", "ps": "parameter server", "data": "data worker"}
 
 
 class NotNow(Exception):
@@ -71,7 +72,7 @@ class Target:
         running = self.record.running(role)
         there = [name for name in running if (not among or name in among) and self.processes(name)]
         if not there:
-            raise NotNow(f"no {'parameter server' if role == 'ps' else role} runs")
+            raise NotNow(f"no {NAMES[role]} runs")
         return there[min(int(chance * len(there)), len(there) - 1)]
 
     def processes(self, pod: str) -> list[psutil.Process]:

@@ -16,10 +16,10 @@ INTENSITIES = st.sampled_from(list(Intensity))
 SOME_KINDS = st.lists(st.sampled_from(FAULTS), unique=True)
 
 EXPECTED_OF_SEED_7 = [
-    (1, "worker-kill", 0.1437, 0.171851, ""),
-    (2, "scale-ps", 0.571, 0.586746, ""),
-    (3, "mover-kill", 0.575, 0.017577, ""),
-    (4, "bus-kill", 0.7151, 0.020359, "nats"),
+    (1, "scale-workers", 0.1852, 0.630901, ""),
+    (2, "ps-hot", 0.3068, 0.487673, ""),
+    (3, "ps-kill-cold", 0.5453, 0.328583, ""),
+    (4, "worker-stop", 0.7094, 0.335674, ""),
 ]
 
 
