@@ -36,6 +36,7 @@ MODULES = (
         "store",
         "servers",
         "readers",
+        "feeding",
         "trainer",
         "adapted",
         "moves",

@@ -31,6 +31,9 @@ SPARE = 2
 LATE_S, LATE_FACTOR = 0.05, 4.0
 """An answer is late after the longer of: so many seconds, so many times the median of the lane's answers. Others then
 prepare the batch, and the lane is asked for nothing more until it answers."""
+OVERDUE_FACTOR = 2.0
+"""The batch that the trainer waits for is prepared at home, too, after so many times the median, if it is not late yet:
+a whole step costs more than one preparation."""
 FIRST_LATE_S = 2.0
 """Before a lane's first answer, which opens its files, it is late after this time."""
 FAILURES_MAX = 3
@@ -195,6 +198,10 @@ class _Lane:
         return max(LATE_S, LATE_FACTOR * median(self.took_s)) if self.took_s else FIRST_LATE_S
 
     @property
+    def overdue_after_s(self) -> float:
+        return max(LATE_S, OVERDUE_FACTOR * median(self.took_s)) if self.took_s else FIRST_LATE_S
+
+    @property
     def is_available(self) -> bool:
         return not self.late and self.failures < FAILURES_MAX
 
@@ -207,7 +214,7 @@ class _Lane:
 
     def left_s(self, wanted: Range, now_s: float) -> float:
         """Return how long it will take for a batch that it was asked for; infinity if nothing says so."""
-        if wanted not in self.asked or wanted in self.late or not self.took_s:
+        if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
             return inf
         return max(0.0, median(self.took_s) - (now_s - self.asked[wanted]))
 
@@ -267,6 +274,10 @@ class FeedMachine:
             for wanted, since_s in lane.asked.items()
             if wanted not in lane.late
         ]
+        if self._is_needed and self._home is None:
+            head = self._order[0]
+            having = [lane for lane in self._lanes.values() if head in lane.asked and head not in lane.late]
+            times += [lane.asked[head] + lane.overdue_after_s for lane in having]
         return min(times, default=inf)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:

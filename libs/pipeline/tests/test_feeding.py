@@ -18,6 +18,7 @@ from stretto_pipeline.feeding import (
     FIRST_LATE_S,
     LATE_FACTOR,
     LATE_S,
+    OVERDUE_FACTOR,
     Action,
     Answered,
     Ask,
@@ -225,6 +226,7 @@ def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:
     run = Run(lanes, shards_of(1000), 0.1, 0.01)
     run.run()
     assert run.now_s < 1.1 * 1000 * 0.01 + LATE_FACTOR * 0.2 + 0.2
+    assert max(run.waits_s) < OVERDUE_FACTOR * 0.2 + 0.1 + 0.01, "home prepares what is overdue"
     assert [name for name, _ in run.asked[-100:]].count("stops") == 0
     assert run.feed.counts.late == CREDITS
 
