@@ -61,6 +61,7 @@ class Expected:
         self.ranges: dict[int, tuple[str, int, int, int]] = {}
         self.attempts: dict[int, int] = {}
         self.leases: list[tuple[str, Shard]] = []
+        self.gone_back = False
         self.exited: set[str] = set()
         self.slow: dict[str, float] = {}
         self.closed, self.complete = False, not data.growing
@@ -193,10 +194,11 @@ class Expected:
         self.round.held[worker] = shard
 
     def check_attempt(self, shard: Shard) -> None:
-        """An id is of one range for ever, and nobody began the shard under this attempt."""
+        """An id is of one range for ever, and its attempts are counted by who began it: held ahead is not begun."""
         place = (shard.partition, shard.epoch, shard.start, shard.length)
         assert self.ranges.setdefault(shard.id, place) == place
-        assert shard.attempt > self.attempts.get(shard.id, 0)
+        begun = self.attempts.get(shard.id, 0)
+        assert shard.attempt > begun if self.gone_back else shard.attempt == begun + 1
 
     def begin_attempt(self, worker: str, shard: Shard) -> None:
         self.check_attempt(shard)

@@ -240,6 +240,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
     @rule()
     def goes_back(self) -> None:
         document, then, failures, known = self.saved
+        self.gone_back = True
         self.tell(LedgerRestored(BOOK.validate_json(document)))
         heard = self.model.heard_at_s
         self.model = copy.deepcopy(then)
