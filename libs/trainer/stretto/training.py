@@ -175,22 +175,16 @@ class Trainer:
 
     def _run(self, work: Work, offset: int, ahead: Work | None) -> Stopped | None:
         self._offset = offset
-        is_whole = False
         try:
             self._steps(work, self._places(work, offset), ahead)
-            self._settle()
-            is_whole = self._offset >= work.length
         except (DataError, ModelRefused):
             self._settle()
             raise
         finally:
-            if not is_whole or self._ahead is None:
-                self._drop_ahead()
-        return None if is_whole else Stopped(self._offset)
-
-    def _drop_ahead(self) -> None:
-        self._ahead = None
-        self._feed.follow(())
+            if self._ahead is None:
+                self._feed.follow(())
+        self._settle()
+        return None if self._offset >= work.length else Stopped(self._offset)
 
     def _steps(self, work: Work, places: Sequence[Place], ahead: Work | None) -> None:
         """Run steps until the shard ends or training is to stop; the last push may still be on its way.
@@ -247,8 +241,7 @@ class Trainer:
         if begun is not None and begun.is_of(work, ranges[0]):
             is_fresh = time.monotonic() - begun.begun_s < _PULL_KEPT_S
             return begun.read, begun.pull if is_fresh else None, False
-        if begun is not None:
-            self._drop_ahead()
+        self._feed.follow(())  # what was asked for ahead does not come
         self._feed.follow(ranges)
         return self._feed.take(), None, True
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stretto import training
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from stretto.feed import Feed
 from stretto.meter import Meter
 from stretto.model import Gradients, Prepared
 from stretto.training import Stopped, Trainer, Work
@@ -236,6 +237,26 @@ def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
     assert len(servers.seen) == 5, "of four batches"
 
 
+def test_what_was_pulled_for_another_shard_of_the_same_samples_is_pulled_again():
+    """A return to a checkpoint leases the samples anew: the parameters are others, too."""
+    servers, program = Checked(), Recorded()
+    servers.starts = {0: 0, 2: 500}
+    program.step_s = 0.02
+    trainer = Trainer(program, servers, 10, Meter(), pipeline_from_step=0)
+    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
+    assert trainer.train(Work(2, 1, 500, 10)) is None
+    trainer.close()
+    assert len(servers.seen) == 5, "of four batches"
+
+
+class Once(Feed):
+    """Refuses to follow a batch twice: a lane may be asked for it twice at once."""
+
+    def follow(self, ranges):
+        assert len(set(ranges)) == len(ranges)
+        super().follow(ranges)
+
+
 STEPS = st.one_of(st.none(), st.integers(1, 3))
 PARTS = st.sampled_from(["a", "a", "b", "bad"])
 
@@ -262,6 +283,7 @@ def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards
         pipeline_from_step=0,
         keep_going=lambda: len(passed) < left[0],
         passed=passed.append,
+        feed=Once(Recorded()),
     )
     try:
         for work, following, (part, _, _, promise, steps) in zip(works, [*works, None][1:], shards, strict=True):
