@@ -37,6 +37,7 @@ MODULES = (
         "servers",
         "readers",
         "trainer",
+        "lease_ahead",
         "adapted",
         "moves",
         "checkpoint",

@@ -1,0 +1,85 @@
+"""A worker that holds one shard ahead, beside one that does not: steps per second with shards of 4, 16 and 64 batches.
+
+One worker process with one parameter server and a dispatcher process on a bus. It runs the product's loop; a reader
+waits 5 ms for each batch, as for a store. Both sides take turns in the same process, on the same job. The side without
+asks for no shard ahead, as a worker of before: each shard ends with its last push, the request for the next one, its
+first read and its first pull, one after the other.
+
+python -m tests.bench.lease_ahead [seconds of a round]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+
+from tests.bench.dispatcher import dispatching, submit
+from tests.bench.processes import OURS, Process, Servers
+from tests.bench.rows import Row, row
+
+ROUNDS = 5
+BARS = {4: 1.05, 16: 0.99, 64: 0.99}
+"""Least ratio by batches of a shard. It never costs anything; the shorter the shards, the more it brings."""
+
+
+def run(seconds: float = 4.0) -> list[Row]:
+    return asyncio.run(_measure(seconds))
+
+
+async def _measure(seconds: float) -> list[Row]:
+    worker = Process("-m", "tests.bench.lease_ahead_worker")
+    try:
+        async with dispatching() as dispatcher:
+            rows: list[Row] = []
+            for batches in BARS:
+                await submit(dispatcher.client, f"lease-{batches}", batches)
+                rows += await asyncio.to_thread(_rows, worker, dispatcher.url, batches, seconds)
+            return rows
+    finally:
+        worker.kill()
+
+
+def _rows(worker: Process, url: str, batches: int, seconds: float) -> list[Row]:
+    """Measure one job, which has a parameter server of its own: records are by shard."""
+    servers = Servers(OURS)
+    try:
+        servers.start(1)
+        servers.place()
+        worker.ask(do="connect", servers=servers.addresses, url=url, batches=batches, **servers.access)
+
+        def rate(pipeline: bool, is_ahead: bool) -> float:
+            return worker.ask(do="train", pipeline=pipeline, is_ahead=is_ahead, seconds=seconds)["steps_per_s"]
+
+        return [_row(rate, batches, pipeline) for pipeline in (True, False)]
+    finally:
+        servers.kill()
+
+
+def _row(rate: Callable[[bool, bool], float], batches: int, pipeline: bool) -> Row:
+    rate(pipeline, True)  # warm
+    pairs: list[tuple[float, float]] = []
+    for number in range(ROUNDS):
+        order = (True, False) if number % 2 else (False, True)
+        rates = {is_ahead: rate(pipeline, is_ahead) for is_ahead in order}
+        pairs.append((rates[True], rates[False]))
+    ratios = [ahead / without for ahead, without in pairs]
+    ratio, bar = statistics.median(ratios), BARS[batches]
+    return row(
+        f"one shard ahead, shards of {batches} batches{'' if pipeline else ', model.pipeline: false'}",
+        statistics.median(ahead for ahead, _ in pairs),
+        "steps/s",
+        f">= {bar:g} x without",
+        ratio >= bar,
+        f"reader of 5 ms; rounds {[round(each, 2) for each in ratios]}; load {os.getloadavg()[0]:.1f}",
+        statistics.median(without for _, without in pairs),
+        ratio,
+    )
+
+
+if __name__ == "__main__":
+    json.dump({"rows": run(float(sys.argv[1]) if len(sys.argv) > 1 else 4.0)}, sys.stdout, indent=2)
+    print()
