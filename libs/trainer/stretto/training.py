@@ -249,7 +249,8 @@ class Trainer:
         """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
         if ahead is None:
             return []
-        return list(takewhile(lambda each: each not in before, _ranges(ahead, self._places(ahead, ahead.offset))))
+        known = frozenset(before)
+        return list(takewhile(lambda each: each not in known, _ranges(ahead, self._places(ahead, ahead.offset))))
 
     def _settle(self) -> bool:
         """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
