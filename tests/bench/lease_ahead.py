@@ -21,12 +21,12 @@ from tests.bench.dispatcher import dispatching, submit
 from tests.bench.processes import OURS, Process, Servers
 from tests.bench.rows import Row, row
 
-ROUNDS = 5
+ROUNDS = 12
 BARS = {4: 1.05, 16: 0.99, 64: 0.99}
 """Least ratio by batches of a shard. It never costs anything; the shorter the shards, the more it brings."""
 
 
-def run(seconds: float = 4.0) -> list[Row]:
+def run(seconds: float = 2.0) -> list[Row]:
     return asyncio.run(_measure(seconds))
 
 
@@ -81,5 +81,5 @@ def _row(rate: Callable[[bool, bool], float], batches: int, pipeline: bool) -> R
 
 
 if __name__ == "__main__":
-    json.dump({"rows": run(float(sys.argv[1]) if len(sys.argv) > 1 else 4.0)}, sys.stdout, indent=2)
+    json.dump({"rows": run(float(sys.argv[1]) if len(sys.argv) > 1 else 2.0)}, sys.stdout, indent=2)
     print()

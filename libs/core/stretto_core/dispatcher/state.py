@@ -180,7 +180,7 @@ class LedgerState:
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
 
-    def held(self) -> Iterator[tuple[str, Shard]]:
+    def held_shards(self) -> Iterator[tuple[str, Shard]]:
         """Yield the shards of all workers, leased and held ahead, with their holders."""
         for name, worker in self.workers.items():
             if worker.lease is not None:
@@ -190,11 +190,11 @@ class LedgerState:
 
     def training(self) -> list[tuple[str, Shard]]:
         """Return those of the held shards that are not evaluated, with their holders."""
-        return [(name, shard) for name, shard in self.held() if not shard.held_out]
+        return [(name, shard) for name, shard in self.held_shards() if not shard.held_out]
 
     def leased(self) -> int:
         """Return the number of held shards."""
-        return sum(1 for _ in self.held())
+        return sum(1 for _ in self.held_shards())
 
     def reserve_ahead(self, book: Book, worker: Worker, orders: Orders) -> None:
         """Give a worker the shard after its lease, while it keeps pace and plenty is left for the others."""
