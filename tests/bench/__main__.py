@@ -38,6 +38,7 @@ MODULES = (
         "readers",
         "feeding",
         "trainer",
+        "lease_ahead",
         "adapted",
         "moves",
         "checkpoint",

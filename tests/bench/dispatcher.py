@@ -60,7 +60,7 @@ async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
         command = [sys.executable, "-m", "stretto_dispatcher"]
         dispatcher = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
         try:
-            await _submit(client)
+            await submit(client, JOB, 1)
             assert server.pid is not None
             yield Dispatching(client, server.url, (dispatcher.pid, server.pid))
         finally:
@@ -68,13 +68,13 @@ async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
             await asyncio.wait_for(dispatcher.wait(), 20)
 
 
-async def _submit(client: Client) -> None:
+async def submit(client: Client, job: str, batches_per_shard: int) -> None:
     """Submit a job that no round exhausts; return when the dispatcher knows it."""
-    dataset = {"samples": 10**12, "batch_size": 512, "batches_per_shard": 1}
-    spec = JobSpec.parse({"name": JOB, "model": {"entry": "none:None"}, "dataset": dataset})
-    await client.publish(JobSubmitted(job=JOB, spec=spec))
+    dataset = {"samples": 10**12, "batch_size": 512, "batches_per_shard": batches_per_shard}
+    spec = JobSpec.parse({"name": job, "model": {"entry": "none:None"}, "dataset": dataset})
+    await client.publish(JobSubmitted(job=job, spec=spec))
     for number in range(600):
-        mark = MarkLedger(job=JOB, request_id=f"ready.{number}")
+        mark = MarkLedger(job=job, request_id=f"ready.{number}")
         if (await client.call(mark, timeout_s=30)).answer == "ok":
             return
         await asyncio.sleep(0.05)

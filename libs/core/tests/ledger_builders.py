@@ -19,17 +19,22 @@ AUDIT = AuditLedger(job=JOB)
 
 
 class Audited(NamedTuple):
-    """The books as they are, and the shards that workers train."""
+    """The books as they are, and the shards that workers train or hold ahead, with their holders."""
 
     book: Book
-    leased: dict[str, Shard]
+    leased: list[tuple[str, Shard]]
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [shard for _, shard in self.leased]
 
 
 def audited(ledger: ShardLedger) -> Audited:
     book = ledger.state.book
     assert book is not None
     workers = ledger.state.workers.items()
-    leased = {name: worker.lease.copy() for name, worker in workers if worker.lease and not worker.lease.held_out}
+    held = [(name, shard) for name, worker in workers for shard in (worker.lease, worker.ahead) if shard is not None]
+    leased = [(name, shard.copy()) for name, shard in held if not shard.held_out]
     return Audited(book.with_leases([]), leased)
 
 
@@ -59,9 +64,10 @@ def next_shard(
     shard: int | None = None,
     attempt: int = 0,
     found: PartialEvaluation | None = None,
+    ahead: bool = False,
 ) -> NextShard:
     complete = None if shard is None else ShardReport(id=shard, attempt=attempt, evaluation=found)
-    return NextShard(job=JOB, request_id=request_id, pod=pod, complete=complete)
+    return NextShard(job=JOB, request_id=request_id, pod=pod, complete=complete, ahead=ahead)
 
 
 def heartbeat(pod: str, shard: int, attempt: int, offset: int) -> ShardHeartbeat:

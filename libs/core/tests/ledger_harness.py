@@ -35,16 +35,23 @@ class LedgerHarness:
                 self.facts.append(action.fact)
         return reply
 
-    def next(self, worker: str, done: Shard | None = None) -> NextShardReply:
+    def next(self, worker: str, done: Shard | None = None, ahead: bool = False) -> NextShardReply:
         self.requests += 1
         report = (done.id, done.attempt) if done else (None, 0)
-        return self.tell(next_shard(worker, f"r{self.requests}", *report))
+        return self.tell(next_shard(worker, f"r{self.requests}", *report, ahead=ahead))
 
     def lease(self, worker: str, done: Shard | None = None) -> Shard:
         reply = self.next(worker, done)
         assert reply.answer == "shard", reply
         assert reply.shard is not None
         return reply.shard
+
+    def two(self, worker: str, done: Shard | None = None) -> tuple[Shard, Shard]:
+        """Return a lease and the shard that is held ahead."""
+        reply = self.next(worker, done, ahead=True)
+        assert reply.shard is not None, reply
+        assert reply.ahead is not None, reply
+        return reply.shard, reply.ahead
 
     def said(self, kind: type) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerSettings, ShardLedger
+from stretto_core.dispatcher.state import WORKER_KEPT_S
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import DataPartition, Shard
 
@@ -23,6 +24,8 @@ class Model:
     done: set[Sample] = field(default_factory=set)
     given_up: set[Sample] = field(default_factory=set)
     held: dict[str, Shard] = field(default_factory=dict)
+    ahead: dict[str, Shard] = field(default_factory=dict)
+    """By worker: the shard that it trains next. Its samples count as held."""
     heard_at_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -58,6 +61,7 @@ class Expected:
         self.ranges: dict[int, tuple[str, int, int, int]] = {}
         self.attempts: dict[int, int] = {}
         self.leases: list[tuple[str, Shard]] = []
+        self.gone_back = False
         self.exited: set[str] = set()
         self.slow: dict[str, float] = {}
         self.closed, self.complete = False, not data.growing
@@ -78,8 +82,8 @@ class Expected:
             self.totals[name] = max(samples, self.totals.get(name, 0))
 
     def take_back(self, worker: str) -> None:
-        if shard := self.model.held.pop(worker, None):
-            self.model.free |= samples_of(shard)
+        for shard in (self.model.held.pop(worker, None), self.model.ahead.pop(worker, None)):
+            self.model.free |= samples_of(shard) if shard else set()
         if self.round is not None and (shard := self.round.held.pop(worker, None)):
             self.round.waiting |= set(range(shard.start, shard.start + shard.length))
 
@@ -131,6 +135,10 @@ class Expected:
         elif self.evaluates(worker):
             assert reply.shard is not None
             self.check_evaluated(worker, reply.shard)
+        elif worker in model.ahead:
+            assert reply.shard == model.ahead.pop(worker), "what was held ahead is trained as it was promised"
+            self.begin_attempt(worker, reply.shard)
+            model.held[worker] = reply.shard
         elif not model.free or (reply.answer == "wait" and self.is_spared(worker)):
             assert reply.answer == "wait"
             assert reply.wait_s > 0
@@ -138,6 +146,26 @@ class Expected:
             assert reply.answer == "shard"
             assert reply.shard is not None
             self.check_fresh(worker, reply.shard, remainder)
+
+    def check_ahead(self, worker: str, is_asked: bool, reply: NextShardReply, remainder: Any) -> None:
+        """The shard ahead: only of a worker that asks, keeps pace and trains, and while there is plenty for all."""
+        model, held = self.model, self.lease_of(worker)
+        if not is_asked or reply.shard is None or held is None:
+            assert reply.ahead is None
+        elif worker in model.ahead:
+            assert reply.ahead == model.ahead[worker]
+        elif held.kind == "evaluate" or self.slow.get(worker, 1.0) > 1 or not self.is_plenty():
+            assert reply.ahead is None
+        else:
+            assert reply.ahead is not None
+            taken = remainder is not None and samples_of(reply.shard) & samples_of(remainder)
+            self.check_samples(reply.ahead, None if taken else remainder)
+            self.check_attempt(reply.ahead)
+            model.ahead[worker] = reply.ahead
+
+    def is_plenty(self) -> bool:
+        known = sum(self.now - at_s <= WORKER_KEPT_S for at_s in self.model.heard_at_s.values())
+        return len(self.model.free) > 2 * self.data.block_samples * known
 
     def evaluates(self, worker: str) -> bool:
         """Return True if the worker gets held-out samples, also if training has completed meanwhile."""
@@ -161,20 +189,30 @@ class Expected:
         assert (shard.kind, shard.partition) == ("evaluate", "test")
         assert samples
         assert samples <= self.round.waiting, "evaluated twice, or of no evaluation"
-        self.check_identity(shard)
+        self.begin_attempt(worker, shard)
         self.round.waiting -= samples
         self.round.held[worker] = shard
-        self.leases.append((worker, shard))
 
-    def check_identity(self, shard: Shard) -> None:
-        """An id is of one range for ever, and its attempts only grow."""
+    def check_attempt(self, shard: Shard) -> None:
+        """An id is of one range for ever, and its attempts are counted by who began it: held ahead is not begun."""
         place = (shard.partition, shard.epoch, shard.start, shard.length)
         assert self.ranges.setdefault(shard.id, place) == place
-        assert shard.attempt > self.attempts.get(shard.id, 0)
+        begun = self.attempts.get(shard.id, 0)
+        assert shard.attempt > begun if self.gone_back else shard.attempt == begun + 1
+
+    def begin_attempt(self, worker: str, shard: Shard) -> None:
+        self.check_attempt(shard)
         self.attempts[shard.id] = shard.attempt
+        self.leases.append((worker, shard))
 
     def check_fresh(self, worker: str, shard: Shard, remainder: Any) -> None:
-        """A new lease: of free samples only, of the highest priority if it opens a block."""
+        """A new lease."""
+        self.check_samples(shard, remainder)
+        self.begin_attempt(worker, shard)
+        self.model.held[worker] = shard
+
+    def check_samples(self, shard: Shard, remainder: Any) -> None:
+        """Take free samples only, of the highest priority if they open a block."""
         samples, fresh = samples_of(shard), self.model.fresh
         assert samples
         assert shard.kind == "train"
@@ -185,8 +223,5 @@ class Expected:
                 first = min(epoch for _, epoch, _ in fresh)
                 best = max(self.priorities[name] for name, epoch, _ in fresh if epoch == first)
                 assert (shard.epoch, self.priorities[shard.partition]) == (first, best)
-        self.check_identity(shard)
         fresh -= samples
         self.model.free -= samples
-        self.model.held[worker] = shard
-        self.leases.append((worker, shard))

@@ -199,6 +199,8 @@ class NextShard(Message):
     request_id: RequestId
     pod: PodId
     complete: ShardReport | None = None
+    ahead: bool = False
+    """The worker can read a shard ahead of the one that it trains."""
 
 
 example(NextShard(job=JOB, request_id="worker-1:312", pod="worker-1", complete=ShardReport(id=310, attempt=1)))
@@ -224,6 +226,9 @@ class NextShardReply(Message):
     lineage: Count = 0
     """Number of the return to a checkpoint that the ledger comes from; 0: none. The shard may be trained, and records
     deleted, only on parameters of the same lineage."""
+    ahead: Shard | None = None
+    """The shard that follows when the leased one is complete, under this attempt. It may be read, and is not trained
+    before a reply leases it: until then it may go to another worker, under the same attempt."""
 
 
 example(NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)))

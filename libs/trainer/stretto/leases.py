@@ -1,4 +1,4 @@
-"""The lease of a worker: one shard at a time, kept by heartbeats to the dispatcher."""
+"""The lease of a worker: one shard at a time, kept by heartbeats to the dispatcher, and the shard that follows it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,18 @@ _LONGEST_WAIT_S = 5.0
 @dataclass(slots=True)
 class _Held:
     shard: Shard
+    generation: int
     offset: int
     since_s: float
     first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A shard that the dispatcher reserved, and the generation of the servers when it was asked to."""
+
+    shard: Shard
+    generation: int
 
 
 class Leases:
@@ -42,18 +51,24 @@ class Leases:
         self._leaving = leaving
         self._lock = threading.Lock()
         self._held: _Held | None = None
+        self._ahead: _Ahead | None = None
         self._stale = False
         self._done: ShardReport | None = None
         self._request: NextShard | None = None
 
-    def next(self) -> NextShardReply | None:
+    def next(self, generation: int) -> NextShardReply | None:
         """Report the finished shard, if any, and ask for another. None means no answer: call again.
 
-        The same request, with its id, is repeated until it is answered, even across calls.
+        The same request, with its id, is repeated until it is answered, even across calls. ``generation``: that of the
+        parameter servers, read before the request was first sent.
         """
         if self._request is None:
             self._request = NextShard(
-                job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(NextShard), complete=self._done
+                job=self._bus.job,
+                pod=self._bus.pod,
+                request_id=self._bus.request_id(NextShard),
+                complete=self._done,
+                ahead=not self._leaving.is_set(),
             )
         try:
             reply = self._bus.call(self._request, NextShardReply, timeout_s=3.0)
@@ -66,9 +81,17 @@ class Leases:
         with self._lock:
             self._stale = False
             shard = reply.shard if reply.answer == "shard" else None
-            offset = shard.offset if shard else 0
-            self._held = _Held(shard, offset, time.monotonic(), offset) if shard else None
+            since = self._generation_of(shard, generation)
+            self._held = _Held(shard, since, shard.offset, time.monotonic(), shard.offset) if shard else None
+            since = self._generation_of(reply.ahead, generation)
+            self._ahead = _Ahead(reply.ahead, since) if reply.ahead else None
         return reply
+
+    def _generation_of(self, shard: Shard | None, generation: int) -> int:
+        """Return the generation under which the shard was reserved, or ``generation`` if it was not."""
+        promised = self._ahead
+        is_promised = promised is not None and shard is not None and is_same(promised.shard, shard)
+        return promised.generation if promised is not None and is_promised else generation
 
     @property
     def asking(self) -> bool:
@@ -90,6 +113,18 @@ class Leases:
         """The leased shard, or None."""
         with self._lock:
             return self._held.shard if self._held else None
+
+    @property
+    def ahead(self) -> Shard | None:
+        """The shard that follows the leased one, if the dispatcher reserved one. Another may come in its place."""
+        with self._lock:
+            return self._ahead.shard if self._ahead else None
+
+    @property
+    def generation(self) -> int:
+        """The generation of the parameter servers when the leased shard was asked for, or reserved."""
+        with self._lock:
+            return self._held.generation if self._held else 0
 
     @property
     def offset(self) -> int:
@@ -114,13 +149,13 @@ class Leases:
     def drop(self) -> None:
         """Forget the lease: another worker has it."""
         with self._lock:
-            self._held = None
+            self._held = self._ahead = None
 
     def release(self, offset: int, failure: str | None = None) -> None:
         """Return the shard to the queue; ``failure`` is the error message if its data failed."""
         with self._lock:
             held = self._held
-            self._held = None
+            self._held = self._ahead = None  # the dispatcher takes both back
         if held is None:
             return
         request = ReleaseShard(
@@ -160,6 +195,10 @@ class Leases:
             return
         if reply.answer == "stale":
             with self._lock:
-                same = self._held is not None and self._held.shard.id == shard.id
-                if same and self._held is not None and self._held.shard.attempt == shard.attempt:
+                if self._held is not None and is_same(self._held.shard, shard):
                     self._stale = True
+
+
+def is_same(one: Shard, other: Shard) -> bool:
+    """Return True if both are the same attempt of the same shard."""
+    return (one.id, one.attempt) == (other.id, other.attempt)

@@ -1,6 +1,7 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed.
+While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed. The next
+batch of a shard's last one is the first of the shard that is likely to follow.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from stretto_pipeline.feeding import Range
 from stretto_wire.spec import PIPELINE_FROM_STEP
@@ -28,11 +30,13 @@ from .errors import (
 )
 from .feed import Feed
 from .meter import Meter, StepTime
-from .model import Gradients, Program
+from .model import Gradients, Prepared, Program
 
 log = logging.getLogger("stretto.training")
 
 _RETRY_S = 0.2
+_PULL_KEPT_S = 1.0
+"""A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,20 @@ class _Pushing:
     times: StepTime
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """The first batch of the work that is likely to follow."""
+
+    work: Work
+    range: Range
+    read: Future[Prepared]
+    pull: Future[Pulled] | None
+    begun_s: float
+
+    def is_of(self, work: Work, first: Range) -> bool:
+        return (self.work.shard, self.work.attempt, self.range) == (work.shard, work.attempt, first)
+
+
 class Trainer:
     """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
 
@@ -113,10 +131,14 @@ class Trainer:
         self._on_its_way: _Pushing | None = None
         self._offset = 0  # samples of the shard that every column has
         self._begun: int | None = None  # shard
+        self._ahead: _Ahead | None = None
         self.last_loss = float("nan")
 
-    def train(self, work: Work) -> Stopped | None:
+    def train(self, work: Work, ahead: Work | None = None) -> Stopped | None:
         """Train the rest of the shard; return None once every column has all its samples.
+
+        ahead: work that is likely to follow. Its batches are read, and the first may be pulled, before the next call;
+        nothing of it is pushed. If that call is for other work, they are dropped.
 
         The offset to resume at comes from the parameter servers, which alone know what they applied. Batches are cut
         from the shard's beginning, so a replay has the same boundaries.
@@ -133,7 +155,7 @@ class Trainer:
         if offset is None:
             return Stopped(work.offset)
         try:
-            return self._run(work, offset) if offset < work.length else None
+            return self._run(work, offset, ahead) if offset < work.length else None
         except (StaleAttempt, ProgressGap, ServersReplaced) as refused:
             log.warning("%s", refused)
             return Stopped(self._offset, stale=True)
@@ -151,35 +173,37 @@ class Trainer:
                 time.sleep(_RETRY_S)
         return None
 
-    def _run(self, work: Work, offset: int) -> Stopped | None:
+    def _run(self, work: Work, offset: int, ahead: Work | None) -> Stopped | None:
         self._offset = offset
-        places = self._places(work, offset)
-        self._feed.follow([Range(work.partition, work.start + each.begin, each.end - each.begin) for each in places])
         try:
-            self._steps(work, places)
+            self._steps(work, self._places(work, offset), ahead)
         except (DataError, ModelRefused):
             self._settle()
             raise
         finally:
-            self._feed.follow(())
+            if self._ahead is None:
+                self._feed.follow(())
         self._settle()
         return None if self._offset >= work.length else Stopped(self._offset)
 
-    def _steps(self, work: Work, places: Sequence[Place]) -> None:
+    def _steps(self, work: Work, places: Sequence[Place], ahead: Work | None) -> None:
         """Run steps until the shard ends or training is to stop; the last push may still be on its way.
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
         pipeline = self._pipeline and work.steps_before >= self._pipeline_from_step
-        pull: Future[Pulled] | None = None
-        ahead = self._feed.take()
+        ranges = _ranges(work, places)
+        ranges += self._ranges_ahead(ahead, ranges)
+        read, pull, is_followed = self._first(work, ranges)
         for number, place in enumerate(places):
             begun = time.monotonic()
-            ready = ahead.result()
-            read = time.monotonic() - begun
+            ready = read.result()
+            read_s = time.monotonic() - begun
+            if not is_followed:
+                self._feed.follow(ranges[1:])
+                is_followed = True
             pull = pull or self._parameters.begin_pull(ready.keys)
-            is_last = number + 1 == len(places)
-            ahead = ahead if is_last else self._feed.take()
+            coming = self._feed.take() if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
             if pulled is None:
@@ -187,8 +211,8 @@ class Trainer:
             waited = time.perf_counter() - wanted
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
-            if pipeline and not is_last and ahead.done() and ahead.exception() is None:
-                pull = self._parameters.begin_pull(ahead.result().keys)
+            if pipeline and coming is not None and coming.done() and coming.exception() is None:
+                pull = self._parameters.begin_pull(coming.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
             computed = time.perf_counter() - computing
@@ -196,13 +220,37 @@ class Trainer:
             if not self._settle():
                 return
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
-            times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read)
+            times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
             push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
             self._on_its_way = _Pushing(push, place, begun, times)
             if not pipeline and not self._settle():
                 return
             if not self._keep_going():
                 return
+            if coming is not None:
+                read = coming
+        if ahead is not None and len(ranges) > len(places):
+            self._ahead = _Ahead(ahead, ranges[len(places)], read, pull, time.monotonic())
+
+    def _first(self, work: Work, ranges: Sequence[Range]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
+        """Return the first batch, its pull if it has begun, and whether the feed follows the ranges.
+
+        A batch that was begun ahead comes under what was followed then; the feed follows the others once it is there.
+        """
+        begun, self._ahead = self._ahead, None
+        if begun is not None and begun.is_of(work, ranges[0]):
+            is_fresh = time.monotonic() - begun.begun_s < _PULL_KEPT_S
+            return begun.read, begun.pull if is_fresh else None, False
+        self._feed.follow(())  # what was asked for ahead does not come
+        self._feed.follow(ranges)
+        return self._feed.take(), None, True
+
+    def _ranges_ahead(self, ahead: Work | None, before: Sequence[Range]) -> list[Range]:
+        """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
+        if ahead is None:
+            return []
+        known = frozenset(before)
+        return list(takewhile(lambda each: each not in known, _ranges(ahead, self._places(ahead, ahead.offset))))
 
     def _settle(self) -> bool:
         """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
@@ -265,3 +313,7 @@ class Trainer:
     def close(self) -> None:
         self._pusher.shutdown(wait=False, cancel_futures=True)
         self._feed.close()
+
+
+def _ranges(work: Work, places: Sequence[Place]) -> list[Range]:
+    return [Range(work.partition, work.start + each.begin, each.end - each.begin) for each in places]

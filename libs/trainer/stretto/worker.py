@@ -44,7 +44,7 @@ from .servers import ServerList
 if TYPE_CHECKING:
     from .engine.client import Parameters
     from .engine.layout import F32, KeyBatch
-    from .training import Trainer
+    from .training import Trainer, Work
 
 log = logging.getLogger("stretto.worker")
 
@@ -198,14 +198,14 @@ class Worker:
                     if not self._seed():
                         continue
                     seeded = generation
-            reply = self._next()
+            reply = self._next(generation)
             if reply is None:
                 self._meter.idle()
             elif reply.shard is None or not _is_of(self._parameters, reply.lineage):
                 self._idle(reply)
             elif reply.shard.kind == "evaluate":
                 self._evaluate_shard(reply.shard)
-            elif (failure := self._train_shard(trainer, generation, reply.lineage)) is None:
+            elif (failure := self._train_shard(trainer, reply.lineage)) is None:
                 failures = 0
             else:
                 failures += 1
@@ -213,9 +213,9 @@ class Worker:
                     raise DataError(f"the first {failures} shards all failed; the last error: {failure}")
         return EXIT_OK
 
-    def _next(self) -> NextShardReply | None:
+    def _next(self, generation: int) -> NextShardReply | None:
         """Ask for a shard; None without an answer, or if the pod is to leave before its servers are known."""
-        reply = self._leases.next()
+        reply = self._leases.next(generation)
         if reply is None:
             return None
         if reply.shard is not None and not self._follow_servers(reply.servers_version):
@@ -238,27 +238,30 @@ class Worker:
             self._leases.drop()  # the same shard comes again, or another one once the ledger has gone back
             self._pod.leaving.wait(_LINEAGE_PAUSE_S)
 
-    def _train_shard(self, trainer: Trainer, generation: int, lineage: int) -> DataError | None:
-        """Train the leased shard; return the error if its data failed."""
+    def _work(self, shard: Shard, lineage: int) -> Work:
         from .training import Work
 
-        shard = self._leases.shard
-        assert shard is not None
-        work = Work(
+        return Work(
             shard=shard.id,
             attempt=shard.attempt,
             start=shard.start,
             length=shard.length,
             offset=shard.offset,
-            generation=generation,
+            generation=self._leases.generation,
             partition=shard.partition,
             lineage=lineage,
             steps_before=shard.id * self._spec.dataset.batches_per_shard,  # shards are numbered as they are leased
         )
+
+    def _train_shard(self, trainer: Trainer, lineage: int) -> DataError | None:
+        """Train the leased shard; return the error if its data failed."""
+        shard, ahead = self._leases.shard, self._leases.ahead
+        assert shard is not None
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):
             try:
-                stopped = trainer.train(work)
+                following = self._work(ahead, lineage) if ahead is not None else None
+                stopped = trainer.train(self._work(shard, lineage), following)
             except DataError as error:
                 log.error("shard %d failed: %s", shard.id, error)
                 self._leases.release(self._leases.offset, failure=str(error))
@@ -324,7 +327,7 @@ class Worker:
 
     def _hand_in(self) -> None:
         """Report the last shard on leaving; a shard that the reply leases is returned at once."""
-        reply = self._leases.next()
+        reply = self._leases.next(self._leases.generation)
         if reply is not None and reply.shard is not None:
             self._leases.release(reply.shard.offset)
 

@@ -6,8 +6,12 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stretto import training
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from stretto.feed import Feed
 from stretto.meter import Meter
 from stretto.model import Gradients, Prepared
 from stretto.training import Stopped, Trainer, Work
@@ -167,3 +171,133 @@ def test_the_wait_for_a_reader_is_a_part_of_its_own(trainer):
     assert trainer.train(Work(7, 1, 0, 100)) is None
     window = trainer._meter.window()
     assert window.times.read_s > 0.5 * window.step_s
+
+
+# --- across the end of a shard ---------------------------------------------------------------------------------
+
+
+class Recorded(Program):
+    """Remembers what is read, in order; the gradient says of which sample it is. `step_s`: what a step takes."""
+
+    step_s = 0.0
+
+    def __init__(self):
+        self.prepared = []
+
+    def prepare(self, start, length, partition=""):
+        self.prepared.append((partition, start))
+        if partition == "bad":
+            raise DataError("sector 0")
+        return super().prepare(start, length, partition)
+
+    def step(self, rows, keys, dense, state, batch):
+        time.sleep(self.step_s)
+        return Gradients(0.5, rows, np.full(3, batch["label"][0], np.float32), NONE)
+
+
+class Checked(Servers):
+    """Refuses a gradient of other samples than the push names."""
+
+    def __init__(self):
+        super().__init__()
+        self.starts = {}
+
+    def push(self, keys, rows, dense, *, shard, start, **rest):
+        assert dense[0] == self.starts[shard] + start
+        return super().push(keys, rows, dense, shard=shard, start=start, **rest)
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeline):
+    program, servers = Recorded(), Checked()
+    servers.starts = {0: 0, 1: 500}
+    trainer = Trainer(program, servers, 10, Meter(), pipeline=pipeline, pipeline_from_step=0)
+    first, second = Work(0, 1, 0, 30), Work(1, 1, 500, 30)
+    program.step_s = 0.02  # long enough that the next batch is read
+    assert trainer.train(first, second) is None
+    assert ("", 500) in program.prepared
+    assert len(servers.seen) == (4 if pipeline else 3)
+    assert trainer.train(second) is None
+    trainer.close()
+    assert program.prepared == [("", begin) for begin in (0, 10, 20, 500, 510, 520)], "each once"
+    assert [start for _, start, _ in servers.pushed] == [0, 10, 20] * 2
+    assert len(servers.seen) == 6
+
+
+def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
+    monkeypatch.setattr(training, "_PULL_KEPT_S", 0.0)
+    servers = Checked()
+    servers.starts = {0: 0, 1: 500}
+    program = Recorded()
+    program.step_s = 0.02
+    trainer = Trainer(program, servers, 10, Meter(), pipeline_from_step=0)
+    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
+    assert trainer.train(Work(1, 1, 500, 10)) is None
+    trainer.close()
+    assert len(servers.seen) == 5, "of four batches"
+
+
+def test_what_was_pulled_for_another_shard_of_the_same_samples_is_pulled_again():
+    """A return to a checkpoint leases the samples anew: the parameters are others, too."""
+    servers, program = Checked(), Recorded()
+    servers.starts = {0: 0, 2: 500}
+    program.step_s = 0.02
+    trainer = Trainer(program, servers, 10, Meter(), pipeline_from_step=0)
+    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
+    assert trainer.train(Work(2, 1, 500, 10)) is None
+    trainer.close()
+    assert len(servers.seen) == 5, "of four batches"
+
+
+class Once(Feed):
+    """Refuses to follow a batch twice: a lane may be asked for it twice at once."""
+
+    def follow(self, ranges):
+        assert len(set(ranges)) == len(ranges)
+        super().follow(ranges)
+
+
+STEPS = st.one_of(st.none(), st.integers(1, 3))
+PARTS = st.sampled_from(["a", "a", "b", "bad"])
+
+
+@given(
+    st.lists(st.tuples(PARTS, st.integers(0, 2), st.integers(1, 35), st.sampled_from("kbn"), STEPS), max_size=8),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards, pipeline):
+    """Goal: no promise changes what is trained. Method: promises are kept, broken or not made; shards have the same
+    samples or not, stop within, and fail."""
+    servers = Checked()
+    works = [Work(i, 1, 30 * place, length, partition=part) for i, (part, place, length, _, _) in enumerate(shards)]
+    servers.starts = {work.shard: work.start for work in works}
+    left = [0]
+    passed = []
+    trainer = Trainer(
+        Recorded(),
+        servers,
+        10,
+        Meter(),
+        pipeline=pipeline,
+        pipeline_from_step=0,
+        keep_going=lambda: len(passed) < left[0],
+        passed=passed.append,
+        feed=Once(Recorded()),
+    )
+    try:
+        for work, following, (part, _, _, promise, steps) in zip(works, [*works, None][1:], shards, strict=True):
+            other = Work(99, 1, 30 * (work.shard % 3), 20, partition="b")
+            ahead = {"k": following, "b": other, "n": None}[promise]
+            left[0] = 1000 if steps is None else len(passed) + steps
+            if part == "bad":
+                with pytest.raises(DataError):
+                    trainer.train(work, ahead)
+                continue
+            while trainer.train(work, ahead) is not None:
+                left[0] = 1000
+            assert servers.done[work.shard] == work.length
+    finally:
+        trainer.close()
+    ends = {work.shard: work.length for work in works if work.partition != "bad"}
+    assert servers.done == ends

@@ -274,7 +274,7 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
         asking, current, passed = False, True, None
         asked = 0
 
-        def next(self) -> None:
+        def next(self, generation: int) -> None:
             self.asked += 1
             if self.asked == 2:
                 parameters.generation = 1

@@ -77,6 +77,7 @@ class Cluster:
             for i, s in enumerate(starts)
         ]
         self.leased: dict[str, Shard] = {}
+        self.ahead: dict[str, Shard] = {}
         self.done: dict[int, Shard] = {}
         self.failed: list[ReleaseShard] = []
         self.released: list[ReleaseShard] = []
@@ -222,9 +223,14 @@ class Cluster:
         return self.processes[pod].wait(timeout_s)
 
     async def _requeue(self, pod: str) -> None:
+        self._take_back_ahead(pod)
         shard = self.leased.pop(pod, None)
         if shard is not None:
             self.todo.insert(0, replace(shard, attempt=shard.attempt + 1))
+
+    def _take_back_ahead(self, pod: str) -> None:
+        if (ahead := self.ahead.pop(pod, None)) is not None:
+            self.todo.insert(0, ahead)
 
     # --- dispatcher and actuator --------------------------------------------------------------------------
 
@@ -266,6 +272,7 @@ class Cluster:
             return ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
         assert isinstance(request, ReleaseShard)
         self.released.append(request)
+        self._take_back_ahead(request.pod)
         shard = self.leased.pop(request.pod, None)
         if shard is None or shard.id != request.shard:
             return ReleaseShardReply(job=self.job, answer="stale")
@@ -285,12 +292,20 @@ class Cluster:
                 self.done[held.id] = held
                 self.forget.append(held.id)
         forget, self.forget = tuple(self.forget[:-2]), self.forget[-2:]
-        if self.todo or request.pod in self.reserved or request.pod in self.leased:
-            again = self.leased.get(request.pod)  # it has dropped its lease
-            shard = self.reserved.pop(request.pod, None) or again or self.todo.pop(0)
-            self.leased[request.pod] = shard
+        again = self.leased.get(request.pod)  # it has dropped its lease
+        shard = self.reserved.pop(request.pod, None) or again or self.ahead.pop(request.pod, None)
+        if shard is not None or self.todo:
+            self.leased[request.pod] = shard = shard or self.todo.pop(0)
+            if request.ahead and len(self.todo) > 2 and request.pod not in self.ahead:
+                self.ahead[request.pod] = self.todo.pop(0)
             return NextShardReply(
-                job=self.job, answer="shard", shard=shard, stale=stale, forget=forget, lineage=self.lineage
+                job=self.job,
+                answer="shard",
+                shard=shard,
+                stale=stale,
+                forget=forget,
+                lineage=self.lineage,
+                ahead=self.ahead.get(request.pod) if request.ahead else None,
             )
         answer = "wait" if self.leased or self.reserved else "end"
         return NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
@@ -299,10 +314,11 @@ class Cluster:
         """Lease all shards anew under ids and attempts that were never leased, as a restored ledger does."""
 
         async def restore() -> None:
-            shards = sorted((*self.done.values(), *self.leased.values(), *self.todo), key=lambda shard: shard.start)
+            held = (*self.leased.values(), *self.ahead.values())
+            shards = sorted((*self.done.values(), *held, *self.todo), key=lambda shard: shard.start)
             first = 1 + max(shard.id for shard in shards)
             self.todo = [replace(shard, id=first + i, attempt=1, offset=0) for i, shard in enumerate(shards)]
-            self.done, self.leased, self.forget = {}, {}, []
+            self.done, self.leased, self.ahead, self.forget = {}, {}, {}, []
             self.lineage = lineage
 
         self.run(restore())
@@ -312,7 +328,8 @@ class Cluster:
 
         async def leave_out() -> int:
             self.todo.clear()
-            return sum(shard.length for shard in (*self.done.values(), *self.leased.values()))
+            held = (*self.leased.values(), *self.ahead.values())
+            return sum(shard.length for shard in (*self.done.values(), *held))
 
         return int(self.run(leave_out()))
 

@@ -134,6 +134,31 @@ async def test_a_restart_changes_no_lease_and_no_answer(harness: DispatcherHarne
     assert [(c.samples, c.requeued) for c in completed] == [(1980, 1)]  # type: ignore[attr-defined]
 
 
+async def test_a_shard_ahead_outlasts_a_restart_and_the_death_of_its_holder(harness: DispatcherHarness) -> None:
+    await harness.submit("ahead", samples=990, batch_size=10, batches_per_shard=8)
+    first = await harness.client.call(replace(harness.request("ahead", "worker-0"), ahead=True))
+    other = await harness.client.call(replace(harness.request("ahead", "worker-1"), ahead=True))
+    assert first.ahead is not None
+    assert other.ahead is not None
+    await harness.stop()
+    harness.start()
+    request = replace(harness.request("ahead", "worker-0", first.shard), ahead=True)
+    second = await harness.client.call(request)
+    assert second.shard == first.ahead
+    assert await harness.client.call(request) == second
+    await harness.client.publish(PodExited(job="ahead", pod="worker-1", role="worker", reason="killed", exit_code=-9))
+    while (await harness.next("ahead", "worker-1")).answer != "unknown":
+        await asyncio.sleep(0.02)
+    assert first.shard is not None
+    shards = [first.shard, second.shard, *await harness.drain("ahead", "worker-0", second.shard)]
+    assert covered(shards) == Counter({(0, s): 1 for s in range(990)})
+    attempts = {shard.id: shard.attempt for shard in shards}
+    assert other.shard is not None
+    assert (attempts[other.shard.id], attempts[other.ahead.id]) == (2, 1)
+    completed = await harness.said(JobCompleted)
+    assert [(c.samples, c.requeued) for c in completed] == [(990, 1)]  # type: ignore[attr-defined]
+
+
 async def test_bad_reports_are_refused_by_field_value_and_remedy(harness: DispatcherHarness) -> None:
     assert (await harness.next("nobody", "worker-0")).answer == "unknown"
     await harness.submit("strict", samples=100, batch_size=10, batches_per_shard=4)

@@ -9,7 +9,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stretto_messages.books import EpochBooks
@@ -113,7 +113,7 @@ def prove(
     return Proof(columns, samples, faults)
 
 
-def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
+def epochs_of(book: Book, leased: Iterable[Shard]) -> list[EpochBooks]:
     """Return the epochs from the first that is not whole to the last that was begun.
 
     Those before are done, those after wait. The samples given up are those of the dead-letter list.
@@ -124,7 +124,7 @@ def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
         waiting[shard.epoch] = waiting.get(shard.epoch, 0) + shard.length
     if book.remainder is not None:
         waiting[book.remainder.epoch] = waiting.get(book.remainder.epoch, 0) + book.remainder.length
-    for shard in leased.values():
+    for shard in leased:
         flying[shard.epoch] = flying.get(shard.epoch, 0) + shard.length
     source = book.source
     unopened = source.samples * (source.epoch + 1) - source.opened

@@ -146,6 +146,15 @@ class Book:
         remainder = self.remainder.length if self.remainder else 0
         return self.samples_total - self.source.opened + remainder + sum(s.length for s in self.requeued)
 
+    def has_waiting(self, samples: int) -> bool:
+        """Return True if more samples than these wait. It counts no more returned shards than it needs."""
+        left = self.samples_total - self.source.opened + (self.remainder.length if self.remainder else 0)
+        for shard in self.requeued:
+            if left > samples:
+                break
+            left += shard.length
+        return left > samples
+
     @property
     def settled(self) -> bool:
         """True if every sample is done or abandoned, and no more can come."""
@@ -178,6 +187,11 @@ class Book:
         if shard.attempt > self.attempt_max:
             self.attempt_max = shard.attempt
         return shard
+
+    def put_back_unbegun(self, shard: Shard) -> None:
+        """Put back a shard of which nothing was trained under its attempt: the next holder gets the same one."""
+        shard.attempt -= 1
+        self.requeued.append(shard)
 
     def _carve(self, samples: int, orders: Orders) -> Range | None:
         """Cut at most ``samples`` from the open remainder or the next block."""

@@ -15,6 +15,7 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+from stretto_messages import values
 from stretto_messages.actuator import JobFailed, ParametersLost, PodExited
 from stretto_messages.base import bounded
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
@@ -191,7 +192,7 @@ class ShardLedger:
         state, book = self.state, self.state.book
         if book is None:
             return MarkLedgerReply(job=event.job, answer="unknown")
-        leased = state.training()
+        leased = [shard for _, shard in state.training()]
         if event.after is None:
             state.mark = OpenMark(event.request_id, now)
             if event.checkpoint:
@@ -209,9 +210,7 @@ class ShardLedger:
         book = self.state.book
         if book is None:
             return AuditLedgerReply(job=event.job, answer="unknown")
-        workers = self.state.workers.items()
-        leased = {name: worker.lease for name, worker in workers if worker.lease and not worker.lease.held_out}
-        books = ledger_books(book, leased, self.state.closed, self.state.samples_recomputed)
+        books = ledger_books(book, self.state.training(), self.state.closed, self.state.samples_recomputed)
         return AuditLedgerReply(job=event.job, answer="ok", ledger=books)
 
     def _note_over(self, shard: Shard, now: float) -> None:
@@ -282,7 +281,8 @@ class ShardLedger:
         actions: list[Action] = []
         stale = done is not None and not self._complete(st.book, worker, event.pod, done, now, actions)
         answer = self._answer(st.book, worker, event.pod, stale, now, actions)
-        reply = replace(answer, servers_version=st.servers_version)
+        ahead = self._ahead(st.book, worker) if event.ahead and answer.shard is not None else None
+        reply = replace(answer, servers_version=st.servers_version, ahead=ahead)
         worker.request_id, worker.reply = event.request_id, reply
         actions.append(Reply(reply))
         if not st.closed and now - st.progress_at_s >= self.settings.progress_every_s:
@@ -323,7 +323,8 @@ class ShardLedger:
         if st.evaluating is not None and st.evaluating.waiting and not spared:
             worker.lease, worker.moved_at_s = st.evaluating.lease(), now
             return _leases(st, worker.lease, stale)
-        shard = book.take(book.batches_for(worker.slowdown), self._orders, spared)
+        shard, worker.ahead = worker.ahead, None
+        shard = shard or book.take(book.batches_for(worker.slowdown), self._orders, spared)
         if shard is None:
             actions += self._settle()
             if st.closed:
@@ -335,6 +336,11 @@ class ShardLedger:
         if st.may_tell(now, self.settings.shard_facts_per_s):
             actions.append(Emit(ShardLeased(job=st.job, shard=shard_message(shard), pod=name)))
         return _leases(st, shard, stale, st.forgettable(now - self.settings.forget_after_s))
+
+    def _ahead(self, book: Book, worker: Worker) -> values.Shard | None:
+        """Return the shard that the worker trains after its lease, if it may hold one."""
+        self.state.reserve_ahead(book, worker, self._orders)
+        return shard_message(worker.ahead) if worker.ahead is not None else None
 
     # held-out samples ------------------------------------------------------------------------------------------
 
@@ -401,6 +407,7 @@ class ShardLedger:
             lease.failures += 1
             if lease.failures >= st.shard_failures_max:
                 worker.lease = None
+                st.take_back_ahead(book, worker)
                 if lease.held_out:
                     return [*self._evaluated(book, None), reply]
                 reason = f"failed {lease.failures} times, last in {event.pod}: {event.failure}"
@@ -428,6 +435,8 @@ class ShardLedger:
         if book is None or worker is None or not math.isfinite(slowdown):
             return []
         worker.slowdown = max(1.0, slowdown)
+        if worker.slowdown > 1.0:
+            self.state.take_back_ahead(book, worker)
         rest = worker.lease.length - worker.lease.offset if worker.lease else 0
         large = rest > book.batches_for(worker.slowdown) * book.data.batch_size
         return self._requeue(pod, worker, "straggler", now) if large and self.state.has_faster(worker, now) else []
@@ -486,16 +495,13 @@ class ShardLedger:
             )
 
     def _requeue(self, name: str, worker: Worker, reason: RequeueReason, now: float) -> list[Action]:
-        """Put a worker's lease back, to be leased before any fresh data."""
+        """Put back what a worker holds, to be leased before any fresh data. Nobody began the shard ahead: no fact."""
         shard, book = worker.lease, self.state.book
         if shard is None or book is None:
             return []
-        worker.lease = None
+        self.state.take_back(book, worker)
         if shard.held_out:
-            if self.state.evaluating is not None:
-                self.state.evaluating.take_back(shard)
             return []
-        book.requeued.append(shard)
         self.state.requeued_total += 1
         if not self.state.may_tell(now, self.settings.shard_facts_per_s, RETURNS_RESERVE_S):
             return []

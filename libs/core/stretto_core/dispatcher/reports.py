@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 
@@ -44,9 +44,9 @@ def completed_books(book: Book, samples_recomputed: int) -> CompletedBooks:
     )
 
 
-def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str, samples_recomputed: int) -> LedgerBooks:
-    """Return the ledger at this instant; ``leased`` are the shards that workers train."""
-    leases = [Lease(pod=pod, shard=shard_message(shard)) for pod, shard in leased.items()]
+def ledger_books(book: Book, leased: Sequence[tuple[str, Shard]], closed: str, samples_recomputed: int) -> LedgerBooks:
+    """Return the ledger at this instant. ``leased``: the shards that workers train or hold ahead, by the workers."""
+    leases = [Lease(pod=pod, shard=shard_message(shard)) for pod, shard in leased]
     returned = [Lease(shard=shard_message(shard)) for shard in book.requeued]
     opened = (*leases, *returned)
     books = completed_books(book, samples_recomputed)
@@ -57,7 +57,7 @@ def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str, samples_r
         samples_done=book.samples_done,
         samples_given_up=book.samples_abandoned,
         samples_waiting=book.samples_waiting,
-        epochs=tuple(epochs_of(book, leased)[:EPOCHS_MAX]),
+        epochs=tuple(epochs_of(book, [shard for _, shard in leased])[:EPOCHS_MAX]),
         open=opened[:OPEN_MAX],
         books=replace(books, unproven=books.unproven + unlisted),
         closed=bounded(closed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -11,7 +12,7 @@ from stretto_messages.values import WORKERS_MAX
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
 from stretto_core.dispatcher.recomputing import ENDED_MAX, Ended, EndedSince
-from stretto_core.dispatcher.source import LedgerError
+from stretto_core.dispatcher.source import LedgerError, Orders
 
 FINISHED_MAX = 1000
 FORGET_MAX = 64
@@ -22,6 +23,8 @@ RELEASES_FREE, RELEASE_S_MAX = 8, 60.0
 the maximum: tastes, far above what data that fail or pods that leave need."""
 RETURNS_RESERVE_S = 2.0
 """Returns are published beyond leases and completions: a flood of tiny shards does not hide the end of a pod."""
+AHEAD_SHARDS_LEFT = 2
+"""A worker gets a shard ahead while more than so many wait for each: nobody idles beside a peer that holds two."""
 PEER_HEARD_S = 5.0
 """a worker that holds a shard beats once a second, one that waits asks twice"""
 
@@ -67,6 +70,8 @@ class Worker:
 
     heard_at_s: float
     lease: Shard | None = None
+    ahead: Shard | None = None
+    """The shard that it trains after its lease, under this attempt. There is none without a lease."""
     moved_at_s: float = 0.0
     """Time when its lease began, or last advanced; 0: not known."""
     slowdown: float = 1.0
@@ -175,13 +180,43 @@ class LedgerState:
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
 
-    def training(self) -> list[Shard]:
-        """Return the leased shards that are trained."""
-        return [worker.lease for worker in self.workers.values() if worker.lease and not worker.lease.held_out]
+    def held_shards(self) -> Iterator[tuple[str, Shard]]:
+        """Yield the shards of all workers, leased and held ahead, with their holders."""
+        for name, worker in self.workers.items():
+            if worker.lease is not None:
+                yield name, worker.lease
+            if worker.ahead is not None:
+                yield name, worker.ahead
+
+    def training(self) -> list[tuple[str, Shard]]:
+        """Return those of the held shards that are not evaluated, with their holders."""
+        return [(name, shard) for name, shard in self.held_shards() if not shard.held_out]
 
     def leased(self) -> int:
-        """Return the number of leased shards."""
-        return sum(worker.lease is not None for worker in self.workers.values())
+        """Return the number of held shards."""
+        return sum(1 for _ in self.held_shards())
+
+    def reserve_ahead(self, book: Book, worker: Worker, orders: Orders) -> None:
+        """Give a worker the shard after its lease, while it keeps pace and plenty is left for the others."""
+        if worker.ahead is not None or worker.lease is None or worker.lease.held_out or worker.slowdown > 1.0:
+            return
+        if book.has_waiting(AHEAD_SHARDS_LEFT * book.data.block_samples * len(self.workers)):
+            worker.ahead = book.take(book.batches_for(worker.slowdown), orders)
+
+    def take_back(self, book: Book, worker: Worker) -> None:
+        """Put back what a worker holds: its lease, and then the shard ahead."""
+        lease, worker.lease = worker.lease, None
+        if lease is not None and not lease.held_out:
+            book.requeued.append(lease)
+        elif lease is not None and self.evaluating is not None:
+            self.evaluating.take_back(lease)
+        self.take_back_ahead(book, worker)
+
+    def take_back_ahead(self, book: Book, worker: Worker) -> None:
+        """Put back the shard that a worker holds ahead."""
+        if worker.ahead is not None:
+            book.put_back_unbegun(worker.ahead)
+            worker.ahead = None
 
     def may_tell(self, now: float, facts_per_s: float, reserve_s: float = 0.0) -> bool:
         """Return True if one more lease, completion or return may be published: a token bucket of two seconds.
@@ -214,10 +249,11 @@ class LedgerState:
         """
         for shard in book.requeued:
             shard.offset = 0
+        for _, shard in self.training():
+            shard.offset = 0
         for worker in self.workers.values():
             if worker.lease is None or worker.lease.held_out:
                 continue
-            worker.lease.offset = 0
             worker.lease.attempt += 1
             book.attempt_max = max(book.attempt_max, worker.lease.attempt)
             worker.request_id, worker.reply = "", None  # it names the lease under the attempt before
@@ -288,14 +324,18 @@ class LedgerState:
     def take_back_all(self) -> None:
         """Take every lease back, and drop the running evaluation."""
         if self.book is not None:
-            self.book.requeued += self.training()
-        for worker in self.workers.values():
-            worker.lease = None
+            for worker in self.workers.values():
+                self.take_back(self.book, worker)
         self.evaluating = None
 
     def samples_seen(self, book: Book) -> int:
         """Return the samples done, reported offsets of incomplete shards included."""
-        return book.samples_done + sum(shard.offset for shard in (*self.training(), *book.requeued))
+        return book.samples_done + sum(shard.offset for shard in self.open(book))
+
+    def open(self, book: Book) -> Iterator[Shard]:
+        """Yield the shards that are held or have come back."""
+        yield from (shard for _, shard in self.training())
+        yield from book.requeued
 
     def begin_evaluation(self, book: Book, of: HeldOut) -> None:
         """Begin an evaluation, unless one is running: then wait for the next multiple of ``every``."""

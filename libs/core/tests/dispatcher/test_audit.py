@@ -71,13 +71,13 @@ def test_an_open_shard_counts_as_far_as_each_column_is() -> None:
 
 def test_each_sample_of_an_epoch_is_somewhere() -> None:
     harness = LedgerHarness(DataSpec(200, 10, 8), epochs=3)
-    assert epochs_of(harness.audit().book, {}) == []
+    assert epochs_of(harness.audit().book, []) == []
     slow, shard = harness.lease("worker-1"), None
     for _ in range(4):
         shard = harness.lease("worker-0", shard)
     assert shard is not None
     told = harness.audit()
-    first, second = epochs_of(told.book, told.leased)
+    first, second = epochs_of(told.book, told.shards)
     assert (first.in_flight, first.waiting, first.done) == (slow.length, 0, 200 - slow.length)
     assert second.in_flight == shard.length
     assert first.done + second.done == told.book.samples_done

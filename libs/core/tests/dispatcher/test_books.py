@@ -92,6 +92,9 @@ class Images:
 class WorkerModel:
     shard: Shard | None = None
     offset: int = 0
+    ahead: Shard | None = None
+    begun: int = -1
+    """Id of the shard that it trained last."""
     last: NextShard | None = None
     reply: NextShardReply | None = None
     blurred: bool = False  # a late copy of an older request came after the last one
@@ -141,11 +144,11 @@ class Books(RuleBasedStateMachine):
         name = names[choice % len(names)]
         return name, self.workers[name]
 
-    def request(self, name: str, done: Shard | None) -> NextShardReply:
+    def request(self, name: str, done: Shard | None, ahead: bool = True) -> NextShardReply:
         worker = self.workers[name]
         self.requests += 1
         report = (done.id, done.attempt) if done else (None, 0)
-        worker.last = next_shard(name, f"r{self.requests}", *report)
+        worker.last = next_shard(name, f"r{self.requests}", *report, ahead=ahead)
         self.old_requests.append(worker.last)
         reply: NextShardReply = copy.deepcopy(self.tell(worker.last))
         worker.reply, worker.blurred = reply, False
@@ -153,6 +156,10 @@ class Books(RuleBasedStateMachine):
         if reply.shard:
             worker.offset = self.ps.progress(reply.shard)
             assert worker.offset >= reply.shard.offset or self.failures(name)
+            if reply.shard.attempt == 1 and not reply.shard.offset and reply.shard.id != worker.begun:
+                assert worker.offset == 0, "the trainer asks no record of a first attempt"
+            worker.begun = reply.shard.id
+        worker.ahead = reply.ahead
         return reply
 
     def failures(self, name: str) -> int:
@@ -162,10 +169,10 @@ class Books(RuleBasedStateMachine):
     # what workers do
 
     @precondition(lambda self: len(self.workers) < 4)
-    @rule()
-    def join(self) -> None:
+    @rule(ahead=st.booleans())
+    def join(self, ahead: bool) -> None:
         self.workers[f"worker-{self.pods}"] = WorkerModel()
-        self.request(f"worker-{self.pods}", None)
+        self.request(f"worker-{self.pods}", None, ahead)
         self.pods += 1
 
     @precondition(lambda self: self.workers)
@@ -188,12 +195,16 @@ class Books(RuleBasedStateMachine):
                 worker.shard = None
 
     @precondition(lambda self: self.workers)
-    @rule(choice=st.integers(0, 3))
-    def finish(self, choice: int) -> None:
+    @rule(choice=st.integers(0, 3), ahead=st.booleans())
+    def finish(self, choice: int, ahead: bool) -> None:
         name, worker = self.pick(choice)
         if worker.shard:
             self.ps.push(worker.shard, worker.offset, worker.shard.length)
-        self.request(name, worker.shard)
+        promised, held = worker.ahead, self.ledger.state.workers.get(name)
+        promised = promised if held is not None and held.ahead is not None else None
+        reply = self.request(name, worker.shard, ahead)
+        if promised is not None and not reply.stale:
+            assert reply.shard == promised, "it goes on with what it has read"
 
     @precondition(lambda self: self.workers)
     @rule(choice=st.integers(0, 3))
@@ -314,7 +325,8 @@ class Books(RuleBasedStateMachine):
     def books_balance(self) -> None:
         book = self.ledger.state.book
         assert book is not None
-        leased = [worker.lease for worker in self.ledger.state.workers.values() if worker.lease]
+        workers = self.ledger.state.workers.values()
+        leased = [shard for worker in workers for shard in (worker.lease, worker.ahead) if shard]
         total = self.data.samples * self.epochs
         assert (
             book.samples_done + book.samples_abandoned + sum(shard.length for shard in leased) + book.samples_waiting
@@ -336,11 +348,11 @@ class Books(RuleBasedStateMachine):
         """At every moment: what is complete by the books, plus what the columns have of the rest, and nothing else."""
         told = audited(self.ledger)
         assert self.tell(AUDIT).ledger.samples_waiting == told.book.samples_waiting
-        rest = [(s.id, 0) for s in (*told.leased.values(), *told.book.requeued)]
+        rest = [(s.id, 0) for s in (*told.shards, *told.book.requeued)]
         rest += [(entry.shard, entry.offset) for entry in told.book.given_up]
         done = told.book.samples_before + told.book.samples_done
         assert not self.proof(done, told.book.fingerprint, rest).faults
-        for epoch in epochs_of(told.book, told.leased):
+        for epoch in epochs_of(told.book, told.shards):
             assert epoch.waiting + epoch.in_flight + epoch.given_up + epoch.done == self.data.samples
             assert min(epoch.waiting, epoch.in_flight, epoch.given_up, epoch.done) >= 0
 

@@ -44,7 +44,7 @@ def test_held_out_shards_go_round_once_so_many_more_samples_are_done_and_enter_n
     training = harness.lease("worker-2")
     assert training.kind == "train"
     told = harness.audit()
-    assert list(told.leased) == ["worker-2"]
+    assert [name for name, _ in told.leased] == ["worker-2"]
     assert told.book.samples_waiting + training.length + 160 == 800
     mark = harness.tell(mark_ledger("m")).book
     assert [shard.id for shard in mark.requeued] == [training.id]

@@ -83,13 +83,13 @@ class AgainstModel(Expected, RuleBasedStateMachine):
 
     # what happens
 
-    def ask(self, worker: str, report: Shard | None) -> None:
+    def ask(self, worker: str, report: Shard | None, ahead: bool) -> None:
         self.requests += 1
         done = (report.id, report.attempt) if report else (None, 0)
         found = None
         if report is not None and report.kind == "evaluate":
             found = evaluation(report.length, report.length * 0.5, (0, report.length), (0, 0))
-        request = next_shard(worker, f"r{self.requests}", *done, found)
+        request = next_shard(worker, f"r{self.requests}", *done, found, ahead)
         if worker not in self.exited:
             self.model.heard_at_s[worker] = self.now
         rest = copy.copy(self.ledger.state.book.remainder)
@@ -98,22 +98,35 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         if counted:
             assert not reply.stale
         self.check(worker, reply, rest)
+        self.check_ahead(worker, ahead, reply, rest)
         if worker not in self.exited:
             self.last[worker] = request, reply
 
-    @rule(worker=WORKERS)
-    def asks(self, worker: str) -> None:
-        self.ask(worker, None)
+    @rule(worker=WORKERS, ahead=st.booleans())
+    def asks(self, worker: str, ahead: bool) -> None:
+        self.ask(worker, None, ahead)
 
-    @rule(worker=WORKERS)
-    def completes(self, worker: str) -> None:
-        self.ask(worker, self.lease_of(worker))
+    @rule(worker=WORKERS, ahead=st.booleans())
+    def completes(self, worker: str, ahead: bool) -> None:
+        self.ask(worker, self.lease_of(worker), ahead)
 
     @precondition(lambda self: self.leases)
-    @rule(worker=WORKERS, choice=st.integers(0, 1000))
-    def reports_any_lease_of_the_past(self, worker: str, choice: int) -> None:
+    @rule(worker=WORKERS, choice=st.integers(0, 1000), ahead=st.booleans())
+    def reports_any_lease_of_the_past(self, worker: str, choice: int, ahead: bool) -> None:
         """Its own, late; somebody else's; a zombie's."""
-        self.ask(worker, self.leases[choice % len(self.leases)][1])
+        self.ask(worker, self.leases[choice % len(self.leases)][1], ahead)
+
+    @precondition(lambda self: self.model.ahead)
+    @rule(worker=WORKERS, choice=st.integers(0, 1000))
+    def reports_what_is_only_held_ahead(self, worker: str, choice: int) -> None:
+        """Nobody may have trained it: neither its holder nor another one can complete, keep or return it."""
+        ahead = self.model.ahead[sorted(self.model.ahead)[choice % len(self.model.ahead)]]
+        expected = "unknown" if worker in self.exited else "stale"
+        assert self.tell(heartbeat(worker, ahead.id, ahead.attempt, ahead.length)).answer == expected
+        assert self.tell(release(worker, ahead.id, ahead.attempt, ahead.length)).answer == expected
+        if worker in self.model.heard_at_s:
+            self.model.heard_at_s[worker] = self.now
+        self.ask(worker, ahead, True)
 
     @precondition(lambda self: self.last)
     @rule(choice=st.integers(0, 1000))
@@ -184,6 +197,8 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         large = held is not None and held.length - held.offset > batches * self.data.batch_size
         taken = large and self.has_faster(worker)
         self.tell(straggler(worker, slowdown))
+        if slowdown > 1 and (ahead := self.model.ahead.pop(worker, None)):
+            self.model.free |= samples_of(ahead)
         if taken:
             self.take_back(worker)
 
@@ -215,15 +230,17 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         """A checkpoint with pushes frozen."""
         document = BOOK.dump_json(self.tell(mark_ledger("m")).book)
         then = copy.deepcopy(self.model)
-        for shard in then.held.values():
+        for shard in (*then.held.values(), *then.ahead.values()):
             then.free |= samples_of(shard)
         then.held.clear()
+        then.ahead.clear()
         self.saved = document, then, dict(self.failures), set(self.every)
 
     @precondition(lambda self: self.saved and not self.closed)
     @rule()
     def goes_back(self) -> None:
         document, then, failures, known = self.saved
+        self.gone_back = True
         self.tell(LedgerRestored(BOOK.validate_json(document)))
         heard = self.model.heard_at_s
         self.model = copy.deepcopy(then)
@@ -242,7 +259,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
     def is_cancelled(self) -> None:
         self.tell(job_cancelled())
         self.round = None
-        for worker in list(self.model.held):
+        for worker in {**self.model.held, **self.model.ahead}:
             self.take_back(worker)
         self.closed = True
 
@@ -253,6 +270,9 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         book, model = self.ledger.state.book, self.model
         held = {name: (w.lease.id, w.lease.attempt) for name, w in self.ledger.state.workers.items() if w.lease}
         evaluated = self.round.held if self.round else {}
+        ahead = {name: (w.ahead.id, w.ahead.attempt) for name, w in self.ledger.state.workers.items() if w.ahead}
+        assert ahead == {name: (s.id, s.attempt) for name, s in model.ahead.items()}
+        assert ahead.keys() <= held.keys(), "what is held ahead follows a lease"
         assert held == {name: (s.id, s.attempt) for name, s in {**model.held, **evaluated}.items()}
         assert (book.samples_done, book.samples_abandoned) == (len(model.done), len(model.given_up))
         assert (book.samples_waiting, book.samples_total) == (len(model.free), len(self.every))
@@ -275,7 +295,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
             if self.over and self.ledger.state.closed:
                 break
             self.now += 1  # nobody waits for a faster peer that has fallen silent
-            self.ask("worker-0", self.lease_of("worker-0"))
+            self.ask("worker-0", self.lease_of("worker-0"), True)
         assert self.model.done | self.model.given_up == self.every
         assert not self.model.done & self.model.given_up
         assert any(isinstance(fact, JobCompleted) for fact in self.facts)

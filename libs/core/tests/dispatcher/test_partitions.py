@@ -176,11 +176,11 @@ def test_more_partitions_than_there_may_be_are_refused_and_change_nothing() -> N
 
 def test_the_books_of_growing_data_add_up_at_any_time() -> None:
     harness = LedgerHarness(GROWING, partitions=(arrival("a", 400), arrival("b", 100, 1)))
-    assert epochs_of(harness.ledger.state.book, {}) == []
+    assert epochs_of(harness.ledger.state.book, []) == []
     shard = harness.lease("worker-0")
     harness.tell(data_arrived((arrival("a", 1000),)))
     harness.lease("worker-0", shard)
     told = harness.audit()
-    (epoch,) = epochs_of(told.book, told.leased)
+    (epoch,) = epochs_of(told.book, told.shards)
     assert (epoch.done, epoch.in_flight, epoch.waiting) == (80, 20, 1000)
     assert told.book.samples_waiting == 1000

@@ -282,7 +282,7 @@ class Play:
         self.resume(name)
         held = self.held.pop(name, None)
         whole = held is not None and held.offset == held.shard.length
-        reply = self.harness.next(name, held.shard if held and report and whole else None)
+        reply = self.harness.next(name, held.shard if held and report and whole else None, ahead=value >= 16)
         for shard in reply.forget:
             for column in range(COLUMNS):
                 if column not in self.lost:
@@ -294,6 +294,9 @@ class Play:
             fresh = reply.shard.attempt == 1 and not reply.shard.offset
             self.held[name] = Held(reply.shard, 0 if fresh else -1)
             self.resume(name)
+        if reply.ahead is not None:
+            assert reply.ahead.id not in self.forgotten
+            assert reply.ahead.attempt > 1 or not any(reply.ahead.id in column.records for column in self.columns)
 
     def resume(self, name: str) -> Held | None:
         """Return the lease of a worker, once it knows where to go on."""
