@@ -106,6 +106,7 @@ async def test_data_workers_come_by_themselves_while_the_store_is_slow_and_go_ag
     store.write_text(SLOW_PER_S)
     document = spec(JOB, next(iter(MODELS)), LONG, TRAINING_S)
     document["model"]["arguments"] |= {"samples_per_s": 0, "samples_per_s_file": str(store)}
+    document["resources"]["data"] = {"mode": "auto"}
     document["resources"]["initial"] |= {"workers": 1, "ps": 1, "worker_cpu_cores": 1.0}
     await deciding.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
 
