@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .datasets import Component, DatasetOp, kind_of
@@ -151,10 +151,10 @@ def _function_in_graph(reading: Reading, operation: Any, name: str) -> tuple[Sum
     return summary, tuple(node.name for node in reading.functions[name].node_def)
 
 
-def dataset_operation(reading: Reading, source: Any, initialized: str = "") -> tuple[Any, Reading] | None:
+def dataset_operation(reading: Reading, source: Any, initialized: Sequence[str] = ()) -> tuple[Any, Reading] | None:
     """Return the last operation of the pipeline behind a source in a graph of TensorFlow 1, and where it is.
 
-    initialized: the MakeIterator that the program ran last, where an iterator has several.
+    initialized: MakeIterator operations that the program ran, the last one last: an iterator may have several.
     """
     iterator = source.inputs[0].op
     if iterator.type == "OneShotIterator":
@@ -165,8 +165,11 @@ def dataset_operation(reading: Reading, source: Any, initialized: str = "") -> t
         for each in reading.graph.get_operations()
         if each.type == "MakeIterator" and reading.resource_of(each.inputs[1]) == reading.resource_of(source.inputs[0])
     ]
-    chosen = [each for each in makers if each.name == initialized] or makers
-    return (chosen[0].inputs[0].op, reading) if len(chosen) == 1 else None
+    chosen = {each.name: each for each in makers}
+    last = next((name for name in reversed(initialized) if name in chosen), "")
+    if not makers or (len(makers) > 1 and not last):
+        return None
+    return (chosen[last] if last else makers[0]).inputs[0].op, reading
 
 
 def _last_in_factory(reading: Reading, name: str) -> tuple[Any, Reading] | None:

@@ -132,7 +132,8 @@ def _obstacle(op: DatasetOp, written: frozenset[str]) -> str:
     if op.kind in SOURCES:
         return f"{title}: the beginning of the pipeline"
     if op.kind in ENDS:
-        return f"{title}: {ENDS[op.kind]}"
+        detail = f" ({op.function.detail})" if op.function is not None and op.function.detail else ""
+        return f"{title}: {ENDS[op.kind]}{detail}"
     if not op.is_deterministic:
         return f"{title}: it does not keep the order (deterministic is off)"
     if op.kind in PASSED:

@@ -128,7 +128,7 @@ CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape"}
 PURE = _named(
     """
     Const NoOp Identity IdentityN StopGradient PreventGradient PlaceholderWithDefault Snapshot GuaranteeConst
-    ImmutableConst ControlTrigger Empty Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration
+    ControlTrigger Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration
     RefNextIteration LoopCond RefIdentity FakeParam DeepCopy ParseExample ParseExampleV2 ParseSingleExample
     ParseSequenceExample ParseSequenceExampleV2 ParseSingleSequenceExample ParseTensor SerializeTensor DecodeCSV
     DecodeRaw DecodePaddedRaw DecodeBase64 EncodeBase64 DecodeJSONExample DecodeProtoV2 EncodeProto DecodeCompressed
@@ -194,7 +194,7 @@ _GRADIENTS = _named(
     ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SigmoidGrad TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
     SoftplusGrad SoftsignGrad BiasAddGrad MaxPoolGrad AvgPoolGrad Conv2DBackpropInput Conv2DBackpropFilter
     FusedBatchNormGradV3 LRNGrad SparseAddGrad SparseFillEmptyRowsGrad SparseSegmentMeanGrad SparseSegmentSqrtNGrad
-    SparseSegmentSumGrad StridedSliceGrad SliceGrad SparseSliceGrad
+    SparseSegmentSumGrad StridedSliceGrad SparseSliceGrad
     """
 )
 _TABLE.update(dict.fromkeys(_GRADIENTS, Effect.PURE))

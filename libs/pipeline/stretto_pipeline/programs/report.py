@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..partition.cut import Prices, minimum_cut
 from ..partition.graph import Graph, Tensor
 from ..partition.partition import WORTH_SHARE, Partition, Staying
 from ..partition.stages import Stage
 from .analysis import Explained
 
+FREE = Prices(0.0, 0.0)
+"""Prices with which everything moves that can."""
 OPS_NAMED = 6
 PATH_SHOWN = 12
 """Nodes of a path in the document; of a longer one, the middle is left out."""
@@ -65,6 +68,8 @@ def verdict(found: Partition) -> str:
     if not found.state.movable:
         return f"nothing moves: {_first_reason(found)}"
     if not found.moved:
+        if not minimum_cut(found.graph, found.state, FREE):
+            return "nothing moves: what could move hangs on tensors that cannot travel, such as variants"
         movable_us = sum(found.graph.by_name[name].cost_us for name in found.state.movable)
         return f"nothing moves: the {movable_us / 1e3:.2f} ms that could move cost less than to send their batches"
     if not found.is_worth_it:

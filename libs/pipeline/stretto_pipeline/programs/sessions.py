@@ -129,8 +129,7 @@ def _captured(
 def _pipeline(reading: Reading, source: Any, initialized: Sequence[str]) -> Pipeline | None:
     if not source.type.startswith("IteratorGetNext"):
         return None
-    last_run = next((name for name in reversed(initialized) if name), "")
-    found = dataset_operation(reading, source, last_run)
+    found = dataset_operation(reading, source, initialized)
     if found is None:
         return None
     operation, inside = found
