@@ -8,8 +8,8 @@ from typing import Any
 from .datasets import Component, DatasetOp, kind_of
 from .reading import Reading, Summary, needed_for, summary_of
 
-KeyOf = Callable[[Any], str]
-"""Gives the key of a resource that a function captures."""
+KeyOf = Callable[[Any, str], str]
+"""Gives the key of a resource that a function captures, from its handle and a name for people."""
 
 
 def pipeline_of(dataset: Any, key_of: KeyOf) -> tuple[DatasetOp, ...]:
@@ -48,7 +48,9 @@ def _op_of(dataset: Any, key_of: KeyOf, is_ordered: bool, inputs: int) -> Datase
 
 def _function_of(concrete: Any, key_of: KeyOf) -> tuple[Summary, tuple[str, ...]]:
     graph = concrete.graph
-    captured = {inner.op.name: key_of(outer) for outer, inner in graph.captures if inner.dtype.name == "resource"}
+    captured = {
+        inner.op.name: key_of(outer, inner.op.name) for outer, inner in graph.captures if inner.dtype.name == "resource"
+    }
     arguments = [each.op.name for each in graph.inputs]
     graph_def = graph.as_graph_def()
     return summary_of(graph_def, captured, arguments), _names(graph_def)

@@ -186,6 +186,7 @@ def _stage_node(title: str, number: int, op: DatasetOp, pipeline: Pipeline, befo
             )
             for place, each in enumerate(op.components)
         ),
+        reads=frozenset(map(str, op.function.reads)) if op.function is not None else frozenset(),
         cost_us=map_us(op, calls, traced) if op.kind in MAPS else 0.0,
         about=f"tf.data {op.kind} {op.name}".strip(),
     )

@@ -51,6 +51,7 @@ class Captured:
     kind: `Keras fit`, `tf.function` or `session`. graph_def: its graph, without calls. targets, fetched: operations and
     tensors that a run asks for. given: resources of placeholders. arguments: placeholders that are constants of a step.
     fed: operations whose value Python code passes. written: resources that other runs write, with who does.
+    step: the function or the session whose graph it is; iterators: the program's own, that a function takes.
     refusals: reasons for which nothing may move. run: runs the step once. values: runs what some tensors need, and
     returns their bytes.
     """
@@ -67,6 +68,8 @@ class Captured:
     fed: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     pipelines: tuple[Pipeline, ...] = ()
+    step: Any = None
+    iterators: tuple[Any, ...] = ()
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

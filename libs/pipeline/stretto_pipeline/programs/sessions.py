@@ -120,6 +120,7 @@ def _captured(
         pipelines=tuple(
             pipeline for each in sources if (pipeline := _pipeline(reading, each, runs.initialized)) is not None
         ),
+        step=session,
         refusals=tuple(refusals),
         run=step,
         values=values,

@@ -36,12 +36,11 @@ class Resources:
     kept: list[Any] = field(default_factory=list[Any])
     """Handles with a name: an identity is only one while its object lives."""
 
-    def key(self, handle: Any, name: str = "") -> str:
-        """Return the key of a resource, which is its name where it has one."""
+    def key(self, handle: Any, name: str) -> str:
+        """Return the key of a resource: the name by which it was first seen, made unique."""
         if id(handle) not in self.names:
             self.kept.append(handle)
             taken = set(self.names.values())
-            name = name or f"resource {len(taken)}"
             self.names[id(handle)] = name if name not in taken else f"{name} ({len(taken)})"
         return self.names[id(handle)]
 
@@ -200,7 +199,7 @@ def _fit_step(trainer: Any, iterator: Any, seen: Seen) -> Captured:
 
     one_step: Any = tf.function(train_step, reduce_retracing=True)
     concrete = one_step.get_concrete_function(iterator)
-    return captured("Keras fit", title, concrete, [iterator], seen, lambda: one_step(iterator))
+    return captured("Keras fit", title, concrete, [iterator], seen, lambda fresh: one_step(fresh.get(id(iterator))))
 
 
 def _refused(kind: str, title: str, iterator: Any, refusals: Sequence[str]) -> Captured:
@@ -228,7 +227,7 @@ def _called(original: Any, seen: Seen, take: Take) -> Any:
             seen.is_looking = True
             try:
                 with ours():
-                    found = _step_of(function, args, kwargs, seen, lambda: original(function, *args, **kwargs))
+                    found = _step_of(function, args, kwargs, seen)
             finally:
                 seen.is_looking = False
             if found is not None:
@@ -239,7 +238,7 @@ def _called(original: Any, seen: Seen, take: Take) -> Any:
     return call
 
 
-def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen, run: Callable[[], Any]) -> Captured | None:
+def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen) -> Captured | None:
     import tensorflow as tf
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
@@ -258,6 +257,11 @@ def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen, run: Callable[[]
     if function._jit_compile:
         refusal = "XLA compiles the whole step (jit_compile): its operations cannot be told apart"
         return _refused("tf.function", title, (iterators or [seen.last_iterator])[0], [refusal])
+
+    def run(fresh: Mapping[int, Any]) -> None:
+        swapped = [fresh.get(id(each), each) for each in args]
+        function(*swapped, **{name: fresh.get(id(each), each) for name, each in kwargs.items()})
+
     return captured("tf.function", title, concrete, iterators, seen, run)
 
 
@@ -286,9 +290,18 @@ def _table_name(placeholder: str) -> str:
 
 
 def captured(
-    kind: str, title: str, concrete: Any, iterators: Sequence[Any], seen: Seen, run: Callable[[], Any]
+    kind: str,
+    title: str,
+    concrete: Any,
+    iterators: Sequence[Any],
+    seen: Seen,
+    run: Callable[[Mapping[int, Any]], Any],
 ) -> Captured:
-    """Return a traced function as a step."""
+    """Return a traced function as a step. run: runs it with other iterators in the place of the program's own.
+
+    Those begin anew at the end of their data, and leave the position of the program's own where it is.
+    """
+    fresh = {id(each): iter(each._dataset.repeat()) for each in iterators}
     resources = Resources()
     variables = {resources.key(each.handle, each.name): each for each in concrete.graph.variables}
     given = _given(concrete, resources)
@@ -305,12 +318,12 @@ def captured(
     if takes_elements and seen.last_iterator is not None:
         used = [("", seen.last_iterator)]
     checkpointed = {id(each) for each in seen.checkpointed}
-    iterator = seen.last_iterator if takes_elements else None
+    elements = iter(seen.last_iterator._dataset.repeat()) if takes_elements and seen.last_iterator is not None else None
 
     def one_step() -> None:
-        if iterator is not None:
-            next(iterator)
-        run()
+        if elements is not None:  # its data is part of a step, though the same elements are passed
+            next(elements)
+        run(fresh)
 
     outputs: list[str] = [tensor.name for tensor in concrete.outputs]
     return Captured(
@@ -325,8 +338,10 @@ def captured(
         pipelines=tuple(_pipeline(name, each, resources) for name, each in used),
         refusals=(CHECKPOINTED,) if any(id(each) in checkpointed for _, each in used) else (),
         notes=(ELEMENTS,) if takes_elements else (),
+        step=concrete,
+        iterators=tuple(iterators),
         run=one_step,
-        values=_values(graph_def, concrete, iterators),
+        values=_values(graph_def, concrete, [fresh[id(each)] for each in iterators]),
     )
 
 
