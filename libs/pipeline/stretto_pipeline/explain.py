@@ -1,4 +1,4 @@
-"""What of a training program can be prepared elsewhere: `python -m stretto_pipeline.explain`.
+"""Explains which part of a training program data workers could prepare: `python -m stretto_pipeline.explain`.
 
 Reads a `Request` as JSON from standard input; prints a JSON document a line: {"progress": [stage, done, total]}, at the
 end {"result": …} or {"error": …}, then with exit status 2. The program's own output goes to stderr.

@@ -56,9 +56,10 @@ def explain_graph(
 ) -> None:
     """Run a training program up to its first step, and tell what of the step data workers could prepare for it.
 
-    The program is run as it is, in a process of its own: Keras `fit`, a `tf.function`, or sessions of TensorFlow 1. Some
-    steps are run to measure them; then the process ends. Nothing is prepared elsewhere yet. Exit status 2 if the program
-    has no such step.
+    The program runs as it is, in a process of its own: Keras `fit`, a `tf.function`, or sessions of TensorFlow 1. Some
+    steps are measured; then the process ends. Nothing is prepared elsewhere yet.
+
+    Exit status 2 if the program fails before its first step, or has none.
     """
     asked = {
         "script": str(script),
@@ -103,7 +104,7 @@ def _shown(found: dict[str, Any]) -> str:
         console.print(_staying(found["stays"]))
     rates = found["steps_per_s"]
     console.print(
-        f"CPU of a step {found['home_ms']:.2f} ms, of which {found['other_ms']:.2f} ms is in no operation; left at home "
+        f"CPU of a step {found['home_ms']:.2f} ms, {found['other_ms']:.2f} ms of it in no operation; left at home "
         f"{found['left_ms']:.2f} ms: {rates['home']:,.0f} steps/s now, at most {rates['predicted']:,.0f} with "
         f"{found['data_workers']} data workers of one core",
         highlight=False,

@@ -28,7 +28,7 @@ class Staying:
 
 @dataclass(frozen=True)
 class Partition:
-    """What moves of a step, and why the rest stays.
+    """The part of a step that moves, and the reasons for which the rest stays.
 
     home_us: CPU of home alone; left_us: with the rest moved, crossings included.
     """
