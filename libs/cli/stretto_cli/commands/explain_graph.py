@@ -106,7 +106,7 @@ def _shown(found: dict[str, Any]) -> str:
     console.print(
         f"CPU of a step {found['home_ms']:.2f} ms, {found['other_ms']:.2f} ms of it in no operation; left at home "
         f"{found['left_ms']:.2f} ms: {rates['home']:,.0f} steps/s now, at most {rates['predicted']:,.0f} with "
-        f"{found['data_workers']} data workers of one core",
+        f"{found['data_worker_cores']} cores of data workers",
         highlight=False,
     )
     console.print(f"costs {found['costs']}; bytes {escape(found['sizes'])}", style="dim", highlight=False)
@@ -115,8 +115,8 @@ def _shown(found: dict[str, Any]) -> str:
 
 
 def _print_pipeline(pipeline: dict[str, Any]) -> None:
-    moved = set(pipeline["moved"])
-    names = [f"[green]{escape(each)}[/green]" if each in moved else escape(each) for each in pipeline["operations"]]
+    movable = set(pipeline["movable"])
+    names = [f"[green]{escape(each)}[/green]" if each in movable else escape(each) for each in pipeline["operations"]]
     console.print(f"  tf.data {' → '.join(names)}", highlight=False)
     console.print(f"          opened up to {escape(pipeline['ended_by'])}", style="dim", highlight=False)
 

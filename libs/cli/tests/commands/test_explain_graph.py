@@ -59,7 +59,7 @@ def test_a_program_is_explained_as_one_document(script: Path) -> None:
     found = json.loads(done.stdout)
     assert found["moves"]
     assert found["speedup"] > 1.05
-    assert found["pipelines"][0]["moved"] == ["Map"]
+    assert found["pipelines"][0]["movable"] == ["Map"]
     [stage] = found["stages"]
     assert {"Map", "Batch", "StringToHashBucketFast"} <= stage["operations"].keys()
     assert [each["dtype"] for each in found["sent"]] == ["int64"]

@@ -119,7 +119,10 @@ def _traced(captured: Captured, graph: Graph) -> tuple[Trace, str]:
 
 
 def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
+    """Return the line of an error that says what happened: TensorFlow's come last, behind the program's own lines."""
+    lines = [each.strip() for each in str(error).splitlines()]
+    told = [each for each in lines if each and not each.startswith(("[[", "File ", "Detected at", "Graph execution"))]
+    return (told or [""])[-1][:200]
 
 
 def _with_costs(graph: Graph, traced: Trace) -> Graph:

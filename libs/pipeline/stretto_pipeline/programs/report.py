@@ -37,7 +37,7 @@ def document(explained: Explained) -> dict[str, Any]:
             {
                 "source": pipeline.source,
                 "operations": [f"{op.kind} {op.name}".strip() for op in pipeline.ops],
-                "moved": [f"{op.kind} {op.name}".strip() for op in opened.maps],
+                "movable": [f"{op.kind} {op.name}".strip() for op in opened.maps],
                 "ended_by": opened.ended_by,
                 "stays": [{"map": f"{op.kind} {op.name}".strip(), "reason": reason} for op, reason in opened.stays],
             }
@@ -54,7 +54,7 @@ def document(explained: Explained) -> dict[str, Any]:
         "moved_ms": _ms(found.moved_us),
         "movable_ms": _ms(sum(graph.by_name[name].cost_us for name in found.state.movable)),
         "speedup": round(found.speedup, 2),
-        "data_workers": data_workers(found),
+        "data_worker_cores": data_worker_cores(found),
         "steps_per_s": {"home": _per_s(found.home_us), "predicted": _per_s(found.left_us)},
     }
 
@@ -64,7 +64,7 @@ def verdict(found: Partition) -> str:
     if found.refusals:
         return f"nothing moves: {found.refusals[0]}"
     if not found.state.sources:
-        return "nothing moves: no operation of the step takes samples from a graph"
+        return "nothing moves: no operation of the step takes samples from a data set"
     if not found.state.movable:
         return f"nothing moves: {_first_reason(found)}"
     if not found.moved:
@@ -77,7 +77,7 @@ def verdict(found: Partition) -> str:
         return f"nothing moves: it would save {saved:.1%} of the step's CPU, less than {WORTH_SHARE:.0%}"
     return (
         f"{found.moved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step move to data workers: "
-        f"at most {found.speedup:.2f} times as fast, with {data_workers(found)} of them at one core each"
+        f"at most {found.speedup:.2f} times as fast, with data workers of {data_worker_cores(found)} cores in sum"
     )
 
 
@@ -88,8 +88,8 @@ def _first_reason(found: Partition) -> str:
     return f"{with_samples[0].reason.text}, and all work on samples comes after it"
 
 
-def data_workers(found: Partition) -> int:
-    """Return how many data workers of one core keep up with a home that does the rest: supply is the lesser rate.
+def data_worker_cores(found: Partition) -> int:
+    """Return how many cores of data workers keep up with a home that does the rest: the lesser rate is the speed.
 
     steps/s = min(1 / left_us, n / moved_us), so n = moved_us / left_us, rounded up.
     """

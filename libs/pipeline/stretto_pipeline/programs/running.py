@@ -7,9 +7,10 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from ..errors import ProgramRefused
+from ..errors import HookMissing, ProgramRefused
 from .captured import Captured, HookFailed, StepReached, ours
 
 NO_STEP = (
@@ -40,13 +41,17 @@ def first_step(script: Path, arguments: Sequence[str], *, use: Callable[[Capture
                 use(captured)
         raise StepReached
 
-    undo = [tf2.install(take), sessions.install(take)]
     before = sys.argv, sys.path[:]
     sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.resolve().parent)]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        with ExitStack() as hooks:
+            hooks.callback(tf2.install(take))
+            hooks.callback(sessions.install(take))
+            runpy.run_path(str(script), run_name="__main__")
     except StepReached:
         pass
+    except HookMissing:
+        raise
     except HookFailed as error:
         raise error.error from error
     except SystemExit as error:
@@ -57,8 +62,6 @@ def first_step(script: Path, arguments: Sequence[str], *, use: Callable[[Capture
             raise ProgramRefused(f"{script} failed before its first step: {_place(error, script)}") from error
     finally:
         sys.argv, sys.path[:] = before[0], before[1]
-        for each in undo:
-            each()
     if not reached:
         raise ProgramRefused(NO_STEP.format(script=script))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -23,6 +24,7 @@ ELEMENTS = (
 CHECKPOINTED = (
     "the program checkpoints the iterator of its data set: a position saved by it would run ahead of the steps"
 )
+LOOP = "the function loops over a data set itself: the loop is one operation of the step, and stays whole"
 EAGER = "the step runs eagerly, operation by operation: it has no graph"
 SAMPLED = 16
 """Raw elements whose bytes are measured."""
@@ -63,19 +65,16 @@ def install(take: Take) -> Callable[[], None]:
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
     seen = Seen()
-    undone = [
-        _hook(OwnedIterator, "_create_iterator", lambda original: _created(original, seen)),
-        _hook(OwnedIterator, "__next__", lambda original: _next(original, seen)),
-        _hook(tf.train.Checkpoint, "__init__", lambda original: _checkpoint(original, seen)),
-        _hook(Function, "__call__", lambda original: _called(original, seen, take)),
-    ]
-    undone += _keras_hooks(seen, take)
-
-    def undo() -> None:
-        for each in reversed(undone):
-            each()
-
-    return undo
+    with ExitStack() as hooks:
+        for owner, name, made in (
+            (OwnedIterator, "_create_iterator", lambda original: _created(original, seen)),
+            (OwnedIterator, "__next__", lambda original: _next(original, seen)),
+            (tf.train.Checkpoint, "__init__", lambda original: _checkpoint(original, seen)),
+            (Function, "__call__", lambda original: _called(original, seen, take)),
+            *_keras_hooks(seen, take),
+        ):
+            hooks.callback(_hook(owner, name, made))
+        return hooks.pop_all().close  # else, without one of them, those that stand already are taken away
 
 
 def _hook(owner: Any, name: str, made: Callable[[Any], Any]) -> Callable[[], None]:
@@ -87,18 +86,18 @@ def _hook(owner: Any, name: str, made: Callable[[Any], Any]) -> Callable[[], Non
     return lambda: setattr(owner, name, original)
 
 
-def _keras_hooks(seen: Seen, take: Take) -> list[Callable[[], None]]:
+def _keras_hooks(seen: Seen, take: Take) -> tuple[tuple[Any, str, Callable[[Any], Any]], ...]:
     import keras
 
     if keras.backend.backend() != "tensorflow":
-        return []
+        return ()
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    return [
-        _hook(TensorFlowTrainer, "make_train_function", lambda original: _train_function(original, seen, take)),
-        _hook(BaseOptimizer, "apply", lambda original: _applied(original, seen, take)),
-    ]
+    return (
+        (TensorFlowTrainer, "make_train_function", lambda original: _train_function(original, seen, take)),
+        (BaseOptimizer, "apply", lambda original: _applied(original, seen, take)),
+    )
 
 
 def _created(original: Any, seen: Seen) -> Any:
@@ -313,7 +312,8 @@ def captured(
     handles = [tensor for tensor in passed if tensor.dtype.name == "resource"]
     sources |= {tensor.op.name: each for tensor, each in zip(handles, iterators, strict=False)}
     given |= {name: f"iterator {name}" for name in sources}
-    takes_elements = not sources and any(tensor.dtype.name != "resource" for tensor in passed)
+    types = {tensor.dtype.name for tensor in passed}
+    takes_elements = not sources and bool(types - {"resource", "variant"})
     used = _taking(Reading(graph_def, given), sources, given)
     if takes_elements and seen.last_iterator is not None:
         used = [("", seen.last_iterator)]
@@ -337,7 +337,7 @@ def captured(
         written={name: "the training (it is trainable)" for name, each in variables.items() if each.trainable},
         pipelines=tuple(_pipeline(name, each, resources) for name, each in used),
         refusals=(CHECKPOINTED,) if any(id(each) in checkpointed for _, each in used) else (),
-        notes=(ELEMENTS,) if takes_elements else (),
+        notes=(*((ELEMENTS,) if takes_elements else ()), *((LOOP,) if "variant" in types else ())),
         step=concrete,
         iterators=tuple(iterators),
         run=one_step,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_pipeline.errors import ProgramRefused
+from stretto_pipeline.errors import HookMissing, ProgramRefused
 from stretto_pipeline.partition.cut import Prices
 from stretto_pipeline.partition.effects import Effect
 from stretto_pipeline.programs.analysis import Explained
@@ -370,6 +370,7 @@ def epoch(dataset):
 epoch(raw().batch(8))
 """)  # fmt: skip
         assert found.partition.moved == frozenset()
+        assert "loops over a data set itself" in document(found)["notes"][0]
 
     def test_ragged_elements_cannot_travel_as_they_are(self, explain: Explain) -> None:
         """Their variant does not cross. Behind a map that makes them dense, the dense one does."""
@@ -496,6 +497,28 @@ except BaseException:
     raise SystemExit(3)
 """)  # fmt: skip
         assert moved_maps(found) == 1
+
+
+class TestHooks:
+    def test_a_missing_place_is_named_and_no_hook_is_left(
+        self, explain: Explain, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from keras.src.optimizers.base_optimizer import BaseOptimizer
+        from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+        whole = vars(Function)["__call__"]
+        monkeypatch.delattr(BaseOptimizer, "apply")
+        with pytest.raises(HookMissing, match="BaseOptimizer has no apply"):
+            explain(TF2, "run(raw().batch(8), hashed)")
+        assert vars(Function)["__call__"] is whole
+
+    def test_no_hook_is_left_behind_a_program(self, explain: Explain) -> None:
+        from tensorflow.python.client.session import BaseSession
+        from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+        before = BaseSession.run, vars(OwnedIterator)["__next__"]
+        explain(TF2, "run(raw().batch(8), hashed)")
+        assert (BaseSession.run, vars(OwnedIterator)["__next__"]) == before
 
 
 class TestPreparationMoves:
