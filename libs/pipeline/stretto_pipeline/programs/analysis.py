@@ -32,13 +32,17 @@ GUESS_US = 3.0
 
 @dataclass(frozen=True)
 class Explained:
-    """A partition with what it was decided from. costs, sizes: `measured` or `guessed`, with a reason."""
+    """A partition with what it was decided from.
+
+    costs, sizes: how they were found, in words. is_measured: costs are of traced steps.
+    """
 
     captured: Captured
     partition: Partition
     opened: tuple[tuple[Pipeline, Opened], ...]
     costs: str
     sizes: str
+    is_measured: bool
 
 
 def explained(
@@ -69,7 +73,7 @@ def explained(
     tell("cutting")
     other_us = max(0.0, traced.process_us - sum(node.cost_us for node in graph.nodes))
     found = partition(graph, prices, devices=devices, refusals=captured.refusals, other_us=other_us)
-    return Explained(captured, found, tuple(opening), costs, sizes)
+    return Explained(captured, found, tuple(opening), costs, sizes, bool(traced.step_us))
 
 
 def _written(graph: Graph) -> frozenset[str]:

@@ -25,7 +25,7 @@ def document(explained: Explained) -> dict[str, Any]:
     return {
         "kind": captured.kind,
         "step": captured.title,
-        "verdict": verdict(found),
+        "verdict": verdict(found) + ("" if explained.is_measured else " (its costs are guesses)"),
         "moves": found.is_worth_it,
         "refusals": list(found.refusals),
         "notes": [*captured.notes],
@@ -77,7 +77,7 @@ def verdict(found: Partition) -> str:
         return f"nothing moves: it would save {saved:.1%} of the step's CPU, less than {WORTH_SHARE:.0%}"
     return (
         f"{found.moved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step move to data workers: "
-        f"at most {found.speedup:.2f} times as fast, with data workers of {data_worker_cores(found)} cores in sum"
+        f"at most {found.speedup:.2f} times as fast, with {_cores(data_worker_cores(found))} of data workers"
     )
 
 
@@ -94,6 +94,10 @@ def data_worker_cores(found: Partition) -> int:
     steps/s = min(1 / left_us, n / moved_us), so n = moved_us / left_us, rounded up.
     """
     return -(-int(found.moved_us) // max(1, int(found.left_us))) if found.moved else 0
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _per_s(cost_us: float) -> float:

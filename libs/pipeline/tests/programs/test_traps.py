@@ -489,6 +489,17 @@ for keys in raw().map(hashed).batch(8):
             explain(program)
         assert said in str(refused.value)
 
+    def test_a_step_that_fails_is_explained_by_guesses_that_are_called_so(self, explain: Explain) -> None:
+        found = explain(TF2, """
+def failing(keys):
+    tf.debugging.assert_less(keys, tf.constant(0, tf.int64), "no key is so small")
+    return hashed(keys)
+run(raw().batch(8), failing)
+""")  # fmt: skip
+        assert not found.is_measured
+        assert "no key is so small" in found.costs
+        assert document(found)["verdict"].endswith("(its costs are guesses)")
+
     def test_a_program_that_catches_everything_ends_at_its_first_step_all_the_same(self, explain: Explain) -> None:
         found = explain(TF2, """
 try:
