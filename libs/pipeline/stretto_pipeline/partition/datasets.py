@@ -57,6 +57,10 @@ ENDS = {
     "Random": "it draws random numbers",
 }
 """Operations that end the walk, with the reason."""
+JOINED = "without the map behind it, tf.data would join it with the repeat that follows, and draw other orders"
+"""The rewrite `shuffle_and_repeat_fusion`: under a second repeat, the joined operation begins its seeds anew."""
+VANISHING = frozenset({"Take", "Skip", "Shard", "Prefetch", "Options", "Model", "AssertCardinality"})
+"""Operations that tf.data removes where they do nothing, such as `take(-1)`, so that their neighbours meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,10 @@ def opened(pipeline: Sequence[DatasetOp], written: frozenset[str] = frozenset())
         reason = _obstacle(pipeline[place], written)
         if reason:
             break
+        if _would_join(pipeline, place):
+            reason = f"{_title(pipeline[place])}: {JOINED}"
+            first_open = 1 + next(at for at in range(place, len(pipeline)) if pipeline[at].kind in MAPS)
+            break
         first_open = place
     if not reason:
         reason = "the beginning of the pipeline"
@@ -119,16 +127,29 @@ def opened(pipeline: Sequence[DatasetOp], written: frozenset[str] = frozenset())
     stage = tuple(each for each in inside[first_map:] if each.kind in MAPS | BATCHES)
     source = (*pipeline[:first_open], *(each for each in inside if each.kind not in MAPS))
     stays = tuple(
-        (each, _obstacle(each, written) or f"it lies before {reason}")
+        (each, _obstacle(each, written) or f"it does not lie behind {reason}")
         for each in pipeline[:first_open]
         if each.kind in MAPS
     )
     return Opened(source, stage, reason, stays)
 
 
+def _would_join(pipeline: Sequence[DatasetOp], place: int) -> bool:
+    """Return whether a shuffle would meet a repeat once the maps between them are gone; so the first of them stays."""
+    if pipeline[place].kind != "Shuffle":
+        return False
+    behind = [each.kind for each in pipeline[place + 1 :] if each.kind not in VANISHING]
+    without_maps = [kind for kind in behind if kind not in MAPS]
+    return behind[:1] != without_maps[:1] and without_maps[:1] == ["Repeat"]
+
+
+def _title(op: DatasetOp) -> str:
+    return f"{op.kind} {op.name}".strip()
+
+
 def _obstacle(op: DatasetOp, written: frozenset[str]) -> str:
     """Return why the walk ends at an operation, "" if it goes on before it."""
-    title = f"{op.kind} {op.name}".strip()
+    title = _title(op)
     if op.kind in SOURCES:
         return f"{title}: the beginning of the pipeline"
     if op.kind in ENDS:

@@ -163,6 +163,18 @@ def test_a_refusal_keeps_everything_at_home() -> None:
     assert not found.is_worth_it
 
 
+def test_what_moves_takes_along_what_comes_before_a_constant_that_it_reads() -> None:
+    """A node of both sides may have an edge of control from one that could stay: a check of the samples."""
+    raw = Node("raw", "IteratorGetNext", frozenset({Effect.SOURCE}), outputs=(Tensor("raw:0", size_bytes=1),))
+    check = Node("check", "Assert", frozenset({Effect.CHECK}), ("raw:0",))
+    constant = Node("constant", "Const", controls=("check",), outputs=(Tensor("constant:0", size_bytes=1),))
+    used = Node("used", "Add", inputs=("raw:0", "constant:0"), outputs=(Tensor("used:0", size_bytes=1),), cost_us=99)
+    state = state_of(graph := Graph((raw, check, constant, used), frozenset({"used:0"})))
+    assert state.movable == {"check", "used"}
+    assert predecessors_of(graph, state)["used"] == {"check"}
+    assert minimum_cut(graph, state, PRICES) == {"check", "used"}
+
+
 def test_a_price_too_large_for_whole_numbers_is_scaled() -> None:
     state = state_of(graph := chain_of(3e9, 5e10, size_bytes=10**9))
     assert minimum_cut(graph, state, Prices(2, 1)) == {"n0", "n1"}
