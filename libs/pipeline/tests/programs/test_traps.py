@@ -275,6 +275,19 @@ run(raw().batch(8), nearest)
         assert reason.effect in (Effect.READS, Effect.WRITES)
         assert reason.path[-1] == next(node.name for node in found.partition.graph.nodes if node.op == "ArgMin")
 
+    def test_a_variable_that_another_function_trains_keeps_what_reads_it(self, explain: Explain) -> None:
+        """This step does not write it, but it is trainable, and steps may take turns."""
+        found = explain(TF2, """
+shift = tf.Variable(3, dtype=tf.int64)
+fixed = tf.Variable(3, dtype=tf.int64, trainable=False)
+def shifted(keys):
+    return tf.abs(tf.maximum(hashed(keys), fixed) - shift)
+run(raw().batch(8), shifted)
+""")  # fmt: skip
+        assert "Maximum" in movable(found)
+        assert "Abs" not in movable(found)
+        assert "the training (it is trainable) writes" in reason_of(found, "Abs").text
+
     def test_a_normalisation_that_is_adapted_during_fit_stays(self, explain: Explain) -> None:
         found = explain(KERAS, """
 class Adapting(keras.layers.Layer):
