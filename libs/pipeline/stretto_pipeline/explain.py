@@ -1,0 +1,78 @@
+"""Explains which part of a training program data workers could prepare: `python -m stretto_pipeline.explain`.
+
+Reads a `Request` as JSON from standard input; prints a JSON document a line: {"progress": [stage, done, total]}, at the
+end {"result": …} or {"error": …}, then with exit status 2. The program's own output goes to stderr.
+`stretto explain-graph` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import PipelineError, ProgramRefused
+
+REFUSED = 2
+"""Exit status for what the user can mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The program to explain. devices: type of device by type of operation. dot: also return a drawing."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    devices: dict[str, str] = field(default_factory=dict[str, str])
+    dot: bool = False
+
+
+def explain(request: Request, tell: Callable[[str], None] = lambda stage: None) -> dict[str, Any]:
+    """Run a program up to its first step and return its partition as a document. Raises PipelineError."""
+    script = Path(request.script)
+    if not script.is_file():
+        raise ProgramRefused(f"{script} is no file: name a Python script")
+    tell("starting TensorFlow")
+    from .partition.cut import Prices
+    from .programs.analysis import explained
+    from .programs.captured import Captured
+    from .programs.report import document, dot
+    from .programs.running import first_step
+
+    found: dict[str, Any] = {}
+
+    def use(captured: Captured) -> None:
+        told = explained(captured, Prices(), request.devices, tell)
+        found.update(document(told), script=str(script))
+        if request.dot:
+            found["dot"] = dot(told)
+
+    tell(f"running {script.name}")
+    first_step(script, request.arguments, use=use)
+    return found
+
+
+def main() -> None:
+    """Explain a program for another process."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(document: dict[str, Any]) -> None:
+        answers.write(json.dumps(document) + "\n")
+        answers.flush()
+
+    given = json.load(sys.stdin)
+    request = Request(given["script"], tuple(given["arguments"]), given["devices"], given["dot"])
+    try:
+        say({"result": explain(request, lambda stage: say({"progress": [stage, 0, 1]}))})
+    except PipelineError as error:
+        say({"error": str(error)})
+        sys.exit(REFUSED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""A partition: sources, stages, crossings, what stays and why, and what it should bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .cut import Crossings, Prices, crossings_of, minimum_cut, objective_us, predecessors_of
+from .graph import Graph, path_to, reached
+from .stages import Stage, stages_of
+from .state import Reason, State, state_of
+
+WORTH_SHARE = 0.05
+"""Least share of the step's CPU that leaves home. Below it, starting data workers is not worth their price."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    """Nodes that stay though they depend on samples, with the reason of the first of them.
+
+    path: from the state that reaches it to the node.
+    """
+
+    reason: Reason
+    nodes: tuple[str, ...]
+    cost_us: float
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The part of a step that moves, and the reasons for which the rest stays.
+
+    home_us: CPU of home alone; left_us: with the rest moved, crossings included.
+    """
+
+    graph: Graph
+    state: State
+    moved: frozenset[str]
+    stages: tuple[Stage, ...]
+    crossings: Crossings
+    staying: tuple[Staying, ...]
+    refusals: tuple[str, ...]
+    home_us: float
+    left_us: float
+    other_us: float = 0.0
+
+    @property
+    def moved_us(self) -> float:
+        """CPU of one step that data workers take."""
+        return sum(stage.cost_us for stage in self.stages)
+
+    @property
+    def speedup(self) -> float:
+        """Predicted speed of a home whose CPU is the limit, with data workers enough, in its own speed alone."""
+        return self.home_us / self.left_us if self.left_us else 1.0
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Return whether enough CPU leaves home, and nothing is refused."""
+        return not self.refusals and bool(self.moved) and self.home_us - self.left_us >= WORTH_SHARE * self.home_us
+
+
+def partition(
+    graph: Graph,
+    prices: Prices,
+    *,
+    devices: Mapping[str, str] = {},
+    refusals: Sequence[str] = (),
+    other_us: float = 0.0,
+) -> Partition:
+    """Partition the graph of one step.
+
+    refusals: reasons for which nothing may move, found outside of the graph. other_us: CPU of a step that belongs to
+    none of its nodes, and stays.
+    """
+    state = state_of(graph)
+    moved = frozenset[str]() if refusals else minimum_cut(graph, state, prices)
+    before = predecessors_of(graph, state)
+    home_us = other_us + sum(node.cost_us for node in graph.nodes)
+    saved_us = objective_us(graph, state, frozenset(), prices) - objective_us(graph, state, moved, prices)
+    return Partition(
+        graph=graph,
+        state=state,
+        moved=moved,
+        stages=stages_of(graph, moved, before, devices),
+        crossings=crossings_of(graph, state, moved),
+        staying=staying_of(graph, state),
+        refusals=tuple(refusals),
+        home_us=home_us,
+        left_us=home_us - saved_us,
+        other_us=other_us,
+    )
+
+
+def staying_of(graph: Graph, state: State) -> tuple[Staying, ...]:
+    """Return what stays of the work on samples, by the state at the beginning of its path; the dearest first."""
+    samples = reached(sorted(state.sources), graph.data_successors)
+    groups: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.name in state.stateful and node.name in samples:
+            groups.setdefault(path_to(node.name, state.stateful)[0], []).append(node.name)
+    found = [
+        Staying(
+            state.reason(names[0]),
+            tuple(names),
+            sum(graph.by_name[name].cost_us for name in names),
+        )
+        for names in groups.values()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.cost_us, each.reason.origin)))

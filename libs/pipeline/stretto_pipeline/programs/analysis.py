@@ -1,0 +1,235 @@
+"""From a captured step to its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..partition.cut import Prices
+from ..partition.datasets import BATCHES, MAPS, PASSED, Component, DatasetOp, Opened, calls_per_step, opened
+from ..partition.effects import Effect
+from ..partition.graph import Graph, Node, Tensor
+from ..partition.partition import Partition, partition
+from ..partition.reading import STRING_BYTES, Reading, read_graph, static_size
+from ..partition.state import state_of
+from .captured import Captured, Pipeline
+from .tracing import Trace, trace
+
+UNKNOWN_DIMENSION = 128
+"""Size of a dimension that neither the graph nor the data set tells: a guess."""
+CALL_US = 15.0
+"""Overhead of one run of a map's function in tf.data: start and end of its executor (traced, one core)."""
+GUESSED_US = {
+    **dict.fromkeys(("DecodeCSV", "ParseExampleV2", "ParseSingleExample", "Map", "ParallelMap"), 500.0),
+    **dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong", "StringSplitV2", "RegexReplace"), 50.0),
+    **dict.fromkeys(("LookupTableFindV2", "AsString", "StringJoin", "SparseCrossV2", "SparseCrossHashed"), 50.0),
+    **dict.fromkeys(("MatMul", "BatchMatMulV2", "Conv2D"), 100.0),
+    **dict.fromkeys(("Const", "NoOp", "Placeholder", "Identity", "VarHandleOp"), 0.0),
+}
+GUESS_US = 3.0
+"""CPU by type of operation where no step could be traced: guesses, good for an order of magnitude."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A partition with what it was decided from.
+
+    costs, sizes: how they were found, in words. is_measured: costs are of traced steps.
+    """
+
+    captured: Captured
+    partition: Partition
+    opened: tuple[tuple[Pipeline, Opened], ...]
+    costs: str
+    sizes: str
+    is_measured: bool
+
+
+def explained(
+    captured: Captured,
+    prices: Prices,
+    devices: Mapping[str, str],
+    tell: Callable[[str], None] = lambda stage: None,
+) -> Explained:
+    """Partition a captured step. tell: called with each stage of the work."""
+    tell("reading the graph")
+    reading = Reading(captured.graph_def, captured.given, captured.arguments, captured.fed)
+    batch = _batch_size(captured)
+    graph = read_graph(
+        reading,
+        targets=captured.targets,
+        fetched=captured.fetched,
+        written=captured.written,
+        size_of=lambda tensor: static_size(tensor, batch),
+    )
+    tell("measuring tensors")
+    graph, sizes = _measured_sizes(graph, captured)
+    tell("tracing steps")
+    traced, costs = _traced(captured, graph)
+    graph = _with_costs(graph, traced)
+    opening = [(each, opened(each.ops, _written(graph))) for each in captured.pipelines]
+    for pipeline, found in opening:
+        graph = _with_pipeline(graph, pipeline, found, traced)
+    tell("cutting")
+    other_us = max(0.0, traced.process_us - sum(node.cost_us for node in graph.nodes))
+    found = partition(graph, prices, devices=devices, refusals=captured.refusals, other_us=other_us)
+    return Explained(captured, found, tuple(opening), costs, sizes, bool(traced.step_us))
+
+
+def _written(graph: Graph) -> frozenset[str]:
+    return frozenset(graph.written) | frozenset(name for node in graph.nodes for name in node.writes)
+
+
+def _batch_size(captured: Captured) -> int:
+    return next((_batch_of(each) for each in captured.pipelines), UNKNOWN_DIMENSION)
+
+
+def _measured_sizes(graph: Graph, captured: Captured) -> tuple[Graph, str]:
+    """Return the graph with the bytes of tensors that may cross, from a run that computes them alone."""
+    state = state_of(graph)
+    names = [
+        tensor.name
+        for node in graph.nodes
+        if node.name in state.movable | state.sources and node.op != "control flow"
+        for tensor in node.outputs
+        if tensor.crosses
+    ]
+    if not names:
+        return graph, "nothing to measure"
+    try:
+        sizes = captured.values(names)
+    except Exception as error:  # whatever the program's operations raise: the explanation goes on without
+        return graph, f"guessed from shapes ({type(error).__name__}: {_line(error)})"
+    nodes = [
+        replace(
+            node,
+            outputs=tuple(replace(each, size_bytes=sizes.get(each.name, each.size_bytes)) for each in node.outputs),
+        )
+        for node in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes)), "measured in one run"
+
+
+def _traced(captured: Captured, graph: Graph) -> tuple[Trace, str]:
+    if not graph.nodes:
+        return Trace(), "guessed by type of operation (there is no graph)"
+    try:
+        found = trace(captured.run)
+    except Exception as error:  # as above
+        return Trace(), f"guessed by type of operation ({type(error).__name__}: {_line(error)})"
+    if not found.step_us:
+        return found, "guessed by type of operation (the profiler saw none)"
+    return found, "measured: CPU of operations, mean of traced steps"
+
+
+def _line(error: Exception) -> str:
+    """Return the line of an error that says what happened: TensorFlow's come last, behind the program's own lines."""
+    lines = [each.strip() for each in str(error).splitlines()]
+    told = [each for each in lines if each and not each.startswith(("[[", "File ", "Detected at", "Graph execution"))]
+    return (told or [""])[-1][:200]
+
+
+def _with_costs(graph: Graph, traced: Trace) -> Graph:
+    def cost_us(node: Node) -> float:
+        if traced.step_us:
+            return sum(traced.step_us.get(name, 0.0) for name in node.members or (node.name,))
+        return GUESSED_US.get(node.op, GUESS_US)
+
+    return replace(graph, nodes=tuple(replace(node, cost_us=cost_us(node)) for node in graph.nodes))
+
+
+def map_us(op: DatasetOp, calls: int, traced: Trace) -> float:
+    """Return the CPU that a map takes for one step."""
+    if not traced.step_us:
+        return GUESSED_US["Map"] if calls == 1 else GUESS_US * len(op.body) * calls
+    return calls * (CALL_US + sum(traced.data_us.get(name, 0.0) for name in op.body))
+
+
+def _with_pipeline(graph: Graph, pipeline: Pipeline, found: Opened, traced: Trace) -> Graph:
+    """Return the graph with the opened part of a pipeline before the source that takes its elements."""
+    if not found.stage:
+        return graph
+    first = pipeline.ops.index(found.stage[0])
+    before = pipeline.ops[first - 1]
+    calls = calls_per_step(pipeline.ops, found.stage[0])
+    title = f"tf.data {pipeline.source}".strip()
+    sizes = _raw_sizes(pipeline, first - 1, before.components)
+    raw = Node(
+        name=f"{title}: source",
+        op=before.kind,
+        effects=frozenset({Effect.SOURCE}),
+        outputs=tuple(
+            Tensor(f"{title}: raw {place}", each.dtype, size * calls, _travels(each))
+            for place, (each, size) in enumerate(zip(before.components, sizes, strict=True))
+        ),
+        about=f"raw elements behind {before.kind} {before.name}".strip(),
+    )
+    nodes = [raw]
+    for number, op in enumerate(found.stage):
+        nodes.append(_stage_node(title, number, op, pipeline, nodes[-1], traced))
+    last = tuple(tensor.name for tensor in nodes[-1].outputs)
+    if not pipeline.source:
+        return replace(graph, nodes=(*nodes, *graph.nodes), fetched=graph.fetched | set(last))
+    taking = next((node for node in graph.nodes if pipeline.source in (node.name, *node.members)), None)
+    if taking is None or taking.effects != frozenset({Effect.SOURCE}):
+        return graph
+    made = replace(taking, effects=frozenset({Effect.PURE}), inputs=last, cost_us=0.0)
+    return replace(graph, nodes=(*nodes, *(made if node is taking else node for node in graph.nodes)))
+
+
+def _stage_node(title: str, number: int, op: DatasetOp, pipeline: Pipeline, before: Node, traced: Trace) -> Node:
+    calls = calls_per_step(pipeline.ops, op)
+    per_element = calls // (op.batch_size or 1) if op.kind not in MAPS else calls
+    return Node(
+        name=f"{title}: {op.kind} {number}",
+        op=op.kind,
+        inputs=tuple(tensor.name for tensor in before.outputs),
+        outputs=tuple(
+            Tensor(
+                f"{title}: {op.kind} {number}/{place}",
+                each.dtype,
+                _size(each, _batch_of(pipeline)) * per_element,
+                _travels(each),
+            )
+            for place, each in enumerate(op.components)
+        ),
+        reads=frozenset(map(str, op.function.reads)) if op.function is not None else frozenset(),
+        cost_us=map_us(op, calls, traced) if op.kind in MAPS else 0.0,
+        about=f"tf.data {op.kind} {op.name}".strip(),
+    )
+
+
+def _raw_sizes(pipeline: Pipeline, place: int, components: Sequence[Component]) -> Sequence[int]:
+    """Return the bytes of each component of a raw element: measured, or by its shape."""
+    while pipeline.ops[place].kind in PASSED.keys() - BATCHES and place > 0:  # the same elements, and no buffer to fill
+        place -= 1
+    try:
+        measured = pipeline.sample(place)
+    except Exception:  # whatever the program's data set raises: its own run tells it
+        measured = None
+    if measured is not None and len(measured) == len(components):
+        return measured
+    return [_size(each, _batch_of(pipeline)) for each in components]
+
+
+def _batch_of(pipeline: Pipeline) -> int:
+    return next((op.batch_size for op in reversed(pipeline.ops) if op.batch_size), UNKNOWN_DIMENSION)
+
+
+def _size(component: Component, unknown: int) -> int:
+    count = 1
+    for size in component.shape or ():
+        count *= unknown if size is None else size
+    return count * _item_bytes(component.dtype)
+
+
+def _item_bytes(dtype: str) -> int:
+    if dtype == "string":
+        return STRING_BYTES
+    import numpy as np
+
+    return 8 if dtype in ("variant", "resource", "bfloat16") else int(np.dtype(dtype).itemsize)
+
+
+def _travels(component: Component) -> bool:
+    return component.dtype not in ("variant", "resource")
