@@ -44,8 +44,9 @@ class TuningRules:
     """Part of the promised gain below which more data workers bring too little."""
     windows: int = 2
     """Windows one after the other that have to tell the same."""
-    silent_windows: int = 12
-    """Windows without any lane after which no data worker is expected to serve any more."""
+    silent_s: float = 300.0
+    """Time without any lane after which no data worker is expected to serve any more: an image may have to be pulled,
+    and the user's code is imported, on a machine that is busy with others' imports."""
     patience_s: float = 60.0
     """Time for which a job may be slower than alone."""
     payback_s: float = 60.0
@@ -62,8 +63,8 @@ class TuningState:
     """Data workers that the arbiter decided on last."""
     windows: int = 0
     """Windows that told the same, one after the other."""
-    silent: int = 0
-    """Windows without any lane since data workers were given."""
+    silent_since_s: float | None = None
+    """Since when there is no lane, although data workers were given."""
     workers: int = 0
     """Workers of the plan that the rates are of."""
     worker_cpu_cores: float = 0.0
@@ -117,7 +118,7 @@ class Tuning:
         """Take note of the number that the arbiter gives."""
         state = self.state
         state.given = count
-        state.windows = state.silent = 0
+        state.windows, state.silent_since_s = 0, None
         if state.phase == "alone":
             state.wanted = count
 
@@ -132,8 +133,8 @@ class Tuning:
         if not state.given:
             return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
         if feed.lanes != state.given * self.limits.lanes:
-            return self._silent(feed)
-        state.silent = 0
+            return self._silent(feed, now)
+        state.silent_since_s = None
         if self._is_slow(window, feed, now):
             return self._fall_back(feed, "the job was slower with data workers than without")
         if state.phase == "scaling":
@@ -269,12 +270,15 @@ class Tuning:
 
     # ends ------------------------------------------------------------------------------------------------------
 
-    def _silent(self, feed: FeedProfile) -> DataWorkersProposed | None:
+    def _silent(self, feed: FeedProfile, now: float) -> DataWorkersProposed | None:
         """Wait for data workers to serve: they import the user's code first, and may be replaced."""
         state = self.state
         state.windows = 0
-        state.silent += not feed.lanes
-        if state.silent < self.rules.silent_windows:
+        if feed.lanes:
+            state.silent_since_s = None
+        elif state.silent_since_s is None:
+            state.silent_since_s = now
+        if state.silent_since_s is None or now - state.silent_since_s < self.rules.silent_s:
             return None
         return self._fall_back(feed, "no data worker came to serve")
 

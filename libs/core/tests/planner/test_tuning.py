@@ -165,7 +165,9 @@ def test_a_job_that_is_slower_with_them_falls_back_for_good() -> None:
 
 def test_data_workers_that_never_serve_are_given_up() -> None:
     job = Job(has_lanes=False)
-    job.run(RULES.windows + RULES.silent_windows)
+    job.run(RULES.windows + int(RULES.silent_s / WINDOW_S))
+    assert job.given, "they may still start"
+    job.run(2)
     assert job.state.phase == "fallen-back"
     assert job.said[-1].reasons == ("no data worker came to serve",)
 
