@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from typing import Any
@@ -148,6 +149,26 @@ def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
     actions = machine.handle(job_ended("job-0", "failed"), 2.0)
     assert not told(actions)
     assert machine.state.jobs["job-0"].data == 0
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
+def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: float) -> None:
+    """A replica takes over with the state alone, in the middle of anything."""
+    rng = random.Random(seed)
+    limits = ArbiterSettings(Resources(cores, 100 * GIB), round_s=0.0, settle_s=0.0, background_algorithm="")
+    lasting, taken_over = started(limits, 2), started(limits, 2)
+    names = [f"job-{number}" for number in range(5)]
+    now = 10.0
+    for _ in range(40):
+        now += rng.choice([0.0, 1.0, 400.0])
+        event: Any = event_of(lasting, busy_cluster(rng, lasting, names))
+        if isinstance(event, JobOpened):
+            event = replace(event, profile=replace(event.profile, data=LIMITS))
+        for each in (event, proposed(rng.choice(names), rng.randint(0, 9))):
+            assert lasting.handle(each, now) == taken_over.handle(each, now)
+        if rng.random() < 0.3:
+            taken_over = ArbiterMachine(copy.deepcopy(taken_over.state), limits)
 
 
 @settings(deadline=None)
