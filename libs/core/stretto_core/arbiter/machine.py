@@ -87,12 +87,11 @@ class ArbiterMachine:
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""
-        basis = self._context.register.basis
         answers = self._take_in(event, now)
         self._expire(now)
         pending = self.state.background_solve.number if self.state.background_solve else None
         background_answer = event if isinstance(event, BackgroundSolved) and event.number == pending else None
-        return [Emit(fact) for fact in (*answers, *self._cycle(now, background_answer, basis))]
+        return [Emit(fact) for fact in (*answers, *self._cycle(now, background_answer))]
 
     def task(self) -> background.BackgroundTask | None:
         """Input of the pending background solve, or None if none is pending."""
@@ -112,7 +111,7 @@ class ArbiterMachine:
         """Resources that no job holds; negative where the capacity was lowered below the claims."""
         return self._context.free()
 
-    def _cycle(self, now: float, background_answer: BackgroundSolved | None, basis: tuple[int, int]) -> list[Answer]:
+    def _cycle(self, now: float, background_answer: BackgroundSolved | None) -> list[Answer]:
         """Run the steps of the module's docstring."""
         context = self._context
         facts = memory.grow(context, now)  # 1
@@ -121,7 +120,7 @@ class ArbiterMachine:
         if background_answer is not None or rounds.due(context, now):
             facts += rounds.choose(context, self.select, now, background_answer)  # 4
         facts += memory.shrink(context, now)  # 5
-        return [*facts, *sharing.share(context, basis)]  # 6
+        return [*facts, *sharing.share(context)]  # 6
 
     # ---- events -----------------------------------------------------------------------------------------------
 

@@ -93,14 +93,15 @@ class WaitingJobs:
 class DataWorkerIndex:
     """Index of data workers beyond plans.
 
-    ``jobs``: those that have or want any. ``changes`` grows with every change of what they have or want; ``lacking``
-    counts those that have another number than they should.
+    ``jobs``: those that have or want any. ``changes`` grows with every change of what they have or want.
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[str, tuple[int, int, Resources]] = {}
-        """data workers that each has and should have; what they hold"""
-        self.changes = self.lacking = 0
+        self.jobs: dict[str, tuple[int, int, int | None, Resources]] = {}
+        """data workers that each has, wants, and has found room for; what they hold"""
+        self.changes = 0
+        self.shared: tuple[int, int] | None = None
+        """``version`` of the register and ``changes`` at which data workers were last shared out"""
         self._held = Sum()
 
     @property
@@ -112,17 +113,15 @@ class DataWorkerIndex:
         """Bring the index up to date, if the data workers that the job has or wants have changed."""
         old, new = self.jobs.get(name), None
         if job is not None and (job.data or job.data_wanted):
-            new = job.data, job.data_target, job.profile.data.of(job.data)
+            new = job.data, job.data_wanted, job.data_limit, job.profile.data.of(job.data)
         if new == old:
             return
         self.changes += 1
         if old is not None:
             del self.jobs[name]
-            self.lacking -= old[0] != old[1]
             self._held.add(old[-1], -1)
         if new is not None:
             self.jobs[name] = new
-            self.lacking += new[0] != new[1]
             self._held.add(new[-1])
 
 
@@ -157,11 +156,6 @@ class Register:
             self._index(name)
 
     # queries ---------------------------------------------------------------------------------------------------
-
-    @property
-    def basis(self) -> tuple[int, int]:
-        """Changes with every change of room, and of the data workers that jobs have or should have."""
-        return self.version, self.data_workers.changes
 
     @property
     def held(self) -> Resources:

@@ -33,15 +33,10 @@ def note(job: JobState, event: DataWorkersProposed | DataWorkersRequested) -> No
         job.data_pinned, job.data_limit = event.count, None
 
 
-def share(context: StepContext, basis: tuple[int, int]) -> list[DataWorkersDecided]:
-    """Give each job its data workers.
-
-    Nothing is shared out anew while all that there are fit, and each job has what it should, or nothing has changed
-    since ``basis``, that of the register before the event. So the decision depends on the event and the state alone.
-    """
+def share(context: StepContext) -> list[DataWorkersDecided]:
+    """Give each job its data workers; nothing unless room or a job's use for them has changed."""
     register, index = context.register, context.register.data_workers
-    fits = index.held.fits(larger(context.free(), NOTHING))
-    if not index.jobs or (fits and (not index.lacking or register.basis == basis)):
+    if not index.jobs or index.shared == (register.version, index.changes):
         return []
     round_ = _Round(context)
     given = round_.hand_out()
@@ -54,6 +49,7 @@ def share(context: StepContext, basis: tuple[int, int]) -> list[DataWorkersDecid
         register.touch(job.job)
         if job.leaving_s is None:  # else its pods are stopped anyway
             facts.append(_decided(job, context.ranking_name, why))
+    index.shared = register.version, index.changes
     return facts
 
 
@@ -96,7 +92,7 @@ class _Round:
     def hand_out(self) -> dict[str, int]:
         """Return the number of data workers of each job."""
         given = {job.job: 0 for job in self.jobs}
-        next_ones = [(self._rank(job, 1), order) for order, job in enumerate(self.jobs) if job.data_target]
+        next_ones = [(self._rank(job, 1), order) for order, job in enumerate(self.jobs) if self._wanted(job)]
         heapq.heapify(next_ones)
         while next_ones:
             _, order = heapq.heappop(next_ones)
@@ -104,9 +100,13 @@ class _Round:
             if not self._take(job):
                 continue
             given[job.job] += 1
-            if given[job.job] < job.data_target:
+            if given[job.job] < self._wanted(job):
                 heapq.heappush(next_ones, (self._rank(job, given[job.job] + 1), order))
         return given
+
+    def _wanted(self, job: JobState) -> int:
+        wanted = job.data_wanted if job.leaving_s is None else 0
+        return wanted if job.data_limit is None else min(wanted, job.data_limit)
 
     def _rank(self, job: JobState, count: int) -> float:
         sharer, cores = self._sharers.get(job.job), job.profile.data.each.cpu_cores

@@ -120,12 +120,6 @@ class JobState:
         return self.data_proposal.count if self.data_proposal is not None else 0
 
     @property
-    def data_target(self) -> int:
-        """Number of data workers beyond the plan that the job should have, if there is room."""
-        wanted = self.data_wanted if self.leaving_s is None and self.plan is not None else 0
-        return wanted if self.data_limit is None else min(wanted, self.data_limit)
-
-    @property
     def without_room(self) -> Resources:
         """Resources requested by the job's pods that no node can place."""
         return total(waiting.amount for waiting in self.unplaced.values())
