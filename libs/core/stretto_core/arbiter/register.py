@@ -154,6 +154,8 @@ class Register:
         self._due_s: dict[str, float] = {}
         for name in state.jobs:
             self._index(name)
+        # the event before this state shared data workers out: another round, by newer ranks, would decide otherwise
+        self.data_workers.shared = self.version, self.data_workers.changes
 
     # queries ---------------------------------------------------------------------------------------------------
 

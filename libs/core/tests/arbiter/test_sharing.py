@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from typing import Any
@@ -140,6 +141,18 @@ def test_policies_share_scarce_room_by_their_definition(policy: str, expected: l
     machine.handle(proposed("job-1", 3, 10.0, 30.0), 1.0)
     machine.handle(proposed("job-0", 8 if policy != "srtf" else 4, 10.0, 80.0 if policy != "srtf" else 40.0), 1.0)
     assert given_to(machine) == expected
+
+
+def test_a_machine_that_continues_a_saved_state_decides_what_the_one_before_would() -> None:
+    """Ranks follow the jobs' progress, which alone leads to no decision: neither here nor after a takeover."""
+    machine = cluster(2 * PLAN.cpu_cores + 2.0, 2)
+    machine.handle(proposed("job-0", 2), 1.0)
+    machine.handle(proposed("job-1", 2), 1.0)
+    machine.handle(job_progressed("job-1", 9 * 10**6, 10**7, 100.0), 2.0)
+    successor = ArbiterMachine(copy.deepcopy(machine.state), machine.settings)
+    for event in (Tick(), proposed("job-0", 1), job_ended("job-1", "failed"), Tick()):
+        assert successor.handle(event, 3.0) == machine.handle(event, 3.0)
+        assert successor.state == machine.state
 
 
 def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
