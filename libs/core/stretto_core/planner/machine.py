@@ -38,7 +38,7 @@ from stretto_core.model.throughput import (
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.state import PlannerSettings, PlanState
-from stretto_core.planner.tuning import Tuning, TuningState
+from stretto_core.planner.tuning import Tuning
 
 PlannerEvent = (
     JobOpened
@@ -240,10 +240,12 @@ class PlanMachine:
         return self._tune(event, profile, now)
 
     def _data_workers_told(self, event: DataWorkersDecided | DataWorkersRequested, profile: JobProfile) -> None:
+        tuning = self._tuning(profile)
         if isinstance(event, DataWorkersDecided):
-            self._tuning(profile).decided(event.count)
+            tuning.decided(event.count)
         else:
-            self.state.tuning = TuningState(given=self.state.tuning.given, is_pinned=event.count is not None)
+            tuning.requested(event.count)
+        self.state.tuning = tuning.state
 
     def _tuning(self, profile: JobProfile) -> Tuning:
         return Tuning(self.state.job, self.state.tuning, profile.data, self.settings.tuning)
