@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stretto_messages.actuator import JobFailed, PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused
+from stretto_messages.base import RATE_MAX
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled
@@ -416,4 +417,4 @@ class PlanMachine:
 
 def _bounded(value: float) -> float:
     """Return an end of an interval within the rates that a message may carry, however wide the interval is."""
-    return min(max(value, 0.0), 1e12)
+    return min(max(value, 0.0), RATE_MAX)
