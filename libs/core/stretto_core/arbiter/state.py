@@ -120,6 +120,13 @@ class JobState:
         return self.data_proposal.count if self.data_proposal is not None else 0
 
     @property
+    def data_most(self) -> int:
+        """Number of data workers beyond the plan that it gets if there is room: no more than nodes had room for."""
+        if self.plan is None or self.leaving_s is not None:
+            return 0
+        return self.data_wanted if self.data_limit is None else min(self.data_wanted, self.data_limit)
+
+    @property
     def without_room(self) -> Resources:
         """Resources requested by the job's pods that no node can place."""
         return total(waiting.amount for waiting in self.unplaced.values())

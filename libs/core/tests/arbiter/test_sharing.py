@@ -17,6 +17,7 @@ from stretto_core.algorithms import SHARE
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Action, Tick
+from stretto_core.model.sharing import Sharer
 from stretto_core.model.types import DataWorkerLimits, JobOpened
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB
@@ -163,6 +164,24 @@ def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
     assert machine.state.jobs["job-0"].data == 0
 
 
+def test_with_room_for_all_an_event_costs_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = cluster(1000.0, 40)
+    for number in range(40):
+        machine.handle(proposed(f"job-{number}", 4), 1.0)
+    assert given_to(machine) == [4] * 40
+    looked_at: list[str] = []
+    ranked = machine._context.ranking
+
+    def ranking(job: Sharer, had: float, has: float) -> float:
+        looked_at.append("one")
+        return ranked(job, had, has)
+
+    monkeypatch.setattr(machine._context, "ranking", ranking)
+    machine.handle(proposed("job-7", 3), 2.0)
+    assert given_to(machine) == [4] * 7 + [3] + [4] * 32
+    assert len(looked_at) == 3
+
+
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: float) -> None:
@@ -185,6 +204,10 @@ def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: fl
         given_out = total(job.profile.data.of(job.data) for job in fed.state.jobs.values())
         assert given_out.fits(larger(fed.free(), NOTHING))
         assert fed._context.register.data_workers.held == given_out
+        could_be = total(job.profile.data.of(job.data_most) for job in fed.state.jobs.values())
+        assert fed._context.register.data_workers.held_at_most == could_be
+        if could_be.fits(larger(fed.free(), NOTHING)):
+            assert all(job.data == job.data_most for job in fed.state.jobs.values())
 
 
 def plans(actions: list[Action]) -> list[Any]:
