@@ -91,10 +91,14 @@ class WaitingJobs:
 
 
 class DataWorkers(NamedTuple):
-    """Data workers of one job beyond its plan: how many it has, and gets if there is room; their resources."""
+    """Data workers of one job beyond its plan: how many it has, and gets if there is room; their resources.
+
+    ``told``: the number that its pods were decided by, or that it has if they are stopped anyway.
+    """
 
     has: int
     most: int
+    told: int
     held: Resources
     held_at_most: Resources
 
@@ -102,8 +106,8 @@ class DataWorkers(NamedTuple):
 class DataWorkerIndex:
     """Index of data workers beyond plans.
 
-    ``jobs``: those that have or want any; ``unequal``: those of them that have another number than they get if there is
-    room. ``changes`` grows with every change of either number.
+    ``jobs``: those that have or want any; ``unequal``: those of them that have, or were told, another number than they
+    get if there is room. ``changes`` grows with every change of these numbers.
     """
 
     def __init__(self) -> None:
@@ -127,9 +131,9 @@ class DataWorkerIndex:
     def update(self, name: str, job: JobState | None) -> None:
         """Bring the index up to date, if the data workers that the job has or wants have changed."""
         old, new = self.jobs.get(name), None
-        if job is not None and (job.data or job.data_wanted):
-            each = job.profile.data
-            new = DataWorkers(job.data, job.data_most, each.of(job.data), each.of(job.data_most))
+        if job is not None and (job.data or job.data_wanted or job.data_told):
+            each, told = job.profile.data, job.data_told if job.leaving_s is None else job.data
+            new = DataWorkers(job.data, job.data_most, told, each.of(job.data), each.of(job.data_most))
         if new == old:
             return
         self.changes += 1
@@ -142,7 +146,7 @@ class DataWorkerIndex:
             self.jobs[name] = new
             self._held.add(new.held)
             self._held_at_most.add(new.held_at_most)
-            if new.has != new.most:
+            if not new.has == new.most == new.told:
                 self.unequal.add(name)
 
 

@@ -52,13 +52,16 @@ def share(context: StepContext) -> list[DataWorkersDecided]:
     given = round_.hand_out()
     facts: list[DataWorkersDecided] = []
     for job in round_.jobs:
-        if (count := given[job.job]) == job.data:
+        count = given[job.job]
+        is_news = count != job.data_told and job.leaving_s is None  # the pods of an ended job are stopped anyway
+        if count == job.data and not is_news:
             continue
         why = round_.why_not_more(job, count)
-        job.data, job.data_version = count, job.data_version + 1
-        register.touch(job.job)
-        if job.leaving_s is None:  # else its pods are stopped anyway
+        job.data = count
+        if is_news:
+            job.data_told, job.data_version = count, job.data_version + 1
             facts.append(_decided(job, context.ranking_name, why))
+        register.touch(job.job)
     index.shared = register.version, index.changes
     return facts
 

@@ -76,8 +76,9 @@ class JobState:
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
 
-    ``data``: data workers beyond the plan, by decision ``data_version``. They are no part of what the job holds: plans
-    are decided as if there were none. ``data_pinned``: the number that a user asks for instead of the queue.
+    ``data``: data workers beyond the plan. They are no part of what the job holds: plans are decided as if there were
+    none. ``data_told``: their number by the last decision, ``data_version``; an ended job has none, and is told
+    nothing. ``data_pinned``: the number that a user asks for instead of the queue.
     ``data_limit``: more found no room on any node at ``data_limited_s``.
     """
 
@@ -104,6 +105,7 @@ class JobState:
     team: str = DEFAULT_TEAM
     unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
     data: int = 0
+    data_told: int = 0
     data_version: int = 0
     data_proposal: DataWorkersProposed | None = None
     data_pinned: int | None = None

@@ -164,6 +164,22 @@ def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
     assert machine.state.jobs["job-0"].data == 0
 
 
+@pytest.mark.parametrize(("late", "number"), [(True, 0), (False, 3)])
+def test_a_completed_job_that_goes_on_hears_what_became_of_its_data_workers(late: bool, number: int) -> None:
+    """A restore takes a completed job back. Its actuator and its planner go on from the number that they know."""
+    machine = cluster(2 * PLAN.cpu_cores + 2.5, 1)
+    machine.handle(proposed("job-0", 3), 1.0)
+    assert given_to(machine) == [3]
+    assert not told(machine.handle(job_ended("job-0", "completed"), 2.0))
+    assert given_to(machine) == [0]
+    if late:
+        start(machine, "late")
+        machine.handle(DataWorkersRequested(job="late", count=2, by="ada"), 3.0)
+    facts = told(machine.handle(job_progressed("job-0", 10, 10**7, 100.0), 4.0))
+    assert [fact.count for fact in facts if fact.job == "job-0"] == ([0] if late else [])
+    assert machine.state.jobs["job-0"].data == number
+
+
 def test_with_room_for_all_an_event_costs_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = cluster(1000.0, 40)
     for number in range(40):
