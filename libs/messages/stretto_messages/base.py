@@ -64,7 +64,8 @@ RequestId = Annotated[str, Pattern(r"^[A-Za-z0-9_.:-]{1,100}$")]
 Count = Annotated[int, Ge(0), Le(10**15)]
 Seconds = Annotated[float, Ge(0), Le(10**9)]
 EpochSeconds = Annotated[float, Ge(0), Le(10**11), Doc("seconds since 1970-01-01 UTC")]
-Rate = Annotated[float, Ge(0), Le(10**12), Doc("samples per second")]
+RATE_MAX = 10**12
+Rate = Annotated[float, Ge(0), Le(RATE_MAX), Doc("samples per second")]
 Cores = Annotated[float, Ge(0), Le(100_000)]
 RowBytes = Annotated[
     float, Ge(0), Le(2**32), Doc("bytes of an embedding row: weights, slots, entry and share of the index")

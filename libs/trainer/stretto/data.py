@@ -62,6 +62,7 @@ class DataWorker:
 
     def _report(self) -> None:
         used, work = self._usage.measure(), self._lanes.work
+        done = work.since(self._told)
         self._pod.bus.report(
             DataWorkerReported(
                 job=self._pod.settings.job,
@@ -69,8 +70,8 @@ class DataWorker:
                 ended_at_s=time.time(),
                 window_s=used.window_s,
                 lanes=len(self._lanes.addresses),
-                batches=work.batches - self._told.batches,
-                busy_s=work.busy_s - self._told.busy_s,
+                batches=done.batches,
+                busy_s=done.busy_s,
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._pod.settings.cpu_cores,
                 memory_used_bytes=used.memory_bytes,

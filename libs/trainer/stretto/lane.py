@@ -15,6 +15,7 @@ from stretto_plane import Listener, Message, Peer
 
 from .engine.link import Access
 from .errors import DataError
+from .lanes import Work
 from .model import Program
 from .preparation import REQUEST_BYTES_MAX, Fingerprint, Kind, arrays_of, range_of
 
@@ -28,9 +29,8 @@ class Lane:
         self._program = program
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
-        self.batches = 0
-        self.busy_s = 0.0
-        """batches prepared so far, and the time spent on them"""
+        self.work = Work()
+        """of this lane so far; another thread reads it, so it changes as a whole"""
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
         self._listener = Listener(
             address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
@@ -49,6 +49,5 @@ class Lane:
         with self._turn:
             begun_s = time.monotonic()
             arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
-            self.batches += 1
-            self.busy_s += time.monotonic() - begun_s
+            self.work += Work(1, time.monotonic() - begun_s)
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)

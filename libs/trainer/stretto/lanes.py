@@ -49,6 +49,10 @@ class Work:
     def __add__(self, other: Work) -> Work:
         return Work(self.batches + other.batches, self.busy_s + other.busy_s)
 
+    def since(self, before: Work) -> Work:
+        """Return what was done after ``before``. Sums over lanes in another order may differ in their last bits."""
+        return Work(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
+
 
 class Lanes:
     """So many lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
@@ -227,7 +231,7 @@ def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connectio
     lane = Lane(program, fingerprint_of(job, task), address, Access(Key.of(key), encrypted))
     told.send(_Told(address=lane.address))
     while not leaving.wait(COUNT_S):
-        told.send(Work(lane.batches, lane.busy_s))
+        told.send(lane.work)
     lane.close()
 
 

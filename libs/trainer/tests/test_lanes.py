@@ -15,7 +15,7 @@ import pytest
 from stretto.engine.link import Access
 from stretto.entry import load
 from stretto.feed import Feed
-from stretto.lanes import Lanes
+from stretto.lanes import Lanes, Work
 from stretto.local import Here
 from stretto.model import Program
 from stretto.preparation import fingerprint_of
@@ -58,6 +58,14 @@ def trained(spec: JobSpec, prepare: Callable[[Feed, Program], None], midway: Cal
         return here.server.control.checksum()
 
 
+def test_work_never_becomes_less_when_a_lane_that_ended_is_counted_first() -> None:
+    lanes = [Work(1, 0.1), Work(1, 0.1), Work(1, 0.4)]
+    before = sum(lanes, Work())
+    after = sum(lanes[:2], Work() + lanes[2])
+    assert after.busy_s < before.busy_s, "the case that this is about"
+    assert after.since(before) == Work()
+
+
 def nothing(*_: Any) -> None:
     pass
 
@@ -82,6 +90,8 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
     assert counts.from_lanes > BATCHES / 4
     assert counts.checked >= 2
     assert not found[0].differing
+    wait_for(lambda: lanes.work.batches >= counts.answers)
+    assert lanes.work.busy_s > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -137,7 +147,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
 POD = """
 import sys, time
 from stretto.engine.link import Access
-from stretto.lanes import Lanes
+from stretto.lanes import Lanes, Work
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
 

@@ -79,7 +79,7 @@ class Requested(BaseModel):
     """The requested plan, or the present one; plan-decided, plan-refused or data-workers-decided follows."""
 
     job: str
-    plan: Plan | None
+    plan: Plan
 
 
 class Arrived(BaseModel, extra="forbid"):
@@ -396,11 +396,8 @@ def _changes(gateway: Gateway) -> APIRouter:
     async def scale(request: Request, job: JobName, wanted: Wanted) -> Requested:
         """Request another number of workers, parameter servers or data workers. Training goes on meanwhile."""
         by = request.state.caller.name
-        if wanted.data is not None:
-            await gateway.request_data_workers(job, None if wanted.data == "auto" else wanted.data, by)
-            if wanted.workers is None and wanted.ps is None:
-                return Requested(job=job, plan=gateway.view(job).plan)
-        return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps, by))
+        plan = await gateway.request(job, wanted.workers, wanted.ps, wanted.data, by)
+        return Requested(job=job, plan=plan)
 
     schema = {"schema": Arrived.model_json_schema(ref_template="#/components/schemas/{model}")}
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import stretto_wire as wire
 import structlog
@@ -380,30 +380,27 @@ class Gateway:
         await self._until_shown(lambda: view.status in OVER)
         return view
 
-    async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> Plan:
-        """Request another number of pods; returns the whole requested plan.
+    async def request(
+        self, job: str, workers: int | None, ps: int | None, data: int | Literal["auto"] | None, by: str
+    ) -> Plan:
+        """Request another number of pods; returns the whole requested plan. ``data``: data workers beyond it.
 
-        Raises Problem: 409 for a job without a plan or that has ended, or if its team has used its bytes; 422 beyond
-        the limits of its specification.
+        Nothing is requested if a part of it is refused. Raises Problem: 409 for a job without a plan or that has ended,
+        or if its team has used its bytes; 422 beyond the limits of its specification.
         """
         view = self.view(job)
         plan = checks.changed_plan(view, workers, ps)
-        message = PlanRequested(job=job, plan=plan, by=by)
-        self._check_bytes(len(wire.encode(message)), view.team)
-        await self._bus.publish(message, f"gateway:{job}:requested", trace=self._traceparents.get(job, ""))
+        requests: list[tuple[str, Message]] = []
+        if data is not None:
+            count = None if data == "auto" else data
+            checks.check_data_workers(view, count)
+            requests.append(("data-workers", DataWorkersRequested(job=job, count=count, by=by)))
+        if data is None or workers is not None or ps is not None:
+            requests.append(("requested", PlanRequested(job=job, plan=plan, by=by)))
+        self._check_bytes(sum(len(wire.encode(message)) for _, message in requests), view.team)
+        for name, message in requests:
+            await self._bus.publish(message, f"gateway:{job}:{name}", trace=self._traceparents.get(job, ""))
         return plan
-
-    async def request_data_workers(self, job: str, count: int | None, by: str) -> None:
-        """Request so many data workers beside the plan; None: as many as the queue tells.
-
-        Raises Problem: as ``request``; 422 also for a job whose specification fixes the number.
-        """
-        view = self.view(job)
-        checks.changed_plan(view, None, None)
-        checks.check_data_workers(view, count)
-        message = DataWorkersRequested(job=job, count=count, by=by)
-        self._check_bytes(len(wire.encode(message)), view.team)
-        await self._bus.publish(message, f"gateway:{job}:data-workers", trace=self._traceparents.get(job, ""))
 
     async def add_data(self, job: str, wanted: Wanted) -> JobView:
         """State the data of a growing job; may be repeated.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from stretto_gateway.pages import problem_texts
 from stretto_gateway.problems import Kind
 from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import example_of
 from stretto_messages.values import Plan
 
 from .conftest import Running
@@ -219,8 +221,33 @@ def test_another_number_of_pods_is_asked_for_within_the_limits_of_the_job(gatewa
         assert (refused["status"], refused["field"], refused["value"]) == (422, "workers", "5")
         assert "1 to 4" in refused["remedy"]
         assert problem(http.post(f"{path}/plan", json={"wrokers": 2}))["status"] == 400
+        for data in (-1, 1001, "some"):
+            assert problem(http.post(f"{path}/plan", json={"data": data}))["field"].startswith("data")
+        refused = problem(http.post(f"{path}/plan", json={"data": 7, "workers": 5}))
+        assert refused["field"] == "workers", "and nothing is asked for"
+        for data in (2, "auto"):
+            asked = http.post(f"{path}/plan", json={"data": data})
+            assert (asked.status_code, asked.json()["plan"]["workers"]) == (202, 1)
         told = http.get(f"{path}/events", params={"follow": False, "event": "plan-requested"}).text
         assert told.count("event: plan-requested") == 1
+        told = http.get(f"{path}/events", params={"follow": False, "event": "data-workers-requested"}).text
+        assert re.findall(r'"count":(\w+)', told) == ["2", "null"]
+
+
+async def test_a_number_of_data_workers_that_the_specification_fixes_stays(gateway: Running) -> None:
+    document = spec(resources={"data": {"mode": "always", "count": 2}})
+    plan = example_of(PlanDecided)
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        client = await gateway.operator()
+        await client.publish(replace(plan, job=document["name"]))
+        await client.close()
+        while http.get(f"/jobs/{document['name']}").json()["plan"] is None:
+            pass
+        for data in (0, "auto"):
+            refused = problem(http.post(f"/jobs/{document['name']}/plan", json={"data": data, "workers": 1}))
+            assert (refused["status"], refused["field"], refused["value"]) == (422, "data", str(data))
+            assert "mode is always" in refused["remedy"]
 
 
 def test_what_nobody_answers_is_unavailable_and_not_a_crash(gateway: Running) -> None:

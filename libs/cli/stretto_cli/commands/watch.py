@@ -141,7 +141,7 @@ def _feed(view: Json) -> str:
         return f"0{starting} data workers, {waits}" if wanted else f"no data workers, {waits}"
     rates = f"{queue['enqueued_per_s']:.0f} of {queue['dequeued_per_s']:.0f} batches/s"
     at_home = f"home {1 - feeding['prepared_elsewhere']:.0%}"
-    return f"{count}{starting} data worker{'s' * (count != 1)}, {rates}, {waits}, {at_home}"
+    return f"{count}{starting} data worker{'s' * (wanted != 1)}, {rates}, {waits}, {at_home}"
 
 
 def _partitions(data: Json, parts: Json) -> str:

@@ -17,10 +17,13 @@ from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import JobSummary, as_of, summary
 from stretto_gateway.views import JobView
 from stretto_messages.actuator import JobFinished, PodStarted
-from stretto_messages.arbiter import PlanDecided
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.planner import DataWorkersProposed
+from stretto_messages.pods import DataWorkerReported
+from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
 
@@ -109,6 +112,42 @@ def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: 
                   "v4   measure", "37.4k/s → –"):  # fmt: skip
         assert words in told, words
     assert (" more" in told) == (workers == 40 and rows < 60)
+
+
+def test_data_workers_are_shown_with_what_they_bring_and_an_older_view_without() -> None:
+    """Goal: the row, a data worker's rate and the decisions say what was decided and measured. Method: real facts."""
+    projection = Projection()
+    decided = example_of(DataWorkersDecided)
+    started = {"plan_version": 4, "address": "x:1", "cpu_cores": 1.0, "memory_bytes": 2 * GIB, "took_s": 1.0}
+    told = [
+        *messages(1),
+        example_of(ProfileMeasured),
+        example_of(DataWorkersProposed),
+        decided,
+        PodStarted(job="a", pod="data-0", role="data", cause="plan", **started),
+    ]
+    for number, message in enumerate(told, start=1):
+        projection.apply(replace(message, job="a"), number, float(number))
+    found = document(projection.jobs["a"])
+    (row,) = [line for line in shown(watch.dashboard(found, 120, 30), 120) if " feed " in line]
+    assert "1 of 2 data workers, 0 of 92 batches/s, workers wait 22%" in row
+    projection.report(replace(example_of(DataWorkerReported), job="a"), 99.0)
+    measured = example_of(ProfileMeasured)
+    assert measured.feed is not None
+    feed = replace(measured.feed, enqueued_per_s=70.0, read_share=0.0, lanes=2)
+    after = replace(measured, job="a", feed=feed, prepared_elsewhere=0.75)
+    projection.apply(after, 100, 100.0)
+    found = document(projection.jobs["a"])
+    text = "\n".join(shown(watch.dashboard(found, 120, 30), 120))
+    assert "70 of 92 batches/s, workers wait 0%, home 25%" in text
+    assert "36 batches/s" in text
+    (line,) = map(explain.data_workers, found["feeding"]["decisions"])
+    assert "2 data workers of 3 wanted of 1 core, 2 GiB: workers wait 22 % of their time for batches; 2 of 3" in line
+    del found["feeding"]
+    for pod in found["pods"].values():
+        del pod["batches_per_s"]
+    assert " feed " not in "\n".join(shown(watch.dashboard(found, 120, 30), 120))
+    shown(explain.decisions(found, found["decisions"]), 120)
 
 
 def test_growing_data_and_the_learning_curve_are_shown_where_there_are_any() -> None:

@@ -90,39 +90,64 @@ class WaitingJobs:
     version: int = -1
 
 
+class DataWorkers(NamedTuple):
+    """Data workers of one job beyond its plan: how many it has, and gets if there is room; their resources.
+
+    ``told``: the number that its pods were decided by, or that it has if they are stopped anyway.
+    """
+
+    has: int
+    most: int
+    told: int
+    held: Resources
+    held_at_most: Resources
+
+
 class DataWorkerIndex:
     """Index of data workers beyond plans.
 
-    ``jobs``: those that have or want any. ``changes`` grows with every change of what they have or want.
+    ``jobs``: those that have or want any; ``unequal``: those of them that have, or were told, another number than they
+    get if there is room. ``changes`` grows with every change of these numbers.
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[str, tuple[int, int, int | None, Resources]] = {}
-        """data workers that each has, wants, and has found room for; what they hold"""
+        self.jobs: dict[str, DataWorkers] = {}
+        self.unequal: set[str] = set()
         self.changes = 0
         self.shared: tuple[int, int] | None = None
         """``version`` of the register and ``changes`` at which data workers were last shared out"""
-        self._held = Sum()
+        self._held, self._held_at_most = Sum(), Sum()
 
     @property
     def held(self) -> Resources:
         """Resources of all of them."""
         return self._held.total
 
+    @property
+    def held_at_most(self) -> Resources:
+        """Resources of all of them if there were room for all that jobs have use for."""
+        return self._held_at_most.total
+
     def update(self, name: str, job: JobState | None) -> None:
         """Bring the index up to date, if the data workers that the job has or wants have changed."""
         old, new = self.jobs.get(name), None
-        if job is not None and (job.data or job.data_wanted):
-            new = job.data, job.data_wanted, job.data_limit, job.profile.data.of(job.data)
+        if job is not None and (job.data or job.data_wanted or job.data_told):
+            each, told = job.profile.data, job.data_told if job.leaving_s is None else job.data
+            new = DataWorkers(job.data, job.data_most, told, each.of(job.data), each.of(job.data_most))
         if new == old:
             return
         self.changes += 1
+        self.unequal.discard(name)
         if old is not None:
             del self.jobs[name]
-            self._held.add(old[-1], -1)
+            self._held.add(old.held, -1)
+            self._held_at_most.add(old.held_at_most, -1)
         if new is not None:
             self.jobs[name] = new
-            self._held.add(new[-1])
+            self._held.add(new.held)
+            self._held_at_most.add(new.held_at_most)
+            if not new.has == new.most == new.told:
+                self.unequal.add(name)
 
 
 class Register:
@@ -154,6 +179,8 @@ class Register:
         self._due_s: dict[str, float] = {}
         for name in state.jobs:
             self._index(name)
+        # the event before this state shared data workers out: another round, by newer ranks, would decide otherwise
+        self.data_workers.shared = self.version, self.data_workers.changes
 
     # queries ---------------------------------------------------------------------------------------------------
 

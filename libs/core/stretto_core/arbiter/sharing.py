@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Collection
 
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.gateway import DataWorkersRequested
 from stretto_messages.planner import DataWorkersProposed
-from stretto_messages.values import NOTHING, Resources, larger
+from stretto_messages.values import NOTHING, Resources, larger, total
 
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.state import JobState
@@ -34,21 +35,33 @@ def note(job: JobState, event: DataWorkersProposed | DataWorkersRequested) -> No
 
 
 def share(context: StepContext) -> list[DataWorkersDecided]:
-    """Give each job its data workers; nothing unless room or a job's use for them has changed."""
+    """Give each job its data workers; nothing unless room or a job's use for them has changed.
+
+    With room for all of them, only jobs that have another number are looked at: most events are then cheap, however
+    many jobs have data workers.
+    """
     register, index = context.register, context.register.data_workers
     if not index.jobs or index.shared == (register.version, index.changes):
         return []
-    round_ = _Round(context)
+    free = larger(context.free(), NOTHING)
+    if context.teams.limited or not index.held_at_most.fits(free):
+        round_ = _Round(context, index.jobs, free)
+    else:
+        others = index.held_at_most - total(index.jobs[name].held_at_most for name in index.unequal)
+        round_ = _Round(context, index.unequal, free - others)
     given = round_.hand_out()
     facts: list[DataWorkersDecided] = []
     for job in round_.jobs:
-        if (count := given[job.job]) == job.data:
+        count = given[job.job]
+        is_news = count != job.data_told and job.leaving_s is None  # the pods of an ended job are stopped anyway
+        if count == job.data and not is_news:
             continue
         why = round_.why_not_more(job, count)
-        job.data, job.data_version = count, job.data_version + 1
-        register.touch(job.job)
-        if job.leaving_s is None:  # else its pods are stopped anyway
+        job.data = count
+        if is_news:
+            job.data_told, job.data_version = count, job.data_version + 1
             facts.append(_decided(job, context.ranking_name, why))
+        register.touch(job.job)
     index.shared = register.version, index.changes
     return facts
 
@@ -69,15 +82,13 @@ def _decided(job: JobState, policy: str, why_not_more: list[str]) -> DataWorkers
 
 
 class _Round:
-    """One distribution over all jobs."""
+    """One distribution of free resources over some jobs."""
 
-    def __init__(self, context: StepContext) -> None:
+    def __init__(self, context: StepContext, names: Collection[str], free: Resources) -> None:
         self._context = context
-        self._free = larger(context.free(), NOTHING)
+        self._free = free
         self._free_to_team: dict[str, Resources] = {}
-        self.jobs = [
-            job for job in context.register.ordered(context.register.data_workers.jobs) if job.plan is not None
-        ]
+        self.jobs = [job for job in context.register.ordered(names) if job.plan is not None]
         self._sharers = {job.job: sharer for job in self.jobs if (sharer := self._sharer(job))}
 
     def _sharer(self, job: JobState) -> Sharer | None:
@@ -92,7 +103,7 @@ class _Round:
     def hand_out(self) -> dict[str, int]:
         """Return the number of data workers of each job."""
         given = {job.job: 0 for job in self.jobs}
-        next_ones = [(self._rank(job, 1), order) for order, job in enumerate(self.jobs) if self._wanted(job)]
+        next_ones = [(self._rank(job, 1), order) for order, job in enumerate(self.jobs) if job.data_most]
         heapq.heapify(next_ones)
         while next_ones:
             _, order = heapq.heappop(next_ones)
@@ -100,13 +111,9 @@ class _Round:
             if not self._take(job):
                 continue
             given[job.job] += 1
-            if given[job.job] < self._wanted(job):
+            if given[job.job] < job.data_most:
                 heapq.heappush(next_ones, (self._rank(job, given[job.job] + 1), order))
         return given
-
-    def _wanted(self, job: JobState) -> int:
-        wanted = job.data_wanted if job.leaving_s is None else 0
-        return wanted if job.data_limit is None else min(wanted, job.data_limit)
 
     def _rank(self, job: JobState, count: int) -> float:
         sharer, cores = self._sharers.get(job.job), job.profile.data.each.cpu_cores

@@ -76,8 +76,9 @@ class JobState:
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
 
-    ``data``: data workers beyond the plan, by decision ``data_version``. They are no part of what the job holds: plans
-    are decided as if there were none. ``data_pinned``: the number that a user asks for instead of the queue.
+    ``data``: data workers beyond the plan. They are no part of what the job holds: plans are decided as if there were
+    none. ``data_told``: their number by the last decision, ``data_version``; an ended job has none, and is told
+    nothing. ``data_pinned``: the number that a user asks for instead of the queue.
     ``data_limit``: more found no room on any node at ``data_limited_s``.
     """
 
@@ -104,6 +105,7 @@ class JobState:
     team: str = DEFAULT_TEAM
     unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
     data: int = 0
+    data_told: int = 0
     data_version: int = 0
     data_proposal: DataWorkersProposed | None = None
     data_pinned: int | None = None
@@ -118,6 +120,13 @@ class JobState:
         if self.data_pinned is not None:
             return self.data_pinned
         return self.data_proposal.count if self.data_proposal is not None else 0
+
+    @property
+    def data_most(self) -> int:
+        """Number of data workers beyond the plan that it gets if there is room: no more than nodes had room for."""
+        if self.plan is None or self.leaving_s is not None:
+            return 0
+        return self.data_wanted if self.data_limit is None else min(self.data_wanted, self.data_limit)
 
     @property
     def without_room(self) -> Resources:

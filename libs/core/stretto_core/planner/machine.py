@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stretto_messages.actuator import JobFailed, PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused
+from stretto_messages.base import RATE_MAX
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled
@@ -38,7 +39,7 @@ from stretto_core.model.throughput import (
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.state import PlannerSettings, PlanState
-from stretto_core.planner.tuning import Tuning, TuningState
+from stretto_core.planner.tuning import Tuning
 
 PlannerEvent = (
     JobOpened
@@ -240,10 +241,12 @@ class PlanMachine:
         return self._tune(event, profile, now)
 
     def _data_workers_told(self, event: DataWorkersDecided | DataWorkersRequested, profile: JobProfile) -> None:
+        tuning = self._tuning(profile)
         if isinstance(event, DataWorkersDecided):
-            self._tuning(profile).decided(event.count)
+            tuning.decided(event.count)
         else:
-            self.state.tuning = TuningState(given=self.state.tuning.given, is_pinned=event.count is not None)
+            tuning.requested(event.count)
+        self.state.tuning = tuning.state
 
     def _tuning(self, profile: JobProfile) -> Tuning:
         return Tuning(self.state.job, self.state.tuning, profile.data, self.settings.tuning)
@@ -414,4 +417,4 @@ class PlanMachine:
 
 def _bounded(value: float) -> float:
     """Return an end of an interval within the rates that a message may carry, however wide the interval is."""
-    return min(max(value, 0.0), 1e12)
+    return min(max(value, 0.0), RATE_MAX)

@@ -45,8 +45,9 @@ class TuningRules:
     windows: int = 2
     """Windows one after the other that have to tell the same."""
     silent_s: float = 300.0
-    """Time without any lane after which no data worker is expected to serve any more: an image may have to be pulled,
-    and the user's code is imported, on a machine that is busy with others' imports."""
+    """Time without any lane after which no data worker is expected to serve any more, and with too few of them after
+    which no other is: an image may have to be pulled, and the user's code is imported, on a machine that is busy with
+    others' imports."""
     patience_s: float = 60.0
     """Time for which a job may be slower than alone."""
     payback_s: float = 60.0
@@ -65,6 +66,8 @@ class TuningState:
     """Windows that told the same, one after the other."""
     silent_since_s: float | None = None
     """Since when there is no lane, although data workers were given."""
+    incomplete_since_s: float | None = None
+    """Since when there are other lanes than those of the data workers given."""
     workers: int = 0
     """Workers of the plan that the rates are of."""
     worker_cpu_cores: float = 0.0
@@ -118,9 +121,20 @@ class Tuning:
         """Take note of the number that the arbiter gives."""
         state = self.state
         state.given = count
-        state.windows, state.silent_since_s = 0, None
+        state.windows, state.silent_since_s, state.incomplete_since_s = 0, None, None
         if state.phase == "alone":
             state.wanted = count
+
+    def requested(self, count: int | None) -> None:
+        """Begin anew under a user's number; None: the queue decides again, from the number that there is."""
+        state = self.state
+        self.state = TuningState(
+            wanted=state.given,
+            given=state.given,
+            workers=state.workers,
+            worker_cpu_cores=state.worker_cpu_cores,
+            is_pinned=count is not None,
+        )
 
     def measured(self, window: ProfileMeasured, left_s: float, now: float) -> DataWorkersProposed | None:
         """Return the number to ask for, if it is another. ``left_s``: training that is left at the present rate."""
@@ -134,7 +148,7 @@ class Tuning:
             return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
         if feed.lanes != state.given * self.limits.lanes:
             return self._silent(feed, now)
-        state.silent_since_s = None
+        state.silent_since_s = state.incomplete_since_s = None
         if self._is_slow(window, feed, now):
             return self._fall_back(feed, "the job was slower with data workers than without")
         if state.phase == "scaling":
@@ -271,9 +285,16 @@ class Tuning:
     # ends ------------------------------------------------------------------------------------------------------
 
     def _silent(self, feed: FeedProfile, now: float) -> DataWorkersProposed | None:
-        """Wait for data workers to serve: they import the user's code first, and may be replaced."""
+        """Wait for data workers to serve: they import the user's code first, and may be replaced.
+
+        Where some serve, and others do not in time, no window will tell: the job's plan waits no longer.
+        """
         state = self.state
         state.windows = 0
+        if state.incomplete_since_s is None:
+            state.incomplete_since_s = now
+        elif state.phase == "scaling" and now - state.incomplete_since_s >= self.rules.silent_s:
+            state.phase = "settled"
         if feed.lanes:
             state.silent_since_s = None
         elif state.silent_since_s is None:

@@ -54,6 +54,9 @@ EXITED_MAX = 1000
 PODS_MAX = 400
 """Single pods of a role in a profile: the bound of the message."""
 
+LANES_MAX = 1024
+"""Most lanes of a data worker: a job's specification gives it no more cores."""
+
 Profile = TypeVar("Profile", WorkerProfile, PsProfile)
 
 ProfilerEvent = (
@@ -213,6 +216,8 @@ class ProfilerMachine:
         # a batch that took longer than the report counts whole in the report of its end
         if report.batches and report.busy_s <= 0:
             raise ImpossibleTelemetry("busy_s", report.busy_s, "positive when batches were prepared")
+        if report.lanes > LANES_MAX:
+            raise ImpossibleTelemetry("lanes", report.lanes, f"at most {LANES_MAX}, one for each core")
         self._remember(window, report)
         window.lanes = report.lanes
         add_data_worker(window.sums, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from stretto_messages.base import RATE_MAX
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
 from stretto_messages.values import FeedProfile, PsProfile, StepTimes, WorkerProfile
 
@@ -82,7 +83,7 @@ def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]
     """Return the data queue of the job; None if no worker has told how long it prepares a batch.
 
     A worker takes a batch in T - T_read, the part of a step in which it does not wait for one. A lane prepares one in
-    its busy time over its batches.
+    its busy time over its batches. No time that a pod tells makes a rate larger than a message may carry.
     """
     telling = [window for window in workers if window.prepare_s > 0]
     if not telling:
@@ -95,9 +96,9 @@ def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]
     cores_s = sum(window.cpu_limit_cores * window.sums.span_s for window in limits)
     read_s, step_s = sum(w.sums.read_s for w in workers), sum(w.sums.busy_s for w in workers)
     return FeedProfile(
-        dequeued_per_s=sum(_taken_per_s(window.sums) for window in workers),
-        home_per_s=sum(1 / window.prepare_s for window in telling) * len(workers) / len(telling),
-        enqueued_per_s=lanes * batches / busy_s if busy_s > 0 else 0.0,
+        dequeued_per_s=min(sum(_taken_per_s(window.sums) for window in workers), RATE_MAX),
+        home_per_s=min(sum(1 / window.prepare_s for window in telling) * len(workers) / len(telling), RATE_MAX),
+        enqueued_per_s=min(lanes * batches / busy_s, RATE_MAX) if busy_s > 0 else 0.0,
         read_share=min(read_s / step_s, 1.0),
         prepare_s=median(window.prepare_s for window in telling),
         prepare_cpu_s=median(window.prepare_cpu_s for window in telling),
@@ -109,7 +110,7 @@ def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]
 
 def _taken_per_s(sums: WindowSums) -> float:
     """Return the steps per second of a worker that does not wait; at most a thousand times those that it has."""
-    without_s = max(sums.busy_s - sums.read_s, sums.busy_s / 1000)
+    without_s = max(sums.busy_s - sums.read_s, sums.busy_s / 1000, sums.count / RATE_MAX)
     return sums.count / without_s
 
 

@@ -17,6 +17,7 @@ from stretto_core.algorithms import SHARE
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Action, Tick
+from stretto_core.model.sharing import Sharer
 from stretto_core.model.types import DataWorkerLimits, JobOpened
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB
@@ -143,12 +144,58 @@ def test_policies_share_scarce_room_by_their_definition(policy: str, expected: l
     assert given_to(machine) == expected
 
 
+def test_a_machine_that_continues_a_saved_state_decides_what_the_one_before_would() -> None:
+    """Ranks follow the jobs' progress, which alone leads to no decision: neither here nor after a takeover."""
+    machine = cluster(2 * PLAN.cpu_cores + 2.0, 2)
+    machine.handle(proposed("job-0", 2), 1.0)
+    machine.handle(proposed("job-1", 2), 1.0)
+    machine.handle(job_progressed("job-1", 9 * 10**6, 10**7, 100.0), 2.0)
+    successor = ArbiterMachine(copy.deepcopy(machine.state), machine.settings)
+    for event in (Tick(), proposed("job-0", 1), job_ended("job-1", "failed"), Tick()):
+        assert successor.handle(event, 3.0) == machine.handle(event, 3.0)
+        assert successor.state == machine.state
+
+
 def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
     machine = cluster(20.0, 2)
     machine.handle(proposed("job-0", 3), 1.0)
     actions = machine.handle(job_ended("job-0", "failed"), 2.0)
     assert not told(actions)
     assert machine.state.jobs["job-0"].data == 0
+
+
+@pytest.mark.parametrize(("late", "number"), [(True, 0), (False, 3)])
+def test_a_completed_job_that_goes_on_hears_what_became_of_its_data_workers(late: bool, number: int) -> None:
+    """A restore takes a completed job back. Its actuator and its planner go on from the number that they know."""
+    machine = cluster(2 * PLAN.cpu_cores + 2.5, 1)
+    machine.handle(proposed("job-0", 3), 1.0)
+    assert given_to(machine) == [3]
+    assert not told(machine.handle(job_ended("job-0", "completed"), 2.0))
+    assert given_to(machine) == [0]
+    if late:
+        start(machine, "late")
+        machine.handle(DataWorkersRequested(job="late", count=2, by="ada"), 3.0)
+    facts = told(machine.handle(job_progressed("job-0", 10, 10**7, 100.0), 4.0))
+    assert [fact.count for fact in facts if fact.job == "job-0"] == ([0] if late else [])
+    assert machine.state.jobs["job-0"].data == number
+
+
+def test_with_room_for_all_an_event_costs_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = cluster(1000.0, 40)
+    for number in range(40):
+        machine.handle(proposed(f"job-{number}", 4), 1.0)
+    assert given_to(machine) == [4] * 40
+    looked_at: list[str] = []
+    ranked = machine._context.ranking
+
+    def ranking(job: Sharer, had: float, has: float) -> float:
+        looked_at.append("one")
+        return ranked(job, had, has)
+
+    monkeypatch.setattr(machine._context, "ranking", ranking)
+    machine.handle(proposed("job-7", 3), 2.0)
+    assert given_to(machine) == [4] * 7 + [3] + [4] * 32
+    assert len(looked_at) == 3
 
 
 @settings(deadline=None)
@@ -193,6 +240,10 @@ def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: fl
         given_out = total(job.profile.data.of(job.data) for job in fed.state.jobs.values())
         assert given_out.fits(larger(fed.free(), NOTHING))
         assert fed._context.register.data_workers.held == given_out
+        could_be = total(job.profile.data.of(job.data_most) for job in fed.state.jobs.values())
+        assert fed._context.register.data_workers.held_at_most == could_be
+        if could_be.fits(larger(fed.free(), NOTHING)):
+            assert all(job.data == job.data_most for job in fed.state.jobs.values())
 
 
 def plans(actions: list[Action]) -> list[Any]:

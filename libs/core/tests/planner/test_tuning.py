@@ -39,6 +39,8 @@ class Job:
     room: int = 1000
     most: int = 16
     has_lanes: bool = True
+    missing: int = 0
+    """Data workers that never serve."""
     slower: float = 1.0
     """Factor on the training time with data workers, such as of a trainer that is busy with receiving."""
     state: TuningState = field(default_factory=TuningState)
@@ -47,7 +49,7 @@ class Job:
     said: list[DataWorkersProposed] = field(default_factory=list[DataWorkersProposed])
 
     def window(self) -> ProfileMeasured:
-        lanes = self.given * self.lanes_each if self.has_lanes else 0
+        lanes = max(self.given - self.missing, 0) * self.lanes_each if self.has_lanes else 0
         readers = lanes or self.workers
         one_s = max(self.prepare_s, readers / self.store_per_s)
         supply_per_s = readers / one_s
@@ -79,12 +81,16 @@ class Job:
     def run(self, windows: int, left_s: float = 3600.0) -> None:
         for _ in range(windows):
             self.now += WINDOW_S
-            limits = DataWorkerLimits(Resources(float(self.lanes_each), GIB), most=self.most)
-            tuning = Tuning("job", self.state, limits, RULES)
+            tuning = self.tuning
             if (proposed := tuning.measured(self.window(), left_s, self.now)) is not None:
                 self.said.append(proposed)
                 self.given = min(proposed.count, self.room)
                 tuning.decided(self.given)
+
+    @property
+    def tuning(self) -> Tuning:
+        limits = DataWorkerLimits(Resources(float(self.lanes_each), GIB), most=self.most)
+        return Tuning("job", self.state, limits, RULES)
 
     @property
     def per_s(self) -> float:
@@ -170,6 +176,33 @@ def test_data_workers_that_never_serve_are_given_up() -> None:
     job.run(2)
     assert job.state.phase == "fallen-back"
     assert job.said[-1].reasons == ("no data worker came to serve",)
+
+
+def test_plans_do_not_wait_for_ever_for_one_data_worker_that_never_serves() -> None:
+    job = Job(train_s=0.01, prepare_s=0.05, missing=1)
+    job.run(RULES.windows + int(RULES.silent_s / WINDOW_S))
+    assert (job.given, job.tuning.is_trying) == (5, True)
+    job.run(2)
+    assert (job.given, job.tuning.is_trying) == (5, False)
+    job.missing = 0
+    job.run(20)
+    assert (job.given, job.state.phase) == (5, "settled")
+
+
+@pytest.mark.parametrize("train_s", [0.01, 0.005])
+def test_a_number_that_a_user_asked_for_is_where_the_queue_goes_on(train_s: float) -> None:
+    job = Job(train_s=0.01, prepare_s=0.05)
+    job.run(10)
+    assert job.given == 5
+    for count in (5, None):  # the number stays the same, so the arbiter decides nothing
+        tuning = job.tuning
+        tuning.requested(count)
+        job.state = tuning.state
+    job.said.clear()
+    job.train_s = train_s
+    job.run(20)
+    assert [proposed.count for proposed in job.said if proposed.count < 5] == []
+    assert job.given == (5 if train_s == 0.01 else 10)
 
 
 def test_a_window_that_is_not_settled_or_of_another_number_tells_nothing() -> None:

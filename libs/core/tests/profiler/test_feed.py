@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
 
 import pytest
+from annotated_types import Ge, Le
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_core.machine import Emit
-from stretto_core.profiler.machine import ProfilerMachine
+from stretto_core.profiler.machine import LANES_MAX, ProfilerMachine
 from stretto_core.profiler.state import ImpossibleTelemetry, JobOpened
 from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, example_of
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, StepTimes
+from stretto_messages.values import FeedProfile, Plan, StepTimes
 
 PLAN = Plan(2, 1, 2.0, 1.0, GIB, GIB)
 
@@ -147,6 +148,7 @@ def test_a_worker_that_does_not_tell_how_long_it_prepares_leaves_the_queue_unkno
         ({"pod": "worker-0"}, "pod"),
         ({"pod": "data-99"}, "pod"),
         ({"busy_s": 0.0}, "busy_s"),
+        ({"lanes": 10**15}, "lanes"),
         ({"ended_at_s": 5000.0}, "ended_at_s"),
         ({"window_s": 10_000.0}, "window_s"),
     ],
@@ -161,28 +163,38 @@ def test_impossible_reports_of_data_workers_are_refused_by_field(changes: dict[s
     assert refused.value.field == field
 
 
+HINTS = get_type_hints(FeedProfile, include_extras=True)
+BOUNDS = {each.name: HINTS[each.name].__metadata__ for each in fields(FeedProfile)}
+TIMES = st.one_of(st.floats(0.001, 0.3), st.floats(0.0, 1e9))
+
+
 @given(
-    train_s=st.floats(0.001, 0.3),
-    read_s=st.floats(0.0, 0.3),
-    lanes=st.integers(0, 8),
-    batches=st.integers(0, 1000),
-    lane_s=st.floats(1e-4, 10.0),
+    train_s=st.floats(5e-324, 0.2),
+    read_s=TIMES,
+    prepare_s=TIMES.filter(bool),
+    lanes=st.integers(0, LANES_MAX),
+    batches=st.integers(0, 10**15),
+    lane_s=TIMES.filter(bool),
 )
-def test_any_queue_has_figures_within_the_bounds_of_the_message(
-    train_s: float, read_s: float, lanes: int, batches: int, lane_s: float
+def test_any_times_make_a_queue_within_the_bounds_of_its_message(
+    train_s: float, read_s: float, prepare_s: float, lanes: int, batches: int, lane_s: float
 ) -> None:
-    job = Job(train_s, read_s)
+    job = Job()
     job.start("data-0")
     job.run(4)
-    job.now += 1.0
-    job.tell(job.of_data_worker("data-0", lanes=lanes, batches=batches, busy_s=batches * lane_s))
-    job.data.clear()
-    job.run(8)
+    job.train_s, job.read_s, job.prepare_s = train_s, 0.0, prepare_s
+    for _ in range(8):
+        job.now += 1.0
+        job.steps += 10
+        busy_s = min(batches * lane_s, 1e9) or 1.0
+        job.tell(job.of_data_worker("data-0", lanes=lanes, batches=batches, busy_s=busy_s))
+        for pod in ("worker-0", "worker-1"):
+            report = job.of_worker(pod, 10)
+            job.tell(replace(report, times=replace(report.times, read_s=read_s)))
+    assert job.profiles
     for profile in job.profiles:
-        feed = profile.feed
-        assert feed is not None
-        assert 0 <= feed.read_share <= 1
-        assert 0 <= feed.lane_use <= 1
-        assert 0 <= feed.cpu_share <= 1
-        assert feed.dequeued_per_s >= 0
-        assert feed.enqueued_per_s >= 0
+        assert profile.feed is not None
+        for each in fields(FeedProfile):
+            value = getattr(profile.feed, each.name)
+            assert all(value >= bound.ge for bound in BOUNDS[each.name] if isinstance(bound, Ge)), each.name
+            assert all(value <= bound.le for bound in BOUNDS[each.name] if isinstance(bound, Le)), each.name

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .effects import STAYS, Effect
+from .graph import ANY
 from .reading import Summary
 
 PASSED = {
@@ -171,7 +172,7 @@ def _obstacle_of(function: Summary, written: frozenset[str], title: str) -> str:
         if effect in function.effects & (STAYS | {Effect.SOURCE}):
             what = f" ({function.detail})" if function.detail else ""
             return f"{title}: its function {_EFFECTS[effect]}{what}"
-    changing = sorted(str(key) for key in function.reads if str(key) in written)
+    changing = sorted(str(key) for key in function.reads if str(key) in written or ANY in written)
     return f"{title}: its function reads {changing[0]}, which the training writes" if changing else ""
 
 

@@ -9,6 +9,9 @@ from functools import cached_property
 
 from .effects import Effect
 
+ANY = "a resource that cannot be told"
+"""Key of a handle whose origin is not found. Reading it is an effect; writing it may write every resource."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -9,10 +9,8 @@ from typing import Any
 
 from .contraction import contracted
 from .effects import Effect, effect_of
-from .graph import Graph, Node, Tensor
+from .graph import ANY, Graph, Node, Tensor
 
-ANY = "a resource that cannot be told"
-"""Key of a handle whose origin is not found: reading or writing it is an effect."""
 STRING_BYTES = 16
 """Bytes of one string where none was measured: a guess."""
 _PASSING = frozenset(
@@ -104,7 +102,7 @@ class Reading:
     def resource_of(self, tensor: Any) -> str | int:
         """Return the resource of a handle, through what passes it on."""
         operation = tensor.op
-        while operation.type in _PASSING and operation.inputs:
+        while operation.inputs and (operation.type in _PASSING or _gives_back(operation)):
             operation = operation.inputs[0].op
         if operation.name in self.given:
             return self.given[operation.name]
@@ -179,6 +177,11 @@ def summary_of(graph_def: Any, given: Mapping[str, str | int], arguments: Collec
         frozenset(writes),
         ", ".join(dict.fromkeys(details)),
     )
+
+
+def _gives_back(operation: Any) -> bool:
+    """Return whether an operation writes a variable of the first version, and returns the reference to it."""
+    return effect_of(operation.type) is Effect.WRITES and any(each.dtype._is_ref_dtype for each in operation.outputs)
 
 
 def is_handle(tensor: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .effects import STAYS, Effect
-from .graph import Graph, Node, path_to, reached
+from .graph import ANY, Graph, Node, path_to, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ def state_of(graph: Graph) -> State:
     for node in graph.nodes:
         for resource in node.writes:
             written.setdefault(resource, f"{node.title} of this step")
+    if ANY in written:
+        written = {resource: written[ANY] for node in graph.nodes for resource in node.reads} | written
     seeds = {node.name: found for node in graph.nodes if (found := _seed(node, written)) is not None}
     stateful = reached(seeds, graph.successors)
     sources = frozenset(

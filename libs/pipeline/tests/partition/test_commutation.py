@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from stretto_pipeline.partition.datasets import BATCHES, ENDS, MAPS, PASSED, DatasetOp, opened
 from stretto_pipeline.partition.effects import Effect
+from stretto_pipeline.partition.graph import ANY
 from stretto_pipeline.partition.reading import Summary
 
 PURE = Summary(frozenset({Effect.PURE}))
@@ -179,6 +180,7 @@ def test_a_map_that_reads_a_written_table_ends_the_walk() -> None:
     assert (
         "reads words, which the training writes" in opened([DatasetOp("Range"), lookup], frozenset({"words"})).ended_by
     )
+    assert not opened([DatasetOp("Range"), lookup], frozenset({ANY})).maps
 
 
 def test_an_order_that_is_not_kept_ends_the_walk() -> None:

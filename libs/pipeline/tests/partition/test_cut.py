@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from stretto_pipeline.partition.cut import Prices, crossings_of, minimum_cut, objective_us, predecessors_of
 from stretto_pipeline.partition.effects import Effect
-from stretto_pipeline.partition.graph import Graph, Node, Tensor
+from stretto_pipeline.partition.graph import ANY, Graph, Node, Tensor
 from stretto_pipeline.partition.partition import partition
 from stretto_pipeline.partition.stages import stages_of
 from stretto_pipeline.partition.state import State, state_of
@@ -202,12 +202,15 @@ def test_a_frozen_table_does_not_keep_its_lookups_and_a_written_one_does() -> No
     insert = Node(
         "insert", "LookupTableInsertV2", frozenset({Effect.WRITES}), ("table:0",), writes=frozenset({"words"})
     )
-    still, changed, elsewhere = (
+    some = Node("some", "LookupTableInsertV2", frozenset({Effect.WRITES}), writes=frozenset({ANY}))
+    still, changed, elsewhere, perhaps = (
         state_of(graph()),
         state_of(graph(insert)),
         state_of(graph(words="another run")),
+        state_of(graph(some)),
     )
     assert (still.movable, still.frozen) == ({"find"}, ("words",))
     assert minimum_cut(graph(), still, PRICES) == {"find"}  # the table's handle does not cross: both sides have one
     assert "which insert (LookupTableInsertV2) of this step writes" in changed.reason("find").text
     assert "which another run writes" in elsewhere.reason("find").text
+    assert "which some (LookupTableInsertV2) of this step writes" in perhaps.reason("find").text

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from stretto_pipeline.partition.effects import CHECKS, PURE, Effect, effect_of, known
+from stretto_pipeline.partition.graph import ANY
+from stretto_pipeline.partition.reading import Reading
 
 STATEFUL_BUT_PURE = {
     "GuaranteeConst": "passes its input on",
@@ -49,3 +51,22 @@ def test_nothing_pure_takes_a_resource_or_writes_a_variable(registry: dict[str, 
 
 def test_an_operation_that_is_not_in_the_table_is_an_effect() -> None:
     assert effect_of("MyOwnOp") is Effect.UNKNOWN
+
+
+@pytest.mark.slow
+def test_a_variable_is_known_behind_its_own_writes_and_not_behind_a_choice_of_two() -> None:
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        one, other = (tf.compat.v1.get_variable(name, [2], use_resource=False) for name in ("one", "other"))
+        chained = tf.compat.v1.assign_add(tf.compat.v1.assign(one, [1.0, 2.0]), [1.0, 2.0])
+        either = tf.raw_ops.RefMerge(inputs=[one._ref(), other._ref()])
+        chosen = tf.compat.v1.assign_add(either.output, [1.0, 1.0])
+    reading = Reading(graph.as_graph_def())
+
+    def written(tensor: Any) -> frozenset[str | int]:
+        return reading.touched(reading.graph.get_operation_by_name(tensor.op.name))[2]
+
+    assert written(chained) == {"one"}
+    assert written(chosen) == {ANY}
