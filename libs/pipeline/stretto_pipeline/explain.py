@@ -31,8 +31,15 @@ class Request:
     dot: bool = False
 
 
-def explain(request: Request, tell: Callable[[str], None] = lambda stage: None) -> dict[str, Any]:
-    """Run a program up to its first step and return its partition as a document. Raises PipelineError."""
+def explain(
+    request: Request,
+    tell: Callable[[str], None] = lambda stage: None,
+    stop: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> dict[str, Any]:
+    """Run a program up to its first step and return its partition as a document. Raises PipelineError.
+
+    stop: called with the document instead, if the program does not end and its process has to.
+    """
     script = Path(request.script)
     if not script.is_file():
         raise ProgramRefused(f"{script} is no file: name a Python script")
@@ -52,7 +59,9 @@ def explain(request: Request, tell: Callable[[str], None] = lambda stage: None) 
             found["dot"] = dot(told)
 
     tell(f"running {script.name}")
-    first_step(script, request.arguments, use=use)
+    first_step(script, request.arguments, use=use, stop=lambda: stop(found))
+    if not found:  # the program caught our error
+        raise ProgramRefused(f"{script} caught an error of its explanation: let its first step end it")
     return found
 
 
@@ -68,7 +77,8 @@ def main() -> None:
     given = json.load(sys.stdin)
     request = Request(given["script"], tuple(given["arguments"]), given["devices"], given["dot"])
     try:
-        say({"result": explain(request, lambda stage: say({"progress": [stage, 0, 1]}))})
+        found = explain(request, lambda stage: say({"progress": [stage, 0, 1]}), lambda found: say({"result": found}))
+        say({"result": found})
     except PipelineError as error:
         say({"error": str(error)})
         sys.exit(REFUSED)

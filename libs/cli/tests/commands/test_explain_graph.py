@@ -94,6 +94,15 @@ def test_a_program_that_fails_is_told_with_its_line(script: Path) -> None:
     assert "(line 2)" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_program_that_catches_every_end_is_explained_all_the_same(script: Path) -> None:
+    stubborn = "while True:\n    try:\n        step(iterator)\n    except BaseException:\n        pass\n"
+    script.write_text(SCRIPT.replace("for _ in range(10):\n    step(iterator)\n", stubborn))
+    done = CliRunner().invoke(app, ["explain-graph", str(script), "--words", "20", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"]
+
+
 @pytest.mark.parametrize("given", ["UniqueV2", "=gpu", "UniqueV2="])
 def test_a_type_of_device_without_an_operation_is_refused(given: str) -> None:
     with pytest.raises(BadInput, match="give OPERATION=TYPE"):

@@ -21,10 +21,17 @@ _REACHED_AGAIN_MAX = 3
 """Times that a program may catch the end at its first step before its process ends at once."""
 
 
-def first_step(script: Path, arguments: Sequence[str], *, use: Callable[[Captured], None]) -> None:
+def first_step(
+    script: Path,
+    arguments: Sequence[str],
+    *,
+    use: Callable[[Captured], None],
+    stop: Callable[[], None] = lambda: None,
+) -> None:
     """Run a script until its first step, and call `use` with it while all that the step needs is alive.
 
-    The program does not go on after it. Raises ProgramRefused: the script cannot be run, fails, or has no step.
+    The program does not go on after it. If it catches that end again and again, `stop` is called, and its process ends
+    at once. Raises ProgramRefused: the script cannot be run, fails, or has no step.
     """
     from . import sessions, tf2
 
@@ -34,6 +41,7 @@ def first_step(script: Path, arguments: Sequence[str], *, use: Callable[[Capture
         nonlocal reached
         reached += 1
         if reached > _REACHED_AGAIN_MAX:
+            stop()
             sys.stdout.flush()
             os._exit(0)
         if reached == 1:

@@ -47,7 +47,10 @@ def install(take: Callable[[Captured], None]) -> Callable[[], None]:
                 found = _step_of(session, fetches, feed_dict or {}, runs, original)
             if found is not None:
                 runs.is_looking = True  # the step is run, to measure it
-                take(found)
+                try:
+                    take(found)
+                finally:  # else a program that catches the end would go on
+                    runs.is_looking = False
         return original(session, fetches, feed_dict, options, run_metadata)
 
     base.run = run

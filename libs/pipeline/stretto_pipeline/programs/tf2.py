@@ -231,7 +231,10 @@ def _called(original: Any, seen: Seen, take: Take) -> Any:
                 seen.is_looking = False
             if found is not None:
                 seen.is_looking = True  # the step is run, to measure it
-                take(found)
+                try:
+                    take(found)
+                finally:  # else a program that catches the end would go on
+                    seen.is_looking = False
         return original(function, *args, **kwargs)
 
     return call
