@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
-from stretto_core.model.types import JobLimits, JobProfile, Prices
-from stretto_messages.values import Plan
+from stretto_core.model.types import DataWorkerLimits, JobLimits, JobProfile, Prices
+from stretto_messages.values import Plan, Resources
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, Service
@@ -28,6 +28,7 @@ def test_a_profile_is_all_that_the_specification_says(service: Service) -> None:
             "dataset": {"samples": 1000, "epochs": 3, "batch_size": 64},
             "resources": {
                 "workers": {"count": {"max": 8}, "cpu_cores": {"min": 1.0}, "memory": {"min": "1Gi", "max": "8Gi"}},
+                "data": {"count": 5, "cpu_cores": 0.5, "memory": "3Gi"},
                 "initial": INITIAL,
                 "fixed": True,
             },
@@ -49,4 +50,5 @@ def test_a_profile_is_all_that_the_specification_says(service: Service) -> None:
         initial=Plan(3, 2, 2.0, 1.0, 2 * GIB, 4 * GIB),
         fixed=True,
         deadline_s=3600.0,
+        data=DataWorkerLimits(Resources(0.5, 3 * GIB), always=0, most=5),
     )

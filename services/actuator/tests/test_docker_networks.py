@@ -150,9 +150,12 @@ async def test_a_port_of_a_pod_is_closed_to_other_jobs_and_without_egress_to_the
         return await backend.logs("victim", "ps-0", 1)
 
     victim = await until(address, "the victim listens")
-    attack = f"{REACH}\n    print(reach({victim!r}, 7000), flush=True)"
+    attack = f"{REACH}\n    print(reach({victim!r}, 7000), reach({UNUSED!r}, 7000), flush=True)"
     await backend.launch(spec(place, script=attack, egress=egress))
-    assert await said(place) == "False"
+    reached, anything = (await said(place)).split()
+    if anything == "True":
+        pytest.skip("whatever address a pod tries, something between answers")
+    assert reached == "False"
     from_machine = f"{REACH}\n    print(reach({victim!r}, 7000), reach({UNUSED!r}, 7000))"
     command = ["python", "-c", textwrap.dedent(from_machine)]
     reached, anything = (await asyncio.to_thread(backend._engine.output, IMAGE, command, "host")).split()

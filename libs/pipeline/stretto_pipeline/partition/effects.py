@@ -127,7 +127,7 @@ CALLS = _named(
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape"})
 PURE = _named(
     """
-    Const NoOp Identity IdentityN StopGradient PreventGradient PlaceholderWithDefault Snapshot GuaranteeConst
+    Const NoOp Identity IdentityN StopGradient PreventGradient Snapshot GuaranteeConst
     ControlTrigger Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration
     RefNextIteration LoopCond RefIdentity FakeParam DeepCopy ParseExample ParseExampleV2 ParseSingleExample
     ParseSequenceExample ParseSequenceExampleV2 ParseSingleSequenceExample ParseTensor SerializeTensor DecodeCSV
@@ -180,7 +180,7 @@ _TABLE: dict[str, Effect] = {
     **dict.fromkeys(PURE, Effect.PURE),
     **dict.fromkeys(CHECKS, Effect.CHECK),
     **dict.fromkeys(SOURCES, Effect.SOURCE),
-    **dict.fromkeys(("Placeholder", "PlaceholderV2"), Effect.FED),
+    **dict.fromkeys(("Placeholder", "PlaceholderV2", "PlaceholderWithDefault"), Effect.FED),
     **dict.fromkeys(HANDLES, Effect.HANDLE),
     **dict.fromkeys(READS, Effect.READS),
     **dict.fromkeys(WRITES, Effect.WRITES),
