@@ -84,9 +84,11 @@ class Deciding(House):
     )
 
 
-CLUSTER = {"cpu_cores": 6.0, "memory_bytes": 64 * GIB}
+CLUSTER = {"cpu_cores": 10.0, "memory_bytes": 64 * GIB}
 QUICK = {"profiler": {"window_s": 1.0}, "planner": {**CLUSTER, "window_s": 1.0}, "arbiter": CLUSTER}
 SLOW_PER_S, NO_LIMIT = "10000", "0"
+CORES = 4.0
+"""Of the worker: more than it uses, so that reading takes none from training once the store is fast again."""
 LONG = 3_000_000
 """Samples of a job that lasts until its data workers have come and gone."""
 
@@ -107,7 +109,7 @@ async def test_data_workers_come_by_themselves_while_the_store_is_slow_and_go_ag
     document = spec(JOB, next(iter(MODELS)), LONG, TRAINING_S)
     document["model"]["arguments"] |= {"samples_per_s": 0, "samples_per_s_file": str(store)}
     document["resources"]["data"] = {"mode": "auto"}
-    document["resources"]["initial"] |= {"workers": 1, "ps": 1, "worker_cpu_cores": 1.0}
+    document["resources"]["initial"] |= {"workers": 1, "ps": 1, "worker_cpu_cores": CORES}
     await deciding.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
 
     (come, *_) = await deciding.until(lambda: deciding.told(DataWorkersDecided), LIMIT_S)

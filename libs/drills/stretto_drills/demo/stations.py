@@ -57,13 +57,15 @@ class StoreCourse(Watched):
         default_factory=lambda: {
             "feeding": Station("the store turned slow: data workers came by themselves"),
             "fed": Station("workers waited no more"),
-            "unfed": Station("the store was fast again: data workers went"),
+            "unfed": Station("the store was fast again: spare data workers went"),
             "exact": Station("every sample of this job trained exactly once"),
         }
     )
     settled: int = 0
     """Settled windows before the store turned slow."""
     wanted: int = 0
+    most: int = 0
+    """Data workers that prepared batches at once."""
     alone_per_s: float = 0.0
 
     def take(self, name: str, time_s: float, data: Json) -> None:
@@ -79,8 +81,9 @@ class StoreCourse(Watched):
                 count = len(data["data_workers"])
                 if count and count == self.wanted:
                     self._see("feeding", time_s, f"{count} of them prepare batches")
-                elif not count and self.seen("fed"):
-                    self._see("unfed", time_s, "workers that read for themselves need not wait either")
+                if count < self.most and self.seen("fed"):
+                    self._see("unfed", time_s, f"{self.most - count} of {self.most} were given back")
+                self.most = max(self.most, count)
             case "job-finished":
                 self.ended = "finished"
                 if data["samples_lost"] == data["samples_repeated"] == 0:

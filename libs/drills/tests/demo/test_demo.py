@@ -212,8 +212,8 @@ def test_data_workers_count_as_come_and_gone_only_in_their_order() -> None:
         ("data-workers-changed", {"data_workers": [{}, {}]}, {"feeding"}),
         ("profile-measured", profile(7_000.0, 2, 0.0), {"feeding"}),
         ("profile-measured", profile(19_000.0, 2, 0.0), {"feeding", "fed"}),
-        ("data-workers-decided", {"count": 0}, {"feeding", "fed"}),
-        ("data-workers-changed", {"data_workers": []}, {"feeding", "fed", "unfed"}),
+        ("data-workers-decided", {"count": 1}, {"feeding", "fed"}),
+        ("data-workers-changed", {"data_workers": [{}]}, {"feeding", "fed", "unfed"}),
         ("job-finished", finished, {"feeding", "fed", "unfed", "exact"}),
     ]
     seen.take("job-submitted", 1.0, {})
