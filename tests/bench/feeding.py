@@ -108,8 +108,12 @@ class Bench:
         self.program.warm()
         address_of = lambda number: f"unix:{self.folder}/lane-{number}.sock"  # noqa: E731
         self.lanes = Lanes(self.spec, self.lanes_most, address_of, self.access)
+        self.until_served()
+
+    def until_served(self, killed: int | None = None) -> None:
+        """Wait until all lanes serve, and the process ``killed`` is none of them."""
         deadline = time.monotonic() + START_S
-        while len(self.lanes.addresses) < self.lanes_most:
+        while len(self.lanes.addresses) < self.lanes_most or killed in self.lanes.pids.values():
             assert time.monotonic() < deadline, f"{len(self.lanes.addresses)} of {self.lanes_most} lanes serve"
             time.sleep(0.1)
 
@@ -199,7 +203,7 @@ def faults(slow: Bench) -> list[Row]:
         longest_s = max(slow.steps(STEPS, lambda victim=victim, number=number: os.kill(victim, number)))
         if number == signal.SIGSTOP:
             os.kill(victim, signal.SIGKILL)
-        time.sleep(2.0)  # the lane is started again
+        slow.until_served(killed=victim)
         allowed_s = GAP_BAR * ordinary_s + STORE_S
         note = f"allowed are {GAP_BAR:g} × the longest ordinary gap and one preparation"
         rows.append(

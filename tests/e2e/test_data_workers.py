@@ -88,7 +88,7 @@ CLUSTER = {"cpu_cores": 10.0, "memory_bytes": 64 * GIB}
 QUICK = {"profiler": {"window_s": 1.0}, "planner": {**CLUSTER, "window_s": 1.0}, "arbiter": CLUSTER}
 SLOW_PER_S, NO_LIMIT = "10000", "0"
 CORES = 4.0
-"""Of the worker: more than it uses, so that reading takes none from training once the store is fast again."""
+"""Cores of the worker: more than it uses, so reading takes none from training once the store is fast again."""
 LONG = 3_000_000
 """Samples of a job that lasts until its data workers have come and gone."""
 

@@ -140,14 +140,12 @@ class Loop:
         lanes = self.data_workers.get(job, 0)
         return FeedProfile(
             dequeued_per_s=now_plan.workers / trained_s,
-            home_per_s=now_plan.workers / self.prepare_s,
             enqueued_per_s=lanes / self.prepare_s,
             read_share=1 - trained_s / step_s,
             prepare_s=self.prepare_s,
             prepare_cpu_s=0.0,
             cpu_share=0.5,
             lanes=lanes,
-            lane_use=0.0,
         )
 
     def facts(self, kind: type, job: str | None = None) -> list[Any]:

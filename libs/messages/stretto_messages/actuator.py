@@ -10,7 +10,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
 from stretto_messages.books import AppliedBooks
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
-from stretto_messages.values import DataWorker, Evaluation, ParameterServer, Plan, Role
+from stretto_messages.values import DATA_WORKERS_MAX, DataWorker, Evaluation, ParameterServer, Plan, Role
 
 LOG_PART_MAX = 32 << 10
 """Characters of one part of a pod's log; each may take six bytes in a message."""
@@ -148,7 +148,7 @@ class DataWorkersChanged(Message):
 
     version: Annotated[int, Ge(1)]
     """Grows with every change."""
-    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(1000)]
+    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(DATA_WORKERS_MAX)]
 
 
 example(DataWorkersChanged(job=JOB, version=2, data_workers=(DataWorker(index=0, address="10.4.0.31:40201"),)))
@@ -291,7 +291,7 @@ class GetServersReply(Message):
     plan_version: Count = 0
     servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)] = ()
     data_version: Count = 0
-    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(1000)] = ()
+    data_workers: Annotated[tuple[DataWorker, ...], MaxLen(DATA_WORKERS_MAX)] = ()
 
 
 example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS))

@@ -113,9 +113,9 @@ class DataWorkersDecided(Message):
     """Grows by one with each decision of a job."""
     count: Count
     cpu_cores: Cores
-    """Of each of them."""
+    """Cores of one data worker."""
     memory_bytes: Bytes
-    """Of each of them."""
+    """Memory of one data worker."""
     wanted: Count
     """The number that the job has use for."""
     policy: Name

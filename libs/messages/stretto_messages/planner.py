@@ -98,13 +98,17 @@ example(
 )
 
 
+TuningPhase = Literal["alone", "scaling", "settled", "fallen-back"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataWorkersProposed(Message):
     """The number of data workers that the job has use for, by its data queue (GoldMiner, 3.4.1)."""
 
     count: Count
-    phase: Literal["scaling", "settled", "fallen-back"]
-    """``scaling``: the queue has yet to tell. ``fallen-back``: they brought nothing."""
+    phase: TuningPhase
+    """``alone``: workers read for themselves. ``scaling``: the queue has yet to tell. ``fallen-back``: data workers
+    brought nothing."""
     worker_per_s: Rate
     """Batches per second that one of them prepares."""
     dequeued_per_s: Rate

@@ -51,7 +51,7 @@ class WorkerReported(Message):
     prepare_s: Seconds = 0.0
     """Time that the worker last needed to prepare a batch; 0: not known."""
     prepare_cpu_s: Seconds = 0.0
-    """Processor time of that."""
+    """Processor time that the worker last needed to prepare a batch."""
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes

@@ -52,14 +52,12 @@ example(
         settled=True,
         feed=FeedProfile(
             dequeued_per_s=92.0,
-            home_per_s=71.5,
             enqueued_per_s=0.0,
             read_share=0.22,
             prepare_s=0.028,
             prepare_cpu_s=0.009,
             cpu_share=0.95,
             lanes=0,
-            lane_use=0.0,
         ),
         workers=(
             WorkerProfile(

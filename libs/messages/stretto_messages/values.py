@@ -52,6 +52,8 @@ WORKERS_MAX = 10_000
 """Largest number of workers of one job."""
 PS_MAX = 1_000
 """Largest number of parameter servers of one job."""
+DATA_WORKERS_MAX = 1_000
+"""Largest number of data workers of one job."""
 
 
 EXTENDED_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
@@ -530,23 +532,19 @@ class FeedProfile(Record):
     """
 
     dequeued_per_s: Rate
-    """What workers take while they need not wait."""
-    home_per_s: Rate
-    """What workers can prepare by themselves; 0: not known."""
+    """Batches that workers take while they need not wait."""
     enqueued_per_s: Rate
-    """What data workers can prepare; 0: not known."""
+    """Batches that data workers can prepare; 0: not known."""
     read_share: Fraction
     """Part of the workers' time that they wait for batches."""
     prepare_s: Seconds
     """Time that a worker needs to prepare a batch; 0: not known."""
     prepare_cpu_s: Seconds
-    """Processor time of that."""
+    """Processor time that a worker needs to prepare a batch."""
     cpu_share: Fraction
     """Used part of the workers' cores."""
     lanes: Count
     """Batches that data workers prepare at once."""
-    lane_use: Fraction
-    """Used part of their time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

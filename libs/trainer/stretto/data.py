@@ -13,7 +13,7 @@ from stretto_messages.pods import DataWorkerReported
 from stretto_plane import Listener, Message, Peer
 
 from .errors import DataError, ModelRefused
-from .lanes import Lanes, Work
+from .lanes import BatchesPrepared, Lanes
 from .pod import EXIT_OK, Pod, Usage, run_pod
 from .preparation import REQUEST_BYTES_MAX, Kind
 
@@ -41,7 +41,7 @@ class DataWorker:
         )
 
         self._usage = Usage(with_children=True)
-        self._told = Work()
+        self._told = BatchesPrepared()
         pod.report_by(self._report)
 
     def run(self) -> int:

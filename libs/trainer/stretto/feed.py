@@ -222,7 +222,8 @@ class Feed:
         is_failure = isinstance(prepared, BaseException)
         size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
         with self._lock:
-            self._took.append(took)
+            if not is_failure:
+                self._took.append(took)
             self._here[wanted, ""] = prepared
             self._tell(HomePrepared(wanted, size_bytes, is_failure))
 

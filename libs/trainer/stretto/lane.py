@@ -15,7 +15,7 @@ from stretto_plane import Listener, Message, Peer
 
 from .engine.link import Access
 from .errors import DataError
-from .lanes import Work
+from .lanes import BatchesPrepared
 from .model import Program
 from .preparation import REQUEST_BYTES_MAX, Fingerprint, Kind, arrays_of, range_of
 
@@ -29,7 +29,7 @@ class Lane:
         self._program = program
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
-        self.work = Work()
+        self.work = BatchesPrepared()
         """of this lane so far; another thread reads it, so it changes as a whole"""
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
         self._listener = Listener(
@@ -49,5 +49,5 @@ class Lane:
         with self._turn:
             begun_s = time.monotonic()
             arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
-            self.work += Work(1, time.monotonic() - begun_s)
+            self.work += BatchesPrepared(1, time.monotonic() - begun_s)
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)

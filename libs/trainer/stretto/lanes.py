@@ -40,18 +40,18 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BatchesPrepared:
     """Batches that lanes prepared so far, and the time that they spent on them, summed over lanes."""
 
     batches: int = 0
     busy_s: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.batches + other.batches, self.busy_s + other.busy_s)
+    def __add__(self, other: BatchesPrepared) -> BatchesPrepared:
+        return BatchesPrepared(self.batches + other.batches, self.busy_s + other.busy_s)
 
-    def since(self, before: Work) -> Work:
+    def since(self, before: BatchesPrepared) -> BatchesPrepared:
         """Return what was done after ``before``. Sums over lanes in another order may differ in their last bits."""
-        return Work(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
+        return BatchesPrepared(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
 
 
 class Lanes:
@@ -76,9 +76,9 @@ class Lanes:
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, BaseProcess] = {}
-        self._work: dict[int, Work] = {}
+        self._work: dict[int, BatchesPrepared] = {}
         """by number, of the processes that run now"""
-        self._work_of_ended = Work()
+        self._work_of_ended = BatchesPrepared()
         self.refused = ""
         """why the user's code cannot be used, in its own words"""
         self._context = multiprocessing.get_context("forkserver")
@@ -101,7 +101,7 @@ class Lanes:
             return self._sorted()
 
     @property
-    def work(self) -> Work:
+    def work(self) -> BatchesPrepared:
         """The work of all lanes so far, those that have ended included."""
         with self._lock:
             return sum(self._work.values(), self._work_of_ended)
@@ -162,7 +162,7 @@ class Lanes:
         told.close()
         self._set(number, "")
         with self._lock:
-            self._work_of_ended += self._work.pop(number, Work())
+            self._work_of_ended += self._work.pop(number, BatchesPrepared())
 
     def _count(self, number: int, told: Connection) -> None:
         """Note what a lane tells of its work until it ends."""

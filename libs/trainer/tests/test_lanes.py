@@ -15,7 +15,7 @@ import pytest
 from stretto.engine.link import Access
 from stretto.entry import load
 from stretto.feed import Feed
-from stretto.lanes import Lanes, Work
+from stretto.lanes import BatchesPrepared, Lanes
 from stretto.local import Here
 from stretto.model import Program
 from stretto.preparation import fingerprint_of
@@ -59,11 +59,11 @@ def trained(spec: JobSpec, prepare: Callable[[Feed, Program], None], midway: Cal
 
 
 def test_work_never_becomes_less_when_a_lane_that_ended_is_counted_first() -> None:
-    lanes = [Work(1, 0.1), Work(1, 0.1), Work(1, 0.4)]
-    before = sum(lanes, Work())
-    after = sum(lanes[:2], Work() + lanes[2])
+    lanes = [BatchesPrepared(1, 0.1), BatchesPrepared(1, 0.1), BatchesPrepared(1, 0.4)]
+    before = sum(lanes, BatchesPrepared())
+    after = sum(lanes[:2], BatchesPrepared() + lanes[2])
     assert after.busy_s < before.busy_s, "the case that this is about"
-    assert after.since(before) == Work()
+    assert after.since(before) == BatchesPrepared()
 
 
 def nothing(*_: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
 POD = """
 import sys, time
 from stretto.engine.link import Access
-from stretto.lanes import Lanes, Work
+from stretto.lanes import Lanes, BatchesPrepared
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
 

@@ -14,6 +14,7 @@ from pydantic import (
 )
 from stretto_messages.base import Count, JobId, Money, Seconds
 from stretto_messages.values import (
+    DATA_WORKERS_MAX,
     EXTENDED_MAX,
     PS_MAX,
     DataPartition,
@@ -241,7 +242,7 @@ class RoleLimits(Spec):
 
 
 DATA_WORKERS_MOST = 16
-"""Most data workers of a job that states none: as many as Fig. 9 of GoldMiner measures."""
+"""Most data workers of a job that states no number. Taste: a job that has use for more states it."""
 
 
 class DataWorkerSpec(Spec):
@@ -252,7 +253,7 @@ class DataWorkerSpec(Spec):
         description="auto: Stretto starts as many as the job has use for, by its data queue, while the cluster has "
         "room; always: so many from start to end; off: none",
     )
-    count: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+    count: Annotated[int, Field(ge=1, le=DATA_WORKERS_MAX)] | None = Field(
         default=None,
         description="number of data workers: the most of them under auto, where it need not be stated, and all of "
         "them under always",

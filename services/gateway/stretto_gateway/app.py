@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN, PodId
-from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
+from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
 from . import documents, edge, job_audit, learning, pages, problems, sse
@@ -71,7 +71,7 @@ class Wanted(BaseModel, extra="forbid"):
 
     workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
     ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
-    data: Annotated[int, Field(ge=0, le=1000)] | Literal["auto"] | None = None
+    data: Annotated[int, Field(ge=0, le=DATA_WORKERS_MAX)] | Literal["auto"] | None = None
     """Data workers beyond the plan; auto: as many as the data queue tells, as without a request."""
 
 

@@ -1,4 +1,4 @@
-"""Folds of facts about data workers: what the queue told, the numbers decided, and what each brought."""
+"""Folds of facts about data workers: the data queue, the numbers decided, and the throughput that each brought."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import singledispatchmethod
 
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import Message
-from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
 
@@ -25,13 +24,10 @@ class DataWorkerFold(Fold):
     def _(self, message: ProfileMeasured) -> None:
         feeding = self.view.feeding
         feeding.queue, feeding.prepared_elsewhere = message.feed, message.prepared_elsewhere
-        if message.settled and feeding.decisions:
-            feeding.decisions[-1].throughput = message.throughput
-
-    @fold.register
-    def _(self, message: DataWorkersProposed) -> None:
-        self.view.feeding.phase = message.phase
-        self.view.feeding.wanted = message.count
+        if message.settled and feeding.decisions and message.feed is not None:
+            last = feeding.decisions[-1]
+            if (message.feed.lanes > 0) == (last.count > 0):  # else a window of before its pods came or went
+                last.throughput = message.throughput
 
     @fold.register
     def _(self, message: DataWorkersDecided) -> None:

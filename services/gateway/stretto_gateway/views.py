@@ -376,28 +376,23 @@ class DataWorkerDecision:
     count: int
     wanted: int
     cpu_cores: float
-    """Of each of them."""
+    """Cores of one data worker."""
     memory_bytes: int
-    """Of each of them."""
+    """Memory of one data worker."""
     policy: str
     reasons: tuple[str, ...]
     queue: FeedProfile | None
     throughput_before: float | None
     throughput: float | None = None
-    """That of the last settled window since."""
+    """Throughput of the last settled window in which they served, or in which none did if none were to."""
 
 
 @dataclass(slots=True)
 class Feeding:
-    """The data queue of a job in the last window, and the decisions on its data workers, oldest first.
-
-    ``phase``: that of the last proposal; empty before the first.
-    """
+    """The data queue of a job in the last window, and the decisions on its data workers, oldest first."""
 
     queue: FeedProfile | None = None
     prepared_elsewhere: float = 0.0
-    phase: str = ""
-    wanted: int = 0
     decisions: list[DataWorkerDecision] = field(default_factory=list[DataWorkerDecision])
 
 

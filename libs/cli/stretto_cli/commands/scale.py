@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from stretto_messages.values import DATA_WORKERS_MAX
 
 from .. import figures
 from ..errors import BadInput
@@ -21,8 +22,6 @@ from ..options import (
     example,
     same_gateway,
 )
-
-DATA_WORKERS_MAX = 1000
 
 
 def register(app: typer.Typer) -> None:

@@ -238,7 +238,8 @@ class ArbiterMachine:
                 self._forget(job)
                 continue
             unplaced_before = len(job.unplaced)
-            if job.data_limit is not None and now - job.data_limited_s >= self.settings.no_room_s:
+            tried_again = job.data_limit is not None and now - job.data_limited_s >= self.settings.no_room_s
+            if tried_again:
                 job.data_limit = None
             job.unplaced = {
                 pod: waiting for pod, waiting in job.unplaced.items() if now - waiting.since_s < self.settings.no_room_s
@@ -246,7 +247,7 @@ class ArbiterMachine:
             silent = job.applying and now - job.changed_s > self.settings.apply_timeout_s
             if silent:
                 job.applying, job.before, job.changed_s = False, None, now
-            if silent or len(job.unplaced) < unplaced_before:
+            if silent or tried_again or len(job.unplaced) < unplaced_before:
                 self._context.register.touch(job.job)
             else:
                 self._context.register.reindex(job.job)

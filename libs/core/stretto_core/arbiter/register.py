@@ -90,7 +90,7 @@ class WaitingJobs:
     version: int = -1
 
 
-class DataWorkers(NamedTuple):
+class DataWorkerShare(NamedTuple):
     """Data workers of one job beyond its plan: how many it has, and gets if there is room; their resources.
 
     ``told``: the number that its pods were decided by, or that it has if they are stopped anyway.
@@ -111,7 +111,7 @@ class DataWorkerIndex:
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[str, DataWorkers] = {}
+        self.jobs: dict[str, DataWorkerShare] = {}
         self.unequal: set[str] = set()
         self.changes = 0
         self.shared: tuple[int, int] | None = None
@@ -133,7 +133,7 @@ class DataWorkerIndex:
         old, new = self.jobs.get(name), None
         if job is not None and (job.data or job.data_wanted or job.data_told):
             each, told = job.profile.data, job.data_told if job.leaving_s is None else job.data
-            new = DataWorkers(job.data, job.data_most, told, each.of(job.data), each.of(job.data_most))
+            new = DataWorkerShare(job.data, job.data_most, told, each.of(job.data), each.of(job.data_most))
         if new == old:
             return
         self.changes += 1

@@ -140,4 +140,5 @@ class _Round:
         if job.data_limit is not None and count == job.data_limit:
             return [f"{count} of {job.data_wanted}: no node has room for one more of {each}"]
         left = in_words(larger(self._free, NOTHING))
-        return [f"{count} of {job.data_wanted}: one more needs {each}; plans and other jobs' data workers leave {left}"]
+        why = f"{count} of {job.data_wanted}: one more needs {each}; plans and other jobs' data workers leave {left}"
+        return [why, *self._context.teams.limit_in_words(job, larger(self._context.free(), NOTHING))]

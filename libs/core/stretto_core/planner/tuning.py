@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from stretto_messages.planner import DataWorkersProposed
+from stretto_messages.planner import DataWorkersProposed, TuningPhase
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import FeedProfile, Plan
 
 from stretto_core.model.throughput import ENDLESS, Supply
 from stretto_core.model.types import DataWorkerLimits
-
-Phase = Literal["alone", "scaling", "settled", "fallen-back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class TuningRules:
 class TuningState:
     """The tuning of one job. Rates are batches per second of the whole job."""
 
-    phase: Phase = "alone"
+    phase: TuningPhase = "alone"
     wanted: int = 0
     given: int = 0
     """Data workers that the arbiter decided on last."""
@@ -155,6 +152,11 @@ class Tuning:
             return self._judge(window, feed)
         return self._keep(window, feed)
 
+    def _have_told(self, windows: int) -> bool:
+        """Count one more window that tells the same; return True once so many have."""
+        self.state.windows = (self.state.windows + 1) % windows
+        return not self.state.windows
+
     def _note_plan(self, window: ProfileMeasured) -> None:
         """Forget what was measured under a plan with other workers; what they do alone grows with their number."""
         state, plan = self.state, window.plan
@@ -178,8 +180,7 @@ class Tuning:
         if not reason or feed.prepare_s <= 0 or left_s < self.rules.payback_s:
             state.windows = 0
             return None
-        state.windows += 1
-        if state.windows < self.rules.windows:
+        if not self._have_told(self.rules.windows):
             return None
         state.alone_per_s = _steps_per_s(window)
         worker_per_s = self.limits.lanes / feed.prepare_s
@@ -206,10 +207,8 @@ class Tuning:
     def _judge(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Tell from the windows since the last change whether its number is right."""
         state, rules = self.state, self.rules
-        state.windows += 1
-        if state.windows < rules.windows:
+        if not self._have_told(rules.windows):
             return None
-        state.windows = 0
         worker_per_s = feed.enqueued_per_s / state.given
         per_s = _steps_per_s(window)
         if feed.read_share < rules.read_share_min:
@@ -242,10 +241,8 @@ class Tuning:
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
             return None
-        state.windows += 1
-        if state.windows <= rules.windows:
+        if not self._have_told(rules.windows + 1):  # longer: nothing is lost meanwhile
             return None
-        state.windows = 0
         if home:
             state.phase, state.alone_per_s = "alone", 0.0
             return self._propose(0, worker_per_s, feed, ["workers that read for themselves need not wait either"])
@@ -323,12 +320,10 @@ class Tuning:
 
     def _propose(self, count: int, worker_per_s: float, feed: FeedProfile, reasons: list[str]) -> DataWorkersProposed:
         self.state.wanted = count
-        self.state.windows = 0
-        phase = "settled" if self.state.phase == "alone" else self.state.phase
         return DataWorkersProposed(
             job=self.job,
             count=count,
-            phase=phase,
+            phase=self.state.phase,
             worker_per_s=worker_per_s,
             dequeued_per_s=feed.dequeued_per_s,
             reasons=tuple(reasons),

@@ -92,19 +92,16 @@ def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]
     busy_s = sum(window.sums.busy_s for window in data_workers)
     batches = sum(window.sums.batches for window in data_workers)
     lanes = sum(window.lanes for window in data_workers)
-    lane_s = sum(window.lanes * window.sums.span_s for window in data_workers)
     cores_s = sum(window.cpu_limit_cores * window.sums.span_s for window in limits)
     read_s, step_s = sum(w.sums.read_s for w in workers), sum(w.sums.busy_s for w in workers)
     return FeedProfile(
         dequeued_per_s=min(sum(_taken_per_s(window.sums) for window in workers), RATE_MAX),
-        home_per_s=min(sum(1 / window.prepare_s for window in telling) * len(workers) / len(telling), RATE_MAX),
         enqueued_per_s=min(lanes * batches / busy_s, RATE_MAX) if busy_s > 0 else 0.0,
         read_share=min(read_s / step_s, 1.0),
         prepare_s=median(window.prepare_s for window in telling),
         prepare_cpu_s=median(window.prepare_cpu_s for window in telling),
         cpu_share=min(sum(w.sums.cpu_core_s for w in limits) / cores_s, 1.0) if cores_s else 0.0,
         lanes=lanes,
-        lane_use=min(busy_s / lane_s, 1.0) if lane_s else 0.0,
     )
 
 

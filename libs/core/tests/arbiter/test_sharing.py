@@ -198,21 +198,30 @@ def test_with_room_for_all_an_event_costs_what_it_changes(monkeypatch: pytest.Mo
     assert len(looked_at) == 3
 
 
+def drawn(rng: random.Random, machine: ArbiterMachine) -> Any:
+    """Draw an event of a busy cluster whose jobs may have data workers."""
+    event: Any = event_of(machine, busy_cluster(rng, machine, NAMES))
+    if isinstance(event, JobOpened):
+        return replace(event, profile=replace(event.profile, data=LIMITS))
+    return event
+
+
+BUSY = ArbiterSettings(Resources(12.0, 100 * GIB), round_s=0.0, settle_s=0.0, background_algorithm="")
+NAMES = [f"job-{number}" for number in range(5)]
+
+
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: float) -> None:
     """A replica takes over with the state alone, in the middle of anything."""
     rng = random.Random(seed)
-    limits = ArbiterSettings(Resources(cores, 100 * GIB), round_s=0.0, settle_s=0.0, background_algorithm="")
+    limits = replace(BUSY, capacity=Resources(cores, 100 * GIB))
     lasting, taken_over = started(limits, 2), started(limits, 2)
-    names = [f"job-{number}" for number in range(5)]
     now = 10.0
     for _ in range(40):
         now += rng.choice([0.0, 1.0, 400.0])
-        event: Any = event_of(lasting, busy_cluster(rng, lasting, names))
-        if isinstance(event, JobOpened):
-            event = replace(event, profile=replace(event.profile, data=LIMITS))
-        for each in (event, proposed(rng.choice(names), rng.randint(0, 9))):
+        event = drawn(rng, lasting)
+        for each in (event, proposed(rng.choice(NAMES), rng.randint(0, 9))):
             assert lasting.handle(each, now) == taken_over.handle(each, now)
         if rng.random() < 0.3:
             taken_over = ArbiterMachine(copy.deepcopy(taken_over.state), limits)
@@ -222,19 +231,15 @@ def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: floa
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: float) -> None:
     rng = random.Random(seed)
-    limits = ArbiterSettings(Resources(cores, 100 * GIB), round_s=0.0, settle_s=0.0, background_algorithm="")
+    limits = replace(BUSY, capacity=Resources(cores, 100 * GIB))
     fed, plain = started(limits, 2), started(limits, 2)
-    names = [f"job-{number}" for number in range(5)]
     now = 10.0
     for _ in range(60):
         now += rng.choice([0.0, 1.0, 400.0])
-        step = busy_cluster(rng, fed, names)
-        event: Any = event_of(fed, step)
-        if isinstance(event, JobOpened):
-            event = replace(event, profile=replace(event.profile, data=LIMITS))
+        event = drawn(rng, fed)
         for_fed, for_plain = fed.handle(event, now), plain.handle(event, now)
         assert plans(for_fed) == plans(for_plain)
-        job = rng.choice(names)
+        job = rng.choice(NAMES)
         fed.handle(rng.choice([proposed(job, rng.randint(0, 9)), DataWorkersRequested(job=job, count=None)]), now)
         plain.handle(Tick(), now)
         given_out = total(job.profile.data.of(job.data) for job in fed.state.jobs.values())

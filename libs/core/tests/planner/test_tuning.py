@@ -60,14 +60,12 @@ class Job:
         used = (train_s + (0.0 if lanes else self.cpu_s)) / step_s / self.cores
         feed = FeedProfile(
             dequeued_per_s=wanted_per_s,
-            home_per_s=self.workers / one_s,
             enqueued_per_s=supply_per_s if lanes else 0.0,
             read_share=1 - train_s / step_s,
             prepare_s=one_s,
             prepare_cpu_s=self.cpu_s,
             cpu_share=min(used, 1.0),
             lanes=lanes,
-            lane_use=min(wanted_per_s / supply_per_s, 1.0) if lanes else 0.0,
         )
         plan = Plan(self.workers, 1, self.cores, 1.0, GIB, GIB)
         return replace(

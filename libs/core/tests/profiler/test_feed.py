@@ -97,11 +97,10 @@ def test_a_job_that_reads_for_itself_tells_what_it_takes_and_what_it_waits() -> 
     feed = job.profiles[-1].feed
     assert feed is not None
     assert feed.dequeued_per_s == pytest.approx(2 / 0.01)
-    assert feed.home_per_s == pytest.approx(2 / 0.04)
     assert feed.read_share == pytest.approx(0.75)
     assert (feed.prepare_s, feed.prepare_cpu_s) == (0.04, 0.02)
     assert feed.cpu_share == pytest.approx(0.5)
-    assert (feed.lanes, feed.enqueued_per_s, feed.lane_use) == (0, 0.0, 0.0)
+    assert (feed.lanes, feed.enqueued_per_s) == (0, 0.0)
 
 
 def test_lanes_prepare_in_their_busy_time_whatever_part_of_it_they_wait() -> None:
@@ -114,7 +113,6 @@ def test_lanes_prepare_in_their_busy_time_whatever_part_of_it_they_wait() -> Non
     assert feed is not None
     assert feed.lanes == 4
     assert feed.enqueued_per_s == pytest.approx(4 / 0.02)
-    assert feed.lane_use == pytest.approx(20 * 0.02 / 2)
     assert job.profiles[-1].settled
 
 

@@ -36,7 +36,7 @@ def job() -> dict[str, Any]:
 
 
 SLOW_SAMPLES_PER_S = 8_000
-"""What one reader gets from the slow store: a quarter of what the job trains."""
+"""Rate of the slow store for each reader, far below that of training."""
 
 
 def slow_store_job(store: Path) -> dict[str, Any]:

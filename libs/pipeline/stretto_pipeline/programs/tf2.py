@@ -313,7 +313,8 @@ def captured(
     owners = {id(outer): inner.op.name for outer, inner in concrete.graph.captures}
     sources: dict[str, Any] = {owners[key]: each for key, each in seen.iterators.items() if key in owners}
     handles = [tensor for tensor in passed if tensor.dtype.name == "resource"]
-    sources |= {tensor.op.name: each for tensor, each in zip(handles, iterators, strict=False)}
+    if len(handles) == len(iterators):  # else variables are passed, too, and nothing says which handle is whose
+        sources |= {tensor.op.name: each for tensor, each in zip(handles, iterators, strict=True)}
     given |= {name: f"iterator {name}" for name in sources}
     types = {tensor.dtype.name for tensor in passed}
     takes_elements = not sources and bool(types - {"resource", "variant"})
