@@ -13,9 +13,9 @@ from stretto_messages.pods import DataWorkerReported
 from stretto_plane import Listener, Message, Peer
 
 from .errors import DataError, ModelRefused
-from .lanes import BatchesPrepared, Lanes
+from .lanes import Lanes
 from .pod import EXIT_OK, Pod, Usage, run_pod
-from .preparation import REQUEST_BYTES_MAX, Kind
+from .preparation import REQUEST_BYTES_MAX, BatchesPrepared, Kind
 
 log = logging.getLogger("stretto.data")
 

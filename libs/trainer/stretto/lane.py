@@ -15,9 +15,8 @@ from stretto_plane import Listener, Message, Peer
 
 from .engine.link import Access
 from .errors import DataError
-from .lanes import BatchesPrepared
 from .model import Program
-from .preparation import REQUEST_BYTES_MAX, Fingerprint, Kind, arrays_of, range_of
+from .preparation import REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, arrays_of, range_of
 
 log = logging.getLogger("stretto.lane")
 

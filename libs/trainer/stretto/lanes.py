@@ -21,6 +21,7 @@ from stretto_wire.spec import JobSpec
 from .engine.link import Access
 from .errors import DataError, ModelRefused
 from .lane_preload import ENTRY_VARIABLE
+from .preparation import BatchesPrepared
 
 log = logging.getLogger("stretto.lanes")
 
@@ -37,21 +38,6 @@ class _Told:
 
     address: str = ""
     refused: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchesPrepared:
-    """Batches that lanes prepared so far, and the time that they spent on them, summed over lanes."""
-
-    batches: int = 0
-    busy_s: float = 0.0
-
-    def __add__(self, other: BatchesPrepared) -> BatchesPrepared:
-        return BatchesPrepared(self.batches + other.batches, self.busy_s + other.busy_s)
-
-    def since(self, before: BatchesPrepared) -> BatchesPrepared:
-        """Return what was done after ``before``. Sums over lanes in another order may differ in their last bits."""
-        return BatchesPrepared(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
 
 
 class Lanes:

@@ -1,4 +1,4 @@
-"""Prepared batches on the plane: a lane's requests and answers, and what both sides must have in common."""
+"""Prepared batches on the plane: a lane's requests, answers and count, and what both sides must have in common."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -36,6 +37,21 @@ class Kind(IntEnum):
     """part 0: start and length, int64; part 1: the partition's name. The answer has the prepared batch"""
     LANES = 3
     """no part; the answer's part has the addresses of the lanes that serve, a JSON list"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesPrepared:
+    """Batches that lanes prepared so far, and the time that they spent on them, summed over lanes."""
+
+    batches: int = 0
+    busy_s: float = 0.0
+
+    def __add__(self, other: BatchesPrepared) -> BatchesPrepared:
+        return BatchesPrepared(self.batches + other.batches, self.busy_s + other.busy_s)
+
+    def since(self, before: BatchesPrepared) -> BatchesPrepared:
+        """Return what was done after ``before``. Sums over lanes in another order may differ in their last bits."""
+        return BatchesPrepared(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
 
 
 def arrays_of(prepared: Prepared) -> Arrays:

@@ -15,10 +15,10 @@ import pytest
 from stretto.engine.link import Access
 from stretto.entry import load
 from stretto.feed import Feed
-from stretto.lanes import BatchesPrepared, Lanes
+from stretto.lanes import Lanes
 from stretto.local import Here
 from stretto.model import Program
-from stretto.preparation import fingerprint_of
+from stretto.preparation import BatchesPrepared, fingerprint_of
 from stretto.program import make_program, options_of
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
@@ -147,7 +147,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
 POD = """
 import sys, time
 from stretto.engine.link import Access
-from stretto.lanes import Lanes, BatchesPrepared
+from stretto.lanes import Lanes
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
 
