@@ -50,8 +50,8 @@ def halves_of(graph_def: Any, partition: Partition, targets: Collection[str]) ->
     second = _second(graph_def, removed, placeholders, partition)
     wanted = [placeholders.get(f"{name}:0", name) for name in kept if name not in removed]
     return Halves(
-        first=_needed(graph_def, [name.partition(":")[0] for name in taken]),
-        second=_needed(second, [*wanted, *placeholders.values()]),
+        first=needed_part(graph_def, [name.partition(":")[0] for name in taken]),
+        second=needed_part(second, [*wanted, *placeholders.values()]),
         taken=placeholders,
         targets=tuple(name for name in targets if name not in removed),
     )
@@ -88,7 +88,7 @@ def _type_number(dtype: str) -> int:
     return int(tf.as_dtype(dtype).as_datatype_enum)
 
 
-def _needed(graph_def: Any, names: Iterable[str]) -> Any:
+def needed_part(graph_def: Any, names: Iterable[str]) -> Any:
     """Return the part of a graph that a run of these operations needs."""
     by_name = {node.name: node for node in graph_def.node}
     found: set[str] = set()

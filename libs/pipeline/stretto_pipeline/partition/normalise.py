@@ -64,6 +64,7 @@ class _Inlining:
             del node.input[:]
             node.input.extend(inputs)
             node.device = node.device or call.device
+            _place(node, [prefix + each for each in _places(node)])
             inner.append(node)
         after = [f"^{prefix}{name}" for name in function.control_ret.values()]
         for place, each in enumerate(function.signature.output_arg):
@@ -100,6 +101,7 @@ def inlined(graph_def: Any) -> tuple[Any, dict[str, str]]:
     made = [_copied(node) for node in work.nodes]
     remaining = frozenset(node.name for node in made)
     for node in made:
+        _place(node, [each for each in _places(node) if each in remaining])  # arguments of calls are no nodes any more
         inputs = [_written(work, each, remaining) for each in node.input]
         del node.input[:]  # edges of control come last
         node.input.extend(each for each in inputs if not each.startswith("^"))
@@ -127,6 +129,18 @@ def _body_of(function: Any) -> tuple[list[Any], dict[str, str]]:
 
 def _prefixed(written: str, prefix: str) -> str:
     return f"^{prefix}{written[1:]}" if written.startswith("^") else prefix + written
+
+
+def _places(node: Any) -> list[str]:
+    """Return the nodes where a node must be, too."""
+    return [each.decode().removeprefix("loc:@") for each in node.attr["_class"].list.s] if "_class" in node.attr else []
+
+
+def _place(node: Any, names: list[str]) -> None:
+    if "_class" in node.attr:
+        del node.attr["_class"]
+    if names:
+        node.attr["_class"].list.s.extend(f"loc:@{each}".encode() for each in names)
 
 
 def _no_op(name: str, inputs: list[str], device: str) -> Any:

@@ -272,13 +272,14 @@ def _trains(concrete: Any) -> bool:
     graph_def, _ = inlined(concrete.graph.as_graph_def())
     resources = Resources()
     trained = {resources.key(each.handle, each.name) for each in concrete.graph.variables if each.trainable}
-    given = _given(concrete, resources)
+    given = given_of(concrete, resources)
     reading = Reading(graph_def, given)
     nodes = (reading.node_of(operation, lambda tensor: 0) for operation in reading.graph.get_operations())
     return any(node.writes & trained for node in nodes)
 
 
-def _given(concrete: Any, resources: Resources) -> dict[str, str]:
+def given_of(concrete: Any, resources: Resources) -> dict[str, str]:
+    """Return the resources of the placeholders of a traced function."""
     return {
         inner.op.name: resources.key(outer, _table_name(inner.op.name))
         for outer, inner in concrete.graph.captures
@@ -306,7 +307,7 @@ def captured(
     fresh = {id(each): iter(each._dataset.repeat()) for each in iterators}
     resources = Resources()
     variables = {resources.key(each.handle, each.name): each for each in concrete.graph.variables}
-    given = _given(concrete, resources)
+    given = given_of(concrete, resources)
     graph_def, stands_for = inlined(concrete.graph.as_graph_def())
     captures = [inner.op.name for _, inner in concrete.graph.captures]
     passed = [tensor for tensor in concrete.inputs if tensor.op.name not in captures]
@@ -361,11 +362,11 @@ def _taking(reading: Reading, sources: Mapping[str, Any], given: Mapping[str, st
 
 
 def _pipeline(source: str, iterator: Any, resources: Resources) -> Pipeline:
-    datasets = _datasets(iterator._dataset)
+    datasets = datasets_of(iterator._dataset)
     return Pipeline(source, pipeline_of(iterator._dataset, resources.key), lambda place: _sampled(datasets[place]))
 
 
-def _datasets(dataset: Any) -> list[Any]:
+def datasets_of(dataset: Any) -> list[Any]:
     """Return the data set of each operation of a pipeline, in the order of the data."""
     found: list[Any] = []
     while dataset is not None:

@@ -15,7 +15,8 @@ def test_bodies_in_the_place_of_calls_give_the_same_values_and_writes() -> None:
 
     @tf.function
     def written(value: tf.Tensor) -> None:
-        total.assign_add(value)
+        with tf.compat.v1.colocate_with(value), tf.compat.v1.colocate_with(tf.identity(value)):
+            total.assign_add(tf.identity(value))
 
     @tf.function
     def inner(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

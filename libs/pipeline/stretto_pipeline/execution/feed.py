@@ -1,0 +1,243 @@
+"""The feed of a program: prepared elements in the program's own order. The edge of `stretto_pipeline.feeding`.
+
+A `Stream` is one pass over a data set: it holds the raw elements that were pulled and not yet trained, by their step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..arrays import Arrays, difference, size_bytes
+from ..feeding import (
+    CREDITS,
+    SPARE,
+    Action,
+    Answered,
+    Ask,
+    Compare,
+    Compared,
+    Deliver,
+    Differs,
+    Drop,
+    Event,
+    Excluded,
+    FeedMachine,
+    HomePrepared,
+    Needed,
+    Prepare,
+    Range,
+    Tick,
+    Wanted,
+)
+from .protocol import Preparation
+from .values import packed
+
+WINDOW_BYTES = 64 * 1024**2
+"""Bound of raw elements that wait, and of prepared ones; two of each always may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A raw element: as home has it, and the part that a lane needs."""
+
+    element: Sequence[Any]
+    arrays: Arrays
+
+
+@dataclass
+class Stream:
+    """One pass over a data set.
+
+    pull: returns the next raw element; raises what the program's own iterator would. prepare: prepares one at home; it
+    returns tensors.
+    """
+
+    name: str
+    preparation: Preparation
+    pull: Callable[[], Raw]
+    prepare: Callable[[Sequence[Any]], list[Any]]
+    raw: dict[Range, Raw] = field(default_factory=dict[Range, Raw])
+    steps: int = 0
+    ended: BaseException | None = None
+
+
+class Lanes(Protocol):
+    """Processes that prepare."""
+
+    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+        """Ask a lane; its answer is reported by `Feed.answered`."""
+        ...
+
+
+@dataclass
+class _Found:
+    values: list[Any]
+    arrays: Arrays | None = None
+    """of a lane's answer, as it came"""
+
+
+class Feed:
+    """Prepares elements of one program. The program's own thread takes them, one at a time."""
+
+    def __init__(self, lane_count: int, say: Callable[[str], None]) -> None:
+        self.machine = FeedMachine(WINDOW_BYTES)
+        self.cpu_us = 0
+        """CPU that lanes spent on answers"""
+        self._say = say
+        self._ahead = SPARE + CREDITS * lane_count
+        self._lanes: Lanes | None = None
+        self._lock = threading.RLock()
+        self._due = threading.Condition(self._lock)
+        self._due_s = float("inf")
+        self._events: list[Event] = []
+        self._is_telling = False
+        self._stream: Stream | None = None
+        self._streams: dict[str, Stream] = {}
+        self._here: dict[tuple[Range, str], _Found | BaseException] = {}
+        self._needed: Future[_Found] | None = None
+        self._differing = ""
+        self._closed = False
+        self._home = ThreadPoolExecutor(1, thread_name_prefix="stretto-home")
+        threading.Thread(target=self._keep_time, name="stretto-feed", daemon=True).start()
+
+    def use(self, lanes: Lanes) -> None:
+        """Name the processes that answer what this feed asks."""
+        self._lanes = lanes
+
+    def take(self, stream: Stream) -> tuple[Raw, list[Any]]:
+        """Return the next raw element of a pass, and the tensors that were prepared of it. Raises what the program's own would."""
+        self._pull(stream)
+        if not stream.raw:
+            ended, stream.ended = stream.ended, None
+            assert ended is not None
+            raise ended
+        future: Future[_Found] = Future()
+        with self._lock:
+            if self._stream is not stream:
+                self._stream = stream
+                self._streams = {stream.name: stream}
+            self._needed = future
+            self.tell(Wanted(tuple(stream.raw)))
+            self.tell(Needed())
+        wanted = next(iter(stream.raw))
+        try:
+            found = future.result()
+        finally:
+            raw = stream.raw.pop(wanted)
+        return raw, found.values
+
+    def _pull(self, stream: Stream) -> None:
+        held = sum(size_bytes(each.arrays) for each in stream.raw.values())
+        while stream.ended is None and len(stream.raw) < self._ahead and (held < WINDOW_BYTES or len(stream.raw) < 2):
+            try:
+                raw = stream.pull()
+            except Exception as error:  # raised at its step, behind the elements before it
+                stream.ended = error
+                return
+            stream.raw[Range(stream.name, stream.steps, 1)] = raw
+            stream.steps += 1
+            held += size_bytes(raw.arrays)
+
+    def close(self) -> None:
+        """Prepare no more."""
+        with self._lock:
+            self._closed = True
+            self._due.notify()
+        self._home.shutdown(wait=False, cancel_futures=True)
+
+    def answered(self, lane: str, wanted: Range, arrays: Arrays | None, values: list[Any], cpu_us: int) -> None:
+        """Report the answer of a lane; None: it failed."""
+        with self._lock:
+            self.cpu_us += cpu_us
+            if arrays is not None:
+                self._here[wanted, lane] = _Found(values, arrays)
+            self.tell(Answered(lane, wanted, size_bytes(arrays or {}), is_failure=arrays is None))
+
+    def tell(self, event: Event) -> None:
+        """Tell the machine, and do what it decides."""
+        with self._lock:
+            self._events.append(event)
+            if self._is_telling:  # within an action
+                return
+            self._is_telling = True
+            try:
+                while self._events:
+                    for action in self.machine.handle(self._events.pop(0), time.monotonic()):
+                        self._do(action)
+            except Exception as error:  # else the program would wait for ever
+                if self._needed is not None:
+                    self._deliver(error)
+                raise
+            finally:
+                self._is_telling = False
+            if self.machine.next_s() < self._due_s:
+                self._due.notify()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ask(lane, wanted):
+                stream = self._streams[wanted.partition]
+                assert self._lanes is not None
+                self._lanes.ask(lane, wanted, stream.preparation, stream.raw[wanted].arrays)
+            case Prepare(wanted):
+                stream = self._streams[wanted.partition]
+                if not self._closed:
+                    self._home.submit(self._prepare, stream, wanted, stream.raw[wanted].element)
+            case Compare(lane, wanted):
+                self._compare(lane, wanted)
+            case Deliver(wanted, lane):
+                self._deliver(self._here.pop((wanted, lane)))
+            case Drop(wanted, lane):
+                self._here.pop((wanted, lane), None)
+            case Differs(lane, _):
+                self._say(f"no data worker is used any more: {lane} prepared other values, {self._differing}")
+            case Excluded(lane):
+                self._say(f"{lane} is not used any more: it failed several times in a row")
+
+    def _deliver(self, found: _Found | BaseException) -> None:
+        future, self._needed = self._needed, None
+        assert future is not None
+        if isinstance(found, BaseException):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def _compare(self, lane: str, wanted: Range) -> None:
+        ours, theirs = self._here[wanted, ""], self._here.pop((wanted, lane))
+        assert isinstance(ours, _Found)
+        assert isinstance(theirs, _Found)
+        assert theirs.arrays is not None
+        self._differing = difference(_arrays(ours.values), theirs.arrays)
+        self._events.append(Compared(lane, wanted, not self._differing))
+
+    def _prepare(self, stream: Stream, wanted: Range, raw: Sequence[Any]) -> None:
+        found: _Found | BaseException
+        try:
+            found = _Found(stream.prepare(raw))
+        except BaseException as error:
+            found = error
+        size = 0 if isinstance(found, BaseException) else size_bytes(_arrays(found.values))
+        with self._lock:
+            self._here[wanted, ""] = found
+            self.tell(HomePrepared(wanted, size, is_failure=isinstance(found, BaseException)))
+
+    def _keep_time(self) -> None:
+        with self._lock:
+            while not self._closed:
+                self._due_s = self.machine.next_s()
+                left_s = self._due_s - time.monotonic()
+                if left_s <= 0:
+                    self.tell(Tick())
+                else:
+                    self._due.wait(min(left_s, threading.TIMEOUT_MAX))
+
+
+def _arrays(values: Sequence[Any]) -> Arrays:
+    from .lane import array_of
+
+    return packed([array_of(each) for each in values])

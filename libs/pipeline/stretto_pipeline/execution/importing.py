@@ -1,0 +1,54 @@
+"""Hooks that are put in place right after a module of a framework is imported: the program imports it when it wants to,
+with the environment that it has set before."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from ..errors import HookMissing
+
+Hook = Callable[[ModuleType], None]
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a hook after the import of a module. Modules that are imported already are hooked at once."""
+
+    def __init__(self, hooks: dict[str, Hook]) -> None:
+        self._hooks = dict(hooks)
+        sys.meta_path.insert(0, self)
+        for name in [each for each in hooks if each in sys.modules]:
+            self._hooks.pop(name)(sys.modules[name])
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's own spec, with the hook behind its execution."""
+        hook = self._hooks.pop(fullname, None)
+        if hook is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            hook(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def replace_method(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+    """Replace a method by one made of it. Raises HookMissing."""
+    original = vars(owner).get(name)
+    if original is None:
+        raise HookMissing(f"{owner.__module__}.{owner.__name__} has no {name}: TensorFlow 2.21 with Keras 3 is known")
+    setattr(owner, name, made(original))

@@ -1,0 +1,358 @@
+"""The step of a program in two parts that run: what prepares a raw element, and what home does with it.
+
+    plain: iterator -> step          split: source -> raw -> (lanes or home) prepare -> home's part of the step
+
+Both parts come of the step's own graph; `halves_of` cuts it where the partition says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import ProgramRefused
+from ..partition.cut import Prices
+from ..partition.effects import SOURCES, Effect
+from ..partition.graph import Graph, Node, Tensor
+from ..partition.halves import Halves, halves_of, needed_part
+from ..partition.normalise import address_of, inlined
+from ..partition.partition import Partition, partition
+from ..partition.reading import Reading, read_graph, static_size
+from ..partition.state import state_of
+from ..programs.analysis import CALL_US, GUESS_US, GUESSED_US, UNKNOWN_DIMENSION
+from ..programs.captured import size_bytes
+from ..programs.tf2 import Resources, given_of
+from ..programs.tracing import trace
+from .lane import array_of
+from .opening import Opening, sample_of, staged
+from .protocol import Preparation, Table
+
+CONTENTS_BYTES_MAX = 1 << 30
+"""Bound of the constants and tables that a lane gets."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The step of a program, traced with an iterator; see `Captured` for the names."""
+
+    concrete: Any
+    graph_def: Any
+    targets: tuple[str, ...]
+    outputs: tuple[str, ...]
+    source: str
+    handle: str
+    given: Mapping[str, str]
+    arguments: frozenset[str]
+    written: Mapping[str, str]
+    resources: Resources
+
+    @property
+    def captures(self) -> dict[str, Any]:
+        """What each placeholder stands for, by its name."""
+        return {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
+
+
+def traced(concrete: Any, resources: Resources, is_fixed: Callable[[Any], bool]) -> Traced:
+    """Read a traced function that takes one iterator. Raises ProgramRefused.
+
+    is_fixed: tells of a resource's handle whether nothing can change it. All others count as written: Python code of the
+    program runs between steps.
+    """
+    variables = {resources.key(each.handle, each.name): each for each in concrete.graph.variables}
+    given = given_of(concrete, resources)
+    graph_def, stands_for = inlined(concrete.graph.as_graph_def())
+    captures = {inner.op.name: outer for outer, inner in concrete.graph.captures}
+    [handle] = [each.op.name for each in concrete.inputs if each.op.name not in captures]
+    written = dict.fromkeys(variables, "the program between steps")
+    written |= {key: "the program between steps" for name, key in given.items() if not is_fixed(captures[name])}
+    given |= {handle: f"iterator {handle}"}
+    reading = Reading(graph_def, given)
+    takers = [
+        each.name
+        for each in reading.graph.get_operations()
+        if each.type in SOURCES and each.inputs and reading.resource_of(each.inputs[0]) == given[handle]
+    ]
+    if len(takers) != 1:
+        raise ProgramRefused(f"the step takes elements at {len(takers)} places of its graph")
+    return Traced(
+        concrete=concrete,
+        graph_def=graph_def,
+        targets=tuple(each.name for each in concrete.graph.control_outputs),
+        outputs=tuple(stands_for.get(each.name, each.name) for each in concrete.outputs),
+        source=takers[0],
+        handle=handle,
+        given=given,
+        arguments=frozenset(captures) - given.keys(),
+        written=written,
+        resources=resources,
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """A step, cut once for all passes: its halves, and the call of home's."""
+
+    traced: Traced
+    partition: Partition
+    halves: Halves
+    finish: Callable[[Mapping[str, Any]], Any]
+
+
+def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
+    """Cut a step where it is cheapest. Raises ProgramRefused: nothing is worth moving."""
+    graph = _graph(step, opening)
+    sample = sample_of(opening, step.resources.key)
+    if sample is not None:
+        graph = _measured(step, opening, graph, sample)
+    found = partition(graph, prices)
+    if not found.moved:
+        raise ProgramRefused("no part of a step that may move costs more than its way to a data worker")
+    if not found.is_worth_it:
+        saved_ms, home_ms = (found.home_us - found.left_us) / 1e3, found.home_us / 1e3
+        raise ProgramRefused(f"moving would save {saved_ms:.2f} of {home_ms:.2f} ms of a step: too little")
+    halves = halves_of(step.graph_def, found, step.targets)
+    return Split(step, found, halves, _finish(step, halves))
+
+
+def _graph(step: Traced, opening: Opening) -> Graph:
+    """Return the graph of the step, with the maps that move as the operation that takes an element."""
+    reading = Reading(step.graph_def, step.given, step.arguments)
+    batch = _batch_size(opening)
+    graph = read_graph(
+        reading,
+        targets=step.targets,
+        fetched=step.outputs,
+        written=step.written,
+        size_of=lambda tensor: static_size(tensor, batch),
+    )
+    graph = replace(graph, nodes=tuple(replace(each, cost_us=GUESSED_US.get(each.op, GUESS_US)) for each in graph.nodes))
+    if not opening.has_stage:
+        return graph
+    import tensorflow as tf
+
+    raw = Node(
+        name="tf.data: source",
+        op="tf.data",
+        effects=frozenset({Effect.SOURCE}),
+        outputs=tuple(
+            Tensor(f"tf.data: raw {place}", each.dtype.name, (each.shape.num_elements() or batch) * (each.dtype.size or 16))
+            for place, each in enumerate(tf.nest.flatten(opening.source.element_spec))
+        ),
+    )
+    taking = replace(
+        graph.by_name[step.source],
+        effects=frozenset({Effect.PURE}),
+        inputs=tuple(each.name for each in raw.outputs),
+        cost_us=_calls(opening) * (CALL_US + sum(GUESSED_US.get(op, GUESS_US) for op in _bodies(opening).values())),
+    )
+    return replace(graph, nodes=(raw, *(taking if each.name == step.source else each for each in graph.nodes)))
+
+
+def _calls(opening: Opening) -> int:
+    """Return how often functions of the maps run for one raw element."""
+    return len(opening.maps_before) * _batch_size(opening) + len(opening.maps_after)
+
+
+def _bodies(opening: Opening) -> dict[str, str]:
+    """Return the operations in the functions of the maps: their types, by name."""
+    graphs = [each._map_func.function.graph.as_graph_def() for each in (*opening.maps_before, *opening.maps_after)]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for each in graph.library.function for node in each.node_def]
+    return {node.name: node.op for node in nodes}
+
+
+def _batch_size(opening: Opening) -> int:
+    import tensorflow as tf
+
+    for each in (opening.batch, opening.dataset):
+        value = None if each is None else tf.get_static_value(getattr(each, "_batch_size", None))
+        if value is not None:
+            return int(value)
+    return UNKNOWN_DIMENSION
+
+
+def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any]) -> Graph:
+    """Return the graph with the costs and sizes of what may move, from runs of that part alone: they change nothing."""
+    state = state_of(graph)
+    names = [
+        tensor.name
+        for node in graph.nodes
+        if node.name in state.movable | state.sources and node.op not in ("control flow", "tf.data")
+        for tensor in node.outputs
+        if tensor.crosses
+    ]
+    prepare = preparing(step, step.graph_def, names, opening)
+    sizes = {name: size_bytes(array_of(value)) for name, value in zip(names, prepare(*sample), strict=True)}
+    found = trace(lambda: prepare(*sample))
+    if not found.step_us:
+        return graph
+
+    def cost_us(node: Node) -> float:
+        if node.name in state.movable:
+            return sum(found.step_us.get(name, 0.0) for name in node.members or (node.name,))
+        return node.cost_us
+
+    nodes = [
+        replace(
+            node,
+            outputs=tuple(replace(each, size_bytes=sizes.get(each.name, each.size_bytes)) for each in node.outputs),
+            cost_us=cost_us(node),
+        )
+        for node in graph.nodes
+    ]
+    # the part's own process time has the price of a data set for each element, which tf.data pays once
+    seen_us = found.step_us | found.data_us
+    stage_us = _calls(opening) * CALL_US + sum(seen_us.get(name, 0.0) for name in _bodies(opening))
+    nodes = [
+        replace(node, cost_us=stage_us) if node.name == step.source and opening.has_stage else node for node in nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
+    """Return a function of raw tensors that gives tensors of the step, by name. It touches the real resources."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(opening.source.element_spec)]
+    part = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
+    needed = needed_part(graph_def, [name.partition(":")[0] for name in names])
+    fixed = {step.source, step.handle, *step.captures}
+    part.node.extend(node for node in needed.node if node.name not in fixed)
+    inputs = {"{}:{}".format(*address_of(each)) for node in part.node for each in node.input}
+
+    def prepare(*raw: Any) -> list[Any]:
+        with tf.name_scope("stretto"):
+            elements = staged(opening, raw)
+        graph = tf.compat.v1.get_default_graph()
+        given = {f"{step.source}:{place}": each for place, each in enumerate(elements)}
+        stands_for = {name: each for name, each in given.items() if name in inputs}
+        stands_for |= {
+            f"{name}:0": graph.capture(each) for name, each in step.captures.items() if f"{name}:0" in inputs
+        }
+        wanted = [name for name in names if name not in given]
+        made = tf.graph_util.import_graph_def(part, input_map=stands_for, return_elements=wanted, name="")
+        by_name = given | dict(zip(wanted, made, strict=True))
+        return [tf.identity(by_name[name]) for name in names]
+
+    function: Any = tf.function(prepare, autograph=False)
+    return function.get_concrete_function(*specs)
+
+
+def _finish(step: Traced, halves: Halves) -> Callable[[Mapping[str, Any]], Any]:
+    """Return home's part as a function of the tensors that it takes, by name; it returns what the step does."""
+    import tensorflow as tf
+
+    wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(halves.second, name=""), [])
+    present = {node.name for node in halves.second.node}
+    captures = {name: each for name, each in step.captures.items() if name in present}
+    outputs = [f"{halves.taken[name]}:0" if name in halves.taken else name for name in step.outputs]
+    graph = wrapped.graph
+    fetches = [*map(graph.get_tensor_by_name, outputs), *map(graph.get_operation_by_name, halves.targets)]
+    feeds = [graph.get_tensor_by_name(f"{name}:0") for name in [*halves.taken.values(), *captures]]
+    pruned = wrapped.prune(feeds, fetches)
+    structure = step.concrete.structured_outputs
+    leaves = tf.nest.flatten(structure, expand_composites=True)
+
+    def finish(values: Mapping[str, Any]) -> Any:
+        found = iter(pruned(*(values[name] for name in halves.taken), *captures.values()))
+        made = [None if each is None else next(found) for each in leaves]
+        return tf.nest.pack_sequence_as(structure, made, expand_composites=True)
+
+    return finish
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How one data set is prepared for a split step. names: tensors that a preparation gives; local: places of others in
+    the raw element itself."""
+
+    preparation: Preparation
+    names: tuple[str, ...]
+    local: Mapping[str, int]
+    used: tuple[int, ...]
+    here: Callable[[Sequence[Any]], list[Any]]
+
+
+def prepared_for(split: Split, opening: Opening) -> Prepared:
+    """Return the preparation of one data set. Raises ProgramRefused: it is too large for a lane."""
+    step = split.traced
+    outputs = {f"{step.source}:{place}": place for place in range(len(opening.dataset._flat_types))}
+    local = {} if opening.has_stage else {name: outputs[name] for name in split.halves.taken if name in outputs}
+    names = tuple(name for name in split.halves.taken if name not in local)
+    concrete = preparing(step, split.halves.first, names, opening)
+    graph_def = concrete.graph.as_graph_def()
+    captures = {inner.op.name: outer for outer, inner in concrete.graph.captures}
+    raw = [each for each in concrete.inputs if each.op.name not in captures]
+    read = {each.partition(":")[0] for node in graph_def.node for each in node.input}
+    used = tuple(place for place, each in enumerate(raw) if each.op.name in read)
+    tables, contents = [], []
+    constants = [name for name, outer in captures.items() if outer.dtype.name != "resource"]
+    contents += [array_of(captures[name]) for name in constants]
+    for name, handle in captures.items():
+        if handle.dtype.name == "resource":
+            keys, values, types = _table(handle, graph_def, name)
+            tables.append(Table(f"{name}:0", *types))
+            contents += [keys, values]
+    if (total := sum(map(size_bytes, contents))) > CONTENTS_BYTES_MAX:
+        raise ProgramRefused(f"its constants and tables have {total} bytes: data workers get at most {CONTENTS_BYTES_MAX}")
+    preparation = Preparation(
+        number=next(_numbers),
+        graph=graph_def.SerializeToString(),
+        feeds=tuple(raw[place].name for place in used),
+        fetches=tuple(each.name for each in concrete.outputs),
+        types=tuple(each.dtype.name for each in concrete.outputs),
+        constants=tuple(f"{name}:0" for name in constants),
+        tables=tuple(tables),
+        contents=tuple(contents),
+    )
+    return Prepared(preparation, names, local, used, lambda given: concrete(*given))
+
+
+def _table(handle: Any, graph_def: Any, placeholder: str) -> tuple[Any, Any, tuple[str, str]]:
+    """Return keys, values and types of a table. Raises ProgramRefused: it is none that can be copied."""
+    import tensorflow as tf
+
+    types = _table_types(graph_def, placeholder)
+    if types is None:
+        raise ProgramRefused(f"the types of the table {placeholder} cannot be told")
+    keys, values = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=types[0], Tvalues=types[1])
+    return array_of(keys), array_of(values), (types[0].name, types[1].name)
+
+
+def _table_types(graph_def: Any, placeholder: str) -> Any:
+    """Return the types of a table by the lookup that reads it, through the functions that pass its handle on."""
+    import tensorflow as tf
+
+    functions = {each.signature.name: each for each in graph_def.library.function}
+    waiting: list[tuple[Any, str]] = [(graph_def.node, placeholder)]
+    while waiting:
+        nodes, name = waiting.pop()
+        for node in nodes:
+            places = [place for place, each in enumerate(node.input) if each.split(":")[0] == name]
+            if not places:
+                continue
+            if node.op == "LookupTableFindV2":
+                return tf.as_dtype(node.attr["Tin"].type), tf.as_dtype(node.attr["Tout"].type)
+            if node.op in ("Identity",):
+                waiting.append((nodes, node.name))
+            waiting += [inner for place in places for inner in _inside(node, place, functions)]
+    return None
+
+
+def _inside(node: Any, place: int, functions: Mapping[str, Any]) -> list[tuple[Any, str]]:
+    """Return the bodies of a node's functions, with the name of the argument that an input becomes."""
+    found: list[tuple[Any, str]] = []
+    for value in node.attr.values():
+        for called in [value.func, *value.list.func]:
+            function = functions.get(called.name)
+            if function is not None:
+                arguments = function.signature.input_arg
+                shift = len(arguments) - len(node.input)  # a map's captured inputs are the last of its arguments
+                if 0 <= place + shift < len(arguments):
+                    found.append((function.node_def, arguments[place + shift].name))
+    return found
+
+

@@ -1,0 +1,94 @@
+"""Runs a training program with data workers on this machine: `python -m stretto_pipeline.run [OPTIONS] train.py …`.
+
+The program runs in this process as `python train.py …` would run it: its output, exit status, signals and files are its
+own, and no file of it is touched. Two lines on stderr are ours: what moved, and what it brought. `stretto run` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+SWITCH = "STRETTO_PIPELINE"
+"""Environment variable: `off` runs the plain program."""
+REFUSED = 2
+LANES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. is_exact: TensorFlow's optimizer of graphs is off, also in the plain program."""
+
+    lanes: int
+    is_exact: bool
+    script: Path
+    arguments: tuple[str, ...]
+
+
+def options_of(arguments: Sequence[str], cores: int) -> Options:
+    """Read a command line; the script's own options stand behind its name. Raises SystemExit."""
+    parser = argparse.ArgumentParser("python -m stretto_pipeline.run", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--data-workers", type=int, default=max(1, cores - 1), metavar="N")
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("script", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    if not 1 <= given.data_workers <= LANES_MAX:
+        parser.error(f"--data-workers {given.data_workers}: give 1 to {LANES_MAX}")
+    if not given.script.is_file():
+        parser.error(f"{given.script} is no file: name a Python script")
+    return Options(given.data_workers, given.exact, given.script, tuple(given.arguments))
+
+
+def run(options: Options, environment: Mapping[str, str]) -> None:
+    """Run the program. What it raises is raised, SystemExit included."""
+    from .execution.importing import AfterImport, Hook
+
+    paths = [each for each in sys.path[1:] if each]
+    sys.argv = [str(options.script), *options.arguments]
+    sys.path[0] = str(options.script.resolve().parent)
+    hooks: dict[str, Hook] = {"tensorflow": _exact} if options.is_exact else {}
+    if environment.get(SWITCH, "").lower() == "off":
+        AfterImport(hooks)
+        runpy.run_path(str(options.script), run_name="__main__")
+        return
+    from .execution.keras_fit import KerasFit
+
+    fit = KerasFit(options.lanes, paths, _say)
+    AfterImport(hooks | fit.hooks())
+    try:
+        runpy.run_path(str(options.script), run_name="__main__")
+    finally:
+        fit.close()
+        if fit.feed is None:
+            _say("the program ran without data workers" + ("" if fit.was_asked else ": it called no Keras fit"))
+        else:
+            counts = fit.feed.machine.counts
+            _say(
+                f"data workers prepared {counts.from_lanes} of {counts.delivered} steps, "
+                f"with {fit.feed.cpu_us / 1e6:.1f} s of CPU"
+            )
+
+
+def _exact(tensorflow: ModuleType) -> None:
+    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"stretto: {text}\n")
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """Run the program that the command line names."""
+    run(options_of(sys.argv[1:], len(os.sched_getaffinity(0))), os.environ)
+
+
+if __name__ == "__main__":
+    main()
