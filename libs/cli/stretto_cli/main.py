@@ -25,7 +25,7 @@ from .options import check_environment, complaints
 
 COMMANDS = (
     *("up", "down", "status", "backup", "restore"),
-    *("init", "check", "explain-graph", "schema", "export"),
+    *("init", "check", "explain-graph", "run", "schema", "export"),
     *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data", "audit", "audit-log"),
     *("watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),

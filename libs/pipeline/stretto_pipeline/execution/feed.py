@@ -110,7 +110,10 @@ class Feed:
         self._lanes = lanes
 
     def take(self, stream: Stream) -> tuple[Raw, list[Any]]:
-        """Return the next raw element of a pass, and the tensors that were prepared of it. Raises what the program's own would."""
+        """Return the next raw element of a pass, and the tensors that were prepared of it.
+
+        Raises what the program's own iterator would, at the same step.
+        """
         self._pull(stream)
         if not stream.raw:
             ended, stream.ended = stream.ended, None

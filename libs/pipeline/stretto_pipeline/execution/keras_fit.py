@@ -24,7 +24,6 @@ from .processes import Processes, Settings
 from .splitting import Prepared, Split, Traced, prepared_for, split_of, traced
 from .values import packed
 
-
 OPS_NAMED = 6
 
 

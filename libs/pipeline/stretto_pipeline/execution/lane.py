@@ -1,7 +1,7 @@
 """A lane: it runs the moved part of a step in a process of its own (`python -m stretto_pipeline.execution.lane`).
 
-Reads a `Start` as JSON, one line of standard input; prints one line once it serves. It ends when its standard input does:
-so it never outlives the program. It holds nothing that anybody would miss.
+Reads a `Start` as JSON, one line of standard input; prints one line once it serves. It ends when its standard input
+does: so it never outlives the program. It holds nothing that anybody would miss.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from .values import packed, unpacked
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A lane's start. key: of the plane. threads: inside and between operations; optimizer: TensorFlow's options, as home
-    has them, so that the same operations give the same bits."""
+    """The start of a lane.
+
+    key: of the plane. threads: inside and between operations; optimizer: TensorFlow's options. Both are those of home,
+    so that the same operations give the same bits.
+    """
 
     key: str
     address: str

@@ -48,9 +48,9 @@ class Drawn:
 class Opening:
     """A data set, opened.
 
-    maps_before, maps_after: maps of each element, and of the batch of them; all are run for one raw element. batch: the
-    data set that makes the batch, None: a raw element is one element. source: pulls raw elements. shuffles: the program's
-    own that `source` has anew, each with its twin. moved: names for people.
+    source: pulls raw elements. maps_before, maps_after: maps of each element, and of the batch of them. batch: the data
+    set that makes the batch, None: a raw element is one element. shuffles: the program's own that `source` has anew,
+    each with its twin. moved: names for people.
     """
 
     dataset: Any
@@ -170,7 +170,9 @@ def _check_source(dataset: Any, is_fixed: Callable[[Any], bool]) -> None:
                 outer for outer, inner in graph.captures if inner.dtype.name == "resource" and not is_fixed(outer)
             ]
             if changing:
-                raise ProgramRefused(f"{title} uses a variable or a table, which must not be read ahead of the training")
+                raise ProgramRefused(
+                    f"{title} uses a variable or a table, which must not be read ahead of the training"
+                )
             graph_def = graph.as_graph_def()
             nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
             for node in nodes:
@@ -178,7 +180,7 @@ def _check_source(dataset: Any, is_fixed: Callable[[Any], bool]) -> None:
                     raise ProgramRefused(f"{title} runs {node.op}, which must not run ahead of the training")
 
 
-# --- operations made again ----------------------------------------------------------------------------------------------
+# --- operations made again --------------------------------------------------------------------------------------------
 
 
 def made_again(dataset: Any, kind: str, source: Any) -> Any:
@@ -237,7 +239,7 @@ REMAKES: Mapping[str, Callable[[Any, Any], Any]] = {
 """Makes an operation again on another input, by its kind."""
 
 
-# --- the stage ----------------------------------------------------------------------------------------------------------
+# --- the stage --------------------------------------------------------------------------------------------------------
 
 
 def staged(opening: Opening, raw: Sequence[Any]) -> list[Any]:
@@ -265,9 +267,10 @@ def staged(opening: Opening, raw: Sequence[Any]) -> list[Any]:
         last = opening.batch
     for each in opening.maps_after:
         variant, last = _mapped(variant, each), each
-    return gen_dataset_ops.dataset_to_single_element(
+    element: Any = gen_dataset_ops.dataset_to_single_element(
         variant, output_types=last._flat_types, output_shapes=last._flat_shapes
     )
+    return [*element]
 
 
 def _mapped(variant: Any, dataset: Any) -> Any:
@@ -284,8 +287,10 @@ def _mapped(variant: Any, dataset: Any) -> Any:
 
 
 def sample_of(opening: Opening, key_of: KeyOf) -> list[Any] | None:
-    """Return a raw element like those of the source, without touching the program's own iterators and orders; None where
-    that cannot be: an operation of the source might keep a state of its own."""
+    """Return a raw element like those of the source; the program's own iterators and orders stay as they are.
+
+    Return None where that cannot be: an operation of the source might keep a state of its own.
+    """
     ops, datasets = pipeline_of(opening.source, key_of), datasets_of(opening.source)
     if ops[0].kind not in SOURCES or any(op.kind not in PASSED.keys() | MAPS for op in ops[1:]):
         return None

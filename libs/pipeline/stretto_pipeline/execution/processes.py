@@ -34,7 +34,7 @@ END_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of home that its lanes share. threads: TensorFlow's, inside and between operations. paths: of modules."""
+    """Settings of home that its lanes share. threads: inside and between operations. paths: folders of modules."""
 
     threads: tuple[int, int]
     optimizer: Mapping[str, bool]
@@ -160,8 +160,14 @@ class _Lane:
             for worker in workers:
                 worker.start()
             self._feed.tell(Joined(name))
+            status = process.wait()
+            self._feed.tell(Left(name))
+            for _ in workers:
+                asked.put(None)
             for worker in workers:
                 worker.join()
+        if not self._closed.is_set():
+            self._say(f"{self._name} is lost: it ended with status {status}; home prepares what it had in hand")
 
     def _connected(self, address: str) -> Connection:
         return Connection(address, self._key, timeout_s=ANSWER_S)
@@ -174,7 +180,7 @@ class _Lane:
         taught: set[int],
         teaching: threading.Lock,
     ) -> None:
-        """Ask one element after the other; the lane is lost when one of its connections is."""
+        """Ask one element after the other. A lane whose connection is lost is ended: another takes its place."""
         writer, reader = Writer(), Reader()
         while (job := asked.get()) is not None:
             wanted, preparation, raw = job
@@ -189,13 +195,10 @@ class _Lane:
             except (PeerFailed, ArraysRefused):
                 writer = Writer()  # nobody knows how much of the schema arrived
                 self._feed.answered(name, wanted, None, [], 0)
-            except (PlaneError, OSError) as error:
-                if not self._closed.is_set():
-                    self._say(f"{self._name} is lost: {error}")
-                break
-        self._feed.tell(Left(name))
-        for _ in range(CREDITS):
-            asked.put(None)
+            except (PlaneError, OSError):
+                assert self.process is not None
+                self.process.kill()
+                return
 
 
 def _tensors(arrays: Arrays, preparation: Preparation) -> list[Any]:

@@ -36,8 +36,8 @@ class Table:
 class Preparation:
     """A pure function of raw tensors, as a graph of TensorFlow.
 
-    feeds: tensors for the raw values; fetches: tensors of the answer, with their types. constants: placeholders of fixed values. contents:
-    these values, then keys and values of each table.
+    feeds: tensors for the raw values; fetches: tensors of the answer, with their types. constants: placeholders of
+    fixed values. contents: these values, then keys and values of each table.
     """
 
     number: int

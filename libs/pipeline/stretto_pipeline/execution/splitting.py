@@ -31,6 +31,8 @@ from .protocol import Preparation, Table
 
 CONTENTS_BYTES_MAX = 1 << 30
 """Bound of the constants and tables that a lane gets."""
+REQUEST_US = 200.0
+"""Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
 _numbers = itertools.count()
 
 
@@ -58,13 +60,14 @@ class Traced:
 def traced(concrete: Any, resources: Resources, is_fixed: Callable[[Any], bool]) -> Traced:
     """Read a traced function that takes one iterator. Raises ProgramRefused.
 
-    is_fixed: tells of a resource's handle whether nothing can change it. All others count as written: Python code of the
-    program runs between steps.
+    is_fixed: tells of a resource's handle whether nothing can change it. All others count as written: Python code of
+    the program runs between steps.
     """
     variables = {resources.key(each.handle, each.name): each for each in concrete.graph.variables}
     given = given_of(concrete, resources)
     graph_def, stands_for = inlined(concrete.graph.as_graph_def())
     captures = {inner.op.name: outer for outer, inner in concrete.graph.captures}
+    outputs: list[str] = [each.name for each in concrete.outputs]
     [handle] = [each.op.name for each in concrete.inputs if each.op.name not in captures]
     written = dict.fromkeys(variables, "the program between steps")
     written |= {key: "the program between steps" for name, key in given.items() if not is_fixed(captures[name])}
@@ -81,7 +84,7 @@ def traced(concrete: Any, resources: Resources, is_fixed: Callable[[Any], bool])
         concrete=concrete,
         graph_def=graph_def,
         targets=tuple(each.name for each in concrete.graph.control_outputs),
-        outputs=tuple(stands_for.get(each.name, each.name) for each in concrete.outputs),
+        outputs=tuple(stands_for.get(name, name) for name in outputs),
         source=takers[0],
         handle=handle,
         given=given,
@@ -110,9 +113,11 @@ def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
     found = partition(graph, prices)
     if not found.moved:
         raise ProgramRefused("no part of a step that may move costs more than its way to a data worker")
-    if not found.is_worth_it:
-        saved_ms, home_ms = (found.home_us - found.left_us) / 1e3, found.home_us / 1e3
-        raise ProgramRefused(f"moving would save {saved_ms:.2f} of {home_ms:.2f} ms of a step: too little")
+    saved_us = found.home_us - found.left_us
+    if not found.is_worth_it or saved_us < REQUEST_US:
+        raise ProgramRefused(
+            f"moving would save {saved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step: too little"
+        )
     halves = halves_of(step.graph_def, found, step.targets)
     return Split(step, found, halves, _finish(step, halves))
 
@@ -128,7 +133,9 @@ def _graph(step: Traced, opening: Opening) -> Graph:
         written=step.written,
         size_of=lambda tensor: static_size(tensor, batch),
     )
-    graph = replace(graph, nodes=tuple(replace(each, cost_us=GUESSED_US.get(each.op, GUESS_US)) for each in graph.nodes))
+    graph = replace(
+        graph, nodes=tuple(replace(each, cost_us=GUESSED_US.get(each.op, GUESS_US)) for each in graph.nodes)
+    )
     if not opening.has_stage:
         return graph
     import tensorflow as tf
@@ -138,7 +145,9 @@ def _graph(step: Traced, opening: Opening) -> Graph:
         op="tf.data",
         effects=frozenset({Effect.SOURCE}),
         outputs=tuple(
-            Tensor(f"tf.data: raw {place}", each.dtype.name, (each.shape.num_elements() or batch) * (each.dtype.size or 16))
+            Tensor(
+                f"tf.data: raw {place}", each.dtype.name, (each.shape.num_elements() or batch) * (each.dtype.size or 16)
+            )
             for place, each in enumerate(tf.nest.flatten(opening.source.element_spec))
         ),
     )
@@ -266,8 +275,11 @@ def _finish(step: Traced, halves: Halves) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """How one data set is prepared for a split step. names: tensors that a preparation gives; local: places of others in
-    the raw element itself."""
+    """How one data set is prepared for a split step.
+
+    names: tensors that a preparation gives; local: places of others in the raw element itself. used: places of the raw
+    tensors that it needs. here: prepares at home.
+    """
 
     preparation: Preparation
     names: tuple[str, ...]
@@ -297,7 +309,9 @@ def prepared_for(split: Split, opening: Opening) -> Prepared:
             tables.append(Table(f"{name}:0", *types))
             contents += [keys, values]
     if (total := sum(map(size_bytes, contents))) > CONTENTS_BYTES_MAX:
-        raise ProgramRefused(f"its constants and tables have {total} bytes: data workers get at most {CONTENTS_BYTES_MAX}")
+        raise ProgramRefused(
+            f"its constants and tables have {total} bytes: data workers get at most {CONTENTS_BYTES_MAX}"
+        )
     preparation = Preparation(
         number=next(_numbers),
         graph=graph_def.SerializeToString(),
@@ -354,5 +368,3 @@ def _inside(node: Any, place: int, functions: Mapping[str, Any]) -> list[tuple[A
                 if 0 <= place + shift < len(arguments):
                     found.append((function.node_def, arguments[place + shift].name))
     return found
-
-

@@ -1,0 +1,60 @@
+"""``stretto run``: a training program with data workers on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import BadInput
+from ..options import example
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "run",
+        rich_help_panel="Your model",
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+        epilog=example(
+            "stretto run train.py --epochs 3",
+            "stretto run --data-workers 4 train.py",
+            "STRETTO_PIPELINE=off stretto run --exact train.py",
+        ),
+    )(run)
+
+
+def run(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training program, a Python script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own arguments and options.")
+    ] = None,
+    data_workers: Annotated[
+        int | None,
+        typer.Option("--data-workers", metavar="N", min=1, max=64, help="Default: a core less than there are."),
+    ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Turn TensorFlow's optimizer of graphs off: the variables are the plain program's "
+            "under the same option, to the last bit; else to 1 ulp of an operation.",
+        ),
+    ] = False,
+) -> None:
+    """Run a training program; other processes on this machine prepare its batches.
+
+    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit` on a tf.data data set,
+    what depends on samples alone moves to data workers; the order of samples, and so the numbers, stay. Two lines on
+    stderr tell what moved, or why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
+
+    Output and exit status are the program's own.
+    """
+    if not script.is_file():
+        raise BadInput(f"{script} is no file: name a Python script")
+    options = [*(["--data-workers", str(data_workers)] if data_workers else []), *(["--exact"] if exact else [])]
+    command = [sys.executable, "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
+    os.execv(sys.executable, command)

@@ -1,0 +1,325 @@
+"""`python -m stretto_pipeline.run` on programs that know nothing of it: the same numbers, output and exit status.
+
+Programs and data workers are real processes. A program tells where it is by files, and waits for the test by files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 240.0
+
+HEAD = '''
+import hashlib, os, sys, time
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(7)
+
+class Meets(keras.callbacks.Callback):
+    """Waits for the test at a step, if it is there."""
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.seen = 0
+    def on_train_batch_end(self, step, logs):
+        self.seen += 1
+        if self.steps and self.seen >= self.steps[0] and "MEET" in os.environ:
+            name = f"step-{self.steps.pop(0)}"
+            open(name, "w").close()
+            while not os.path.exists(name + "-done"):
+                time.sleep(0.01)
+
+def tell(name, model):
+    found = hashlib.sha256()
+    for each in [*model.variables, *model.optimizer.variables]:
+        found.update(each.numpy().tobytes())
+    print(name, found.hexdigest(), flush=True)
+
+def parsed(number):
+    texts = tf.strings.join(["w\\0", tf.strings.as_string(tf.range(number, number + 400) % 50)])
+    return texts[:3], number % 2
+
+def raw(count=600):
+    return tf.data.Dataset.range(count)
+'''
+FIT = """
+words = keras.layers.StringLookup(vocabulary=[f"w\\0{n}" for n in range(40)])
+text, amount = keras.Input((3,), dtype="string"), keras.Input((3,))
+numbers = keras.layers.Normalization()
+numbers.adapt(np.arange(12.0).reshape(4, 3))
+rows = [keras.layers.Embedding(41, 4)(words(text)), keras.layers.Embedding(30, 4)(keras.layers.Hashing(30)(text))]
+amounts = keras.layers.BatchNormalization()(numbers(amount))
+joined = keras.layers.Concatenate()([*map(keras.layers.Flatten(), rows), amounts])
+model = keras.Model([text, amount], keras.layers.Dense(1, "sigmoid")(keras.layers.Dropout(0.2)(joined)))
+model.compile("adam", "binary_crossentropy", metrics=["auc"])
+def both(number):
+    texts, label = parsed(number)
+    return (texts, tf.cast([number, 1, 2], tf.float32)), label
+data = raw(1500).shuffle(100, seed=3).map(both).shuffle(50, seed=5).batch(32).prefetch(2)
+list(data.take(1))  # draws an order beside `fit`
+history = model.fit(data, epochs=4, verbose=0, callbacks=[Meets(20, 70)], validation_data=raw(90).map(both).batch(16))
+print(history.history)
+tell("variables", model)
+sys.exit(int(sys.argv[1]))
+"""
+VARIED = """
+def made(**how):
+    text = keras.Input((3,), dtype="string")
+    rows = keras.layers.Flatten()(keras.layers.Embedding(30, 4)(keras.layers.Hashing(30)(text)))
+    model = keras.Model(text, keras.layers.Dense(1, "sigmoid")(keras.layers.Dropout(0.1)(rows)))
+    model.compile("adam", "binary_crossentropy", **how)
+    return model
+
+def fit(name, data, model=None, **how):
+    model = model or made()
+    print(name, file=sys.stderr)
+    model.fit(data, verbose=0, **how)
+    tell(name, model)
+    return model
+
+repeated = raw().map(parsed).shuffle(80, seed=3).repeat().batch(32)
+fit("repeat", repeated, epochs=2, steps_per_epoch=15, callbacks=[Meets(3)])
+model = fit("epochs", raw().map(parsed).batch(32, drop_remainder=True), epochs=2)
+fit("another data set of the same model", raw(300).map(parsed).batch(16), model)
+fit("class weights", raw(300).map(parsed).batch(16), class_weight={0: 1.0, 1: 3.0})
+def even(number):
+    return number % 3 > 0
+fit("unknown length", raw(400).filter(even).map(parsed).shuffle(20).batch(8), epochs=2)
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, step, logs):
+        self.model.stop_training = step == 5
+fit("stopped", raw().shuffle(50, seed=2).map(parsed).batch(32), epochs=2, callbacks=[Stop()])
+def noisy(number):
+    return number + tf.random.uniform([], 0, 5, tf.int64, seed=4)
+fit("random source", raw().map(noisy).map(parsed).batch(32), epochs=2)
+def checked(number):
+    with tf.control_dependencies([tf.debugging.assert_less(number, tf.constant(400, tf.int64))]):
+        return parsed(tf.identity(number))
+model = made()
+try:
+    model.fit(raw().map(checked).batch(32), verbose=0)
+except tf.errors.InvalidArgumentError:
+    print("the error of an element", [hashlib.sha256(each.numpy()).hexdigest() for each in model.trainable_weights])
+
+def numbers():
+    yield from range(100)
+generated = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64))
+fit("generator", generated.map(parsed).batch(8))
+offset = tf.Variable(1, dtype=tf.int64)
+def moved(number):
+    return parsed(number + offset)
+fit("variable", raw().map(moved).batch(32))
+def python(number):
+    return parsed(tf.ensure_shape(tf.numpy_function(abs, [number], tf.int64), []))
+fit("python", raw().map(python).batch(32))
+fit("steps at once", raw().map(parsed).batch(32), made(steps_per_execution=2))
+fit("eager", raw(64).map(parsed).batch(32), made(run_eagerly=True))
+rows = np.arange(60.0).reshape(20, 3)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(rows, rows[:, 0], verbose=0, epochs=2)
+tell("numbers", model)
+"""
+REFUSED = {
+    "generator": "GeneratorDataset, which must not run ahead of the training",
+    "variable": "uses a variable or a table, which must not be read ahead of the training",
+    "python": "PyFunc, which must not run ahead of the training",
+    "steps at once": "steps_per_execution=2: the loop over steps is one operation",
+    "eager": "run_eagerly is on",
+}
+MOVED = (
+    "repeat", "epochs", "another data set of the same model", "class weights", "unknown length", "stopped",
+    "random source",
+)  # fmt: skip
+
+
+class Program:
+    """A program that runs."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self._folder = folder
+        self._process = process
+        self.killed = 0
+        """data workers that the test has killed, whose sockets remain"""
+
+    @property
+    def lanes(self) -> list[psutil.Process]:
+        """Data workers that serve."""
+        serving = [each for each in self._folder.glob("stretto-run-*/data-worker-*") if each.suffix != ".log"]
+        children = [
+            each
+            for each in psutil.Process(self._process.pid).children()
+            if each.status() != psutil.STATUS_ZOMBIE and "stretto_pipeline.execution.lane" in each.cmdline()
+        ]
+        return children if len(serving) - self.killed >= len(children) else []
+
+    def meet(self, step: int) -> None:
+        """Wait until the program is at a step."""
+        until(lambda: (self._folder / f"step-{step}").exists() or self._process.poll() is not None)
+        assert self._process.poll() is None, (self._folder / "stderr").read_text()
+
+    def go_on(self, step: int) -> None:
+        (self._folder / f"step-{step}-done").touch()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def ended(self) -> tuple[int, str, str]:
+        """Return exit status, standard output, and standard error."""
+        status = self._process.wait(LIMIT_S)
+        return status, (self._folder / "stdout").read_text(), (self._folder / "stderr").read_text()
+
+
+def until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not come"
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(folder: Path, text: str, *options: str, plain: bool = False, meet: bool = False) -> Iterator[Program]:
+    folder.mkdir()
+    (folder / "train.py").write_text(HEAD + text if "keras" in text else text)
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    environment |= {"STRETTO_PIPELINE": "off"} if plain else {}
+    environment |= {"MEET": "1"} if meet else {}
+    command = [sys.executable, "-m", "stretto_pipeline.run", "--exact", *options, "train.py", "3", "--an-option"]
+    with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=errors, text=True)
+    try:
+        yield Program(folder, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """Exit status and output of the plain program."""
+    with running(tmp_path_factory.mktemp("fit") / "alone", FIT, plain=True) as program:
+        status, out, errors = program.ended()
+    assert "stretto:" not in errors
+    assert status == 3, errors
+    return status, out
+
+
+def steps_of(errors: str) -> tuple[int, int]:
+    """Return the steps that data workers prepared, and all."""
+    found = re.search(r"s prepared (\d+) of (\d+) steps, with \d+\.\d s of CPU", errors)
+    assert found is not None, errors
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_variables_metrics_and_status_are_those_of_the_program_alone(
+    tmp_path: Path, alone: tuple[int, str], count: int
+) -> None:
+    with running(tmp_path / "run", FIT, "--data-workers", str(count), meet=True) as program:
+        program.meet(20)
+        until(lambda: len(program.lanes) == count)
+        program.go_on(20)
+        program.meet(70)
+        program.go_on(70)
+        status, out, errors = program.ended()
+    assert (status, out) == alone
+    elsewhere, steps = steps_of(errors)
+    assert steps == 4 * 47
+    assert elsewhere > steps // 2
+    assert len(re.findall("^stretto: ", errors, re.M)) == 2
+    assert f"stretto: Keras fit: {count} data workers prepare Map, " in errors
+
+
+def test_a_data_worker_that_is_killed_changes_nothing_and_is_replaced(tmp_path: Path, alone: tuple[int, str]) -> None:
+    with running(tmp_path / "run", FIT, "--data-workers", "2", meet=True) as program:
+        program.meet(20)
+        until(lambda: len(program.lanes) == 2)
+        program.go_on(20)
+        program.meet(70)
+        victim = program.lanes[0]
+        victim.send_signal(signal.SIGKILL)
+        program.killed = 1
+        until(lambda: len({*program.lanes} - {victim}) == 2)
+        program.go_on(70)
+        status, out, errors = program.ended()
+    assert (status, out) == alone
+    assert steps_of(errors)[0] > 80
+    assert errors.count("is lost: it ended with status -9;") == 1
+
+
+def test_no_data_worker_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path / "run", FIT, "--data-workers", "1", meet=True) as program:
+        program.meet(20)
+        until(lambda: len(program.lanes) == 1)
+        [lane] = program.lanes
+        program.kill()
+    until(lambda: not lane.is_running() or lane.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_path: Path) -> None:
+    with running(tmp_path / "alone", VARIED, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", VARIED, "--data-workers", "1", meet=True) as program:
+        program.meet(3)
+        until(lambda: len(program.lanes) == 1)
+        program.go_on(3)
+        ended = program.ended()
+    assert ended[:2] == (0, out)
+    told = dict(re.findall(r"^([a-z ]+)\n(?:(?!stretto).*\n)*?stretto: (.*)$", ended[2], re.M))
+    for name, reason in REFUSED.items():
+        assert "nothing moves to data workers" in told[name]
+        assert reason in told[name]
+    for name in MOVED:
+        assert "1 data workers prepare " in told[name]
+    assert steps_of(ended[2])[0] > 60
+
+
+PLAIN = """
+import sys
+print(sys.argv, __name__, sys.path[0] == __file__.rpartition("/")[0] or sys.path[0])
+raise SystemExit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_program_without_fit_runs_untouched_and_one_line_says_so(tmp_path: Path, plain: bool) -> None:
+    with running(tmp_path / "run", PLAIN, plain=plain) as program:
+        status, out, errors = program.ended()
+    assert status == 3
+    assert out.startswith("['train.py', '3', '--an-option'] __main__ ")
+    assert str(tmp_path / "run") in out
+    assert errors == ("" if plain else "stretto: the program ran without data workers: it called no Keras fit\n")
+
+
+def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "raise KeyError('mine')\n") as program:
+        status, _, errors = program.ended()
+    assert status == 1
+    assert "KeyError: 'mine'" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [(["--data-workers", "0"], "give 1 to 64"), (["--data-worker", "1"], "unrecognized")]
+)
+def test_options_that_cannot_be_used_are_refused_by_name(tmp_path: Path, options: list[str], reason: str) -> None:
+    with running(tmp_path / "run", PLAIN, *options) as program:
+        status, _, errors = program.ended()
+    assert status == 2
+    assert reason in errors
