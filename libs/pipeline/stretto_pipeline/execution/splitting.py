@@ -53,7 +53,7 @@ class Traced:
 
     @property
     def captures(self) -> dict[str, Any]:
-        """What each placeholder stands for, by its name."""
+        """Captured values and handles, by the name of their placeholder."""
         return {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
 
 
