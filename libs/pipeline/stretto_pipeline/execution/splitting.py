@@ -226,10 +226,10 @@ def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Openi
     import tensorflow as tf
 
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(opening.source.element_spec)]
-    part = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
-    needed = needed_part(graph_def, [name.partition(":")[0] for name in names])
     fixed = {step.source, step.handle, *step.captures}
-    part.node.extend(node for node in needed.node if node.name not in fixed)
+    free = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
+    free.node.extend(node for node in graph_def.node if node.name not in fixed)
+    part = needed_part(free, [name.partition(":")[0] for name in names])
     inputs = {"{}:{}".format(*address_of(each)) for node in part.node for each in node.input}
 
     def prepare(*raw: Any) -> list[Any]:

@@ -72,7 +72,7 @@ print(history.history)
 tell("variables", model)
 sys.exit(int(sys.argv[1]))
 """
-VARIED = """
+MADE = """
 def made(**how):
     text = keras.Input((3,), dtype="string")
     rows = keras.layers.Flatten()(keras.layers.Embedding(30, 4)(keras.layers.Hashing(30)(text)))
@@ -86,7 +86,10 @@ def fit(name, data, model=None, **how):
     model.fit(data, verbose=0, **how)
     tell(name, model)
     return model
-
+"""
+VARIED = (
+    MADE
+    + """
 repeated = raw().map(parsed).shuffle(80, seed=3).repeat().batch(32)
 fit("repeat", repeated, epochs=2, steps_per_epoch=15, callbacks=[Meets(3)])
 model = fit("epochs", raw().map(parsed).batch(32, drop_remainder=True), epochs=2)
@@ -130,6 +133,72 @@ model.compile("sgd", "mse")
 model.fit(rows, rows[:, 0], verbose=0, epochs=2)
 tell("numbers", model)
 """
+)
+FREE = """
+import sys
+from stretto_pipeline.execution import keras_fit, splitting
+from stretto_pipeline.partition import partition
+from stretto_pipeline.partition.cut import Prices
+from stretto_pipeline.run import main
+splitting.REQUEST_US, partition.WORTH_SHARE = -1.0, -9.0
+keras_fit.Prices = lambda: Prices(0.0, 0.0)
+main()
+"""
+MOVING = (
+    MADE
+    + """
+table = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer([f"w\\0{n}" for n in range(40)], [n * 3 % 30 for n in range(40)]), -1)
+def looked_up(number):
+    texts, label = parsed(number)
+    return tf.strings.as_string(table.lookup(texts)), label
+fit("table", raw().map(looked_up).batch(32), epochs=2, callbacks=[Meets(3)])
+parallel = raw().map(parsed, num_parallel_calls=tf.data.AUTOTUNE).batch(32, num_parallel_calls=2)
+fit("parallel", parallel.prefetch(tf.data.AUTOTUNE), epochs=2)
+def upper(texts, label):
+    return tf.strings.upper(texts), label
+fit("cache", raw().map(parsed).cache().map(upper).shuffle(40, seed=2).batch(16), epochs=3)
+
+def joined():
+    texts, amount = keras.Input((3,), dtype="string", name="a"), keras.Input((1,), name="b")
+    keys = keras.layers.StringLookup(vocabulary=["x", "y"])(texts)
+    rows = keras.layers.Flatten()(keras.layers.Embedding(30, 4)(keys))
+    made = keras.Model({"a": texts, "b": amount}, keras.layers.Dense(1)(keras.layers.Concatenate()([rows, amount])))
+    made.compile("adam", "mse", metrics=["mae"], weighted_metrics=["mae"])
+    return made
+with open("data.csv", "w") as file:
+    file.writelines(f"{'xyz'[i % 3]},{'yz'[i % 2]},{i / 7:.3f},{i % 2}\\n" for i in range(900))
+def decoded(line):
+    one, two, amount, label = tf.io.decode_csv(line, ["", "", 0.0, 0])
+    return {"a": tf.stack([one, two, tf.strings.join([one, two])]), "b": tf.reshape(amount, [1])}, label, amount + 1
+lines = tf.data.TextLineDataset("data.csv").shuffle(200, seed=1)
+fit("text", lines.map(decoded).repeat(2).batch(32), joined(), epochs=2)
+csv = tf.data.experimental.make_csv_dataset(
+    "data.csv", 32, ["a", "b", "c", "label"], label_name="label", num_epochs=1, shuffle_seed=3)
+def stacked(columns, label):
+    texts = tf.stack([columns["a"], columns["b"], tf.strings.upper(columns["a"])], 1)
+    return {"a": texts, "b": tf.expand_dims(columns["c"], 1)}, label
+fit("interleaved files", csv.map(stacked), joined(), epochs=2)
+arrays = {"a": tf.constant([["xyz"[i % 3], "y", f"b{i}"] for i in range(300)]), "b": np.arange(300.0)[:, None]}
+fit("arrays", arrays, joined(), y=np.arange(300) % 2, epochs=2, batch_size=16, validation_split=0.2)
+
+class Own(keras.Model):
+    def train_step(self, data):
+        keys, label = data
+        keys = tf.ensure_shape(tf.sparse.to_dense(keys), [None, 3])
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(keys, label, self(keys, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss, "count": tf.shape(label)[0]}
+keys = keras.Input((3,), dtype="int64")
+own = Own(keys, keras.layers.Dense(1)(keras.layers.Flatten()(keras.layers.Embedding(5, 4)(keys))))
+own.compile("adam", "mse")
+def sparse(number):
+    texts, label = parsed(number)
+    return tf.sparse.from_dense(tf.strings.to_hash_bucket_fast(texts, 5)), label
+fit("sparse", raw().map(sparse).batch(32), own, epochs=2)
+"""
+)
 REFUSED = {
     "generator": "GeneratorDataset, which must not run ahead of the training",
     "variable": "uses a variable or a table, which must not be read ahead of the training",
@@ -189,8 +258,12 @@ def until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 
 
 @contextmanager
-def running(folder: Path, text: str, *options: str, plain: bool = False, meet: bool = False) -> Iterator[Program]:
+def running(
+    folder: Path, text: str, *options: str, plain: bool = False, meet: bool = False, free: bool = False
+) -> Iterator[Program]:
+    """Run a program. plain: alone; meet: it waits for the test; free: as if crossings cost nothing."""
     folder.mkdir()
+    (folder / "free.py").write_text(FREE)
     (folder / "train.py").write_text(HEAD + text if "keras" in text else text)
     environment = {
         **os.environ,
@@ -200,7 +273,8 @@ def running(folder: Path, text: str, *options: str, plain: bool = False, meet: b
     }
     environment |= {"STRETTO_PIPELINE": "off"} if plain else {}
     environment |= {"MEET": "1"} if meet else {}
-    command = [sys.executable, "-m", "stretto_pipeline.run", "--exact", *options, "train.py", "3", "--an-option"]
+    runner = ["free.py"] if free else ["-m", "stretto_pipeline.run"]
+    command = [sys.executable, *runner, "--exact", *options, "train.py", "3", "--an-option"]
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=errors, text=True)
     try:
@@ -289,6 +363,23 @@ def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
     for name in MOVED:
         assert "1 data workers prepare " in told[name]
     assert steps_of(ended[2])[0] > 60
+
+
+def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
+    """With free crossings everything that may move does, which is the hardest case."""
+    with running(tmp_path / "alone", MOVING, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", MOVING, "--data-workers", "1", meet=True, free=True) as program:
+        program.meet(3)
+        until(lambda: len(program.lanes) == 1)
+        program.go_on(3)
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert "nothing moves" not in ended[2]
+    assert len(out.splitlines()) == ended[2].count("1 data workers prepare ") == 7
+    elsewhere, steps = steps_of(ended[2])
+    assert elsewhere > steps // 2
 
 
 PLAIN = """

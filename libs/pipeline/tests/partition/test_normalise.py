@@ -8,20 +8,26 @@ from stretto_pipeline.partition.normalise import address_of, inlined
 
 @pytest.mark.slow
 def test_bodies_in_the_place_of_calls_give_the_same_values_and_writes() -> None:
-    """Calls within calls, one without outputs, an argument that is an output, and edges of control at calls."""
+    """Calls within calls, one without outputs, an argument that is an output, edges of control at calls, and places."""
     import tensorflow as tf
 
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
     total = tf.Variable(3.0)
+    places = AttrValue(list=AttrValue.ListValue(s=[b"loc:@value"]))
 
     @tf.function
     def written(value: tf.Tensor) -> None:
-        with tf.compat.v1.colocate_with(value), tf.compat.v1.colocate_with(tf.identity(value)):
-            total.assign_add(tf.identity(value))
+        total.assign_add(value)
 
     @tf.function
     def inner(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         written(value)
-        return value * total, value
+        same = tf.identity(value)
+        same.op._set_attr("_class", places)  # the place of an argument of a call, which is no node afterwards
+        product = same * total
+        product.op._set_attr("_class", AttrValue(list=AttrValue.ListValue(s=[b"loc:@" + same.op.name.encode()])))
+        return product, value
 
     @tf.function
     def outer(value: tf.Tensor) -> tf.Tensor:
