@@ -10,7 +10,6 @@ from stretto_pipeline.partition.normalise import address_of, inlined
 def test_bodies_in_the_place_of_calls_give_the_same_values_and_writes() -> None:
     """Calls within calls, one without outputs, an argument that is an output, edges of control at calls, and places."""
     import tensorflow as tf
-
     from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
     total = tf.Variable(3.0)
@@ -23,7 +22,7 @@ def test_bodies_in_the_place_of_calls_give_the_same_values_and_writes() -> None:
     @tf.function
     def inner(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         written(value)
-        same = tf.identity(value)
+        same = tf.identity(value, name="only_here")
         same.op._set_attr("_class", places)  # the place of an argument of a call, which is no node afterwards
         product = same * total
         product.op._set_attr("_class", AttrValue(list=AttrValue.ListValue(s=[b"loc:@" + same.op.name.encode()])))
