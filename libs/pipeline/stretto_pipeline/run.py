@@ -14,6 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .execution.data_workers import DataWorkers
+    from .execution.importing import Hook
 
 SWITCH = "STRETTO_PIPELINE"
 """Environment variable: `off` runs the plain program."""
@@ -29,6 +34,20 @@ class Options:
     is_exact: bool
     script: Path
     arguments: tuple[str, ...]
+
+
+class Way(Protocol):
+    """A way in which programs take samples, and its hooks. was_asked: the program went this way."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def was_asked(self) -> bool: ...
+
+    def hooks(self) -> dict[str, Hook]:
+        """Return the hooks, by the module after whose import they belong."""
+        ...
 
 
 def options_of(arguments: Sequence[str], cores: int) -> Options:
@@ -48,32 +67,39 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
 
 def run(options: Options, environment: Mapping[str, str]) -> None:
     """Run the program. What it raises is raised, SystemExit included."""
-    from .execution.importing import AfterImport, Hook
+    from .execution.importing import AfterImport
 
     paths = [each for each in sys.path[1:] if each]
     sys.argv = [str(options.script), *options.arguments]
     sys.path[0] = str(options.script.resolve().parent)
-    hooks: dict[str, Hook] = {"tensorflow": _exact} if options.is_exact else {}
+    exact: dict[str, Hook] = {"tensorflow": _exact} if options.is_exact else {}
     if environment.get(SWITCH, "").lower() == "off":
-        AfterImport(hooks)
+        AfterImport([exact])
         runpy.run_path(str(options.script), run_name="__main__")
         return
+    from .execution.data_workers import DataWorkers
     from .execution.keras_fit import KerasFit
 
-    fit = KerasFit(options.lanes, paths, _say)
-    AfterImport(hooks | fit.hooks())
+    workers = DataWorkers(options.lanes, paths, _say)
+    ways: Sequence[Way] = [KerasFit(workers)]
+    AfterImport([exact, *(each.hooks() for each in ways)])
     try:
         runpy.run_path(str(options.script), run_name="__main__")
     finally:
-        fit.close()
-        if fit.feed is None:
-            _say("the program ran without data workers" + ("" if fit.was_asked else ": it called no Keras fit"))
-        else:
-            counts = fit.feed.machine.counts
-            _say(
-                f"data workers prepared {counts.from_lanes} of {counts.delivered} steps, "
-                f"with {fit.feed.cpu_us / 1e6:.1f} s of CPU"
-            )
+        workers.close()
+        _say(_brought(workers, ways))
+
+
+def _brought(workers: DataWorkers, ways: Sequence[Way]) -> str:
+    if workers.feed is None:
+        asked = any(each.was_asked for each in ways)
+        known = ", no ".join(each.name for each in ways)
+        return "the program ran without data workers" + ("" if asked else f": it called no {known}")
+    counts = workers.feed.machine.counts
+    return (
+        f"data workers prepared {counts.from_lanes} of {counts.delivered} steps, "
+        f"with {workers.feed.cpu_us / 1e6:.1f} s of CPU"
+    )
 
 
 def _exact(tensorflow: ModuleType) -> None:

@@ -35,7 +35,6 @@ from ..feeding import (
     Wanted,
 )
 from .protocol import Preparation
-from .values import packed
 
 WINDOW_BYTES = 64 * 1024**2
 """Bound of raw elements that wait, and of prepared ones; two of each always may."""
@@ -53,8 +52,7 @@ class Raw:
 class Stream:
     """One pass over a data set.
 
-    pull: returns the next raw element; raises what the program's own iterator would. prepare: prepares one at home; it
-    returns tensors.
+    pull: returns the next raw element; raises what the program's own iterator would. prepare: prepares one at home.
     """
 
     name: str
@@ -110,7 +108,7 @@ class Feed:
         self._lanes = lanes
 
     def take(self, stream: Stream) -> tuple[Raw, list[Any]]:
-        """Return the next raw element of a pass, and the tensors that were prepared of it.
+        """Return the next raw element of a pass, and the values that were prepared of it.
 
         Raises what the program's own iterator would, at the same step.
         """
@@ -215,7 +213,8 @@ class Feed:
         assert isinstance(ours, _Found)
         assert isinstance(theirs, _Found)
         assert theirs.arrays is not None
-        self._differing = difference(_arrays(ours.values), theirs.arrays)
+        prepared = self._streams[wanted.partition].preparation.arrays_of(ours.values)
+        self._differing = difference(prepared, theirs.arrays)
         self._events.append(Compared(lane, wanted, not self._differing))
 
     def _prepare(self, stream: Stream, wanted: Range, raw: Sequence[Any]) -> None:
@@ -224,7 +223,7 @@ class Feed:
             found = _Found(stream.prepare(raw))
         except BaseException as error:
             found = error
-        size = 0 if isinstance(found, BaseException) else size_bytes(_arrays(found.values))
+        size = 0 if isinstance(found, BaseException) else size_bytes(stream.preparation.arrays_of(found.values))
         with self._lock:
             self._here[wanted, ""] = found
             self.tell(HomePrepared(wanted, size, is_failure=isinstance(found, BaseException)))
@@ -238,9 +237,3 @@ class Feed:
                     self.tell(Tick())
                 else:
                     self._due.wait(min(left_s, threading.TIMEOUT_MAX))
-
-
-def _arrays(values: Sequence[Any]) -> Arrays:
-    from .lane import array_of
-
-    return packed([array_of(each) for each in values])

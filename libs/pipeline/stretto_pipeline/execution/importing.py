@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -17,20 +17,23 @@ Hook = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Calls a hook after the import of a module. Modules that are imported already are hooked at once."""
+    """Calls hooks after the import of a module, in their order. Modules imported before are hooked at once."""
 
-    def __init__(self, hooks: dict[str, Hook]) -> None:
-        self._hooks = dict(hooks)
+    def __init__(self, hooks: Sequence[Mapping[str, Hook]]) -> None:
+        self._hooks: dict[str, list[Hook]] = {}
+        for name, hook in (item for each in hooks for item in each.items()):
+            self._hooks.setdefault(name, []).append(hook)
         sys.meta_path.insert(0, self)
-        for name in [each for each in hooks if each in sys.modules]:
-            self._hooks.pop(name)(sys.modules[name])
+        for name in [each for each in self._hooks if each in sys.modules]:
+            for hook in self._hooks.pop(name):
+                hook(sys.modules[name])
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's own spec, with the hook behind its execution."""
-        hook = self._hooks.pop(fullname, None)
-        if hook is None:
+        hooks = self._hooks.pop(fullname, [])
+        if not hooks:
             return None
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
@@ -40,7 +43,8 @@ class AfterImport(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            hook(module)
+            for hook in hooks:
+                hook(module)
 
         loader.exec_module = exec_module
         return spec

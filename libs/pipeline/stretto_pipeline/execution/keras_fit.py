@@ -16,11 +16,12 @@ from typing import Any
 from ..errors import PipelineError, ProgramRefused
 from ..partition.cut import Prices
 from ..programs.tf2 import EAGER, Resources
+from . import graphs
+from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
+from .graphs import array_of
 from .importing import Hook, replace_method
-from .lane import array_of
 from .opening import Drawn, Opening, check_travels, open_dataset
-from .processes import Processes, Settings
 from .splitting import Prepared, Split, Traced, prepared_for, split_of, traced
 from .values import packed
 
@@ -70,19 +71,16 @@ class _Passes:
 
 @dataclass
 class KerasFit:
-    """The hooks, and all that they know of the program. lanes: how many processes; paths: of their modules."""
+    """The hooks, and all that they know of the program."""
 
-    lanes: int
-    paths: list[str]
-    say: Callable[[str], None]
-    feed: Feed | None = None
-    _processes: Processes | None = None
+    workers: DataWorkers
     _drawn: Drawn = field(default_factory=Drawn)
     _fixed: dict[int, Any] = field(default_factory=dict[int, Any])
     _fits: list[_Fit] = field(default_factory=list[_Fit])
     _functions: dict[int, _TrainFunction] = field(default_factory=dict[int, "_TrainFunction"])
     """by the identity of Keras' own"""
     _numbers: Any = field(default_factory=itertools.count)
+    name: str = "Keras fit"
     was_asked: bool = False
     """Set once `fit` asked for data."""
     _refused: str = ""
@@ -96,13 +94,6 @@ class KerasFit:
             "tensorflow.python.ops.lookup_ops": self._hook_tables,
             "keras.src.backend.tensorflow.trainer": self._hook_keras,
         }
-
-    def close(self) -> None:
-        """End the data workers."""
-        if self.feed is not None:
-            self.feed.close()
-        if self._processes is not None:
-            self._processes.close()
 
     # --- hooks --------------------------------------------------------------------------------------------
 
@@ -186,7 +177,7 @@ class KerasFit:
     def _planned(self, trainer: Any, function: _TrainFunction, dataset: Any) -> _Plan | None:
         try:
             plan = self._plan(trainer, function, dataset)
-            self._start_lanes()
+            self.workers.started(graphs.FRAMEWORK, graphs.settings())
         except PipelineError as error:
             reason = str(error)
         except Exception as error:  # data workers never stop a program that would run without them
@@ -196,7 +187,7 @@ class KerasFit:
             self._tell_moved(plan)
             return plan
         if reason != self._refused:
-            self.say(f"Keras fit: nothing moves to data workers: {reason}")
+            self.workers.say(f"Keras fit: nothing moves to data workers: {reason}")
         self._refused = reason
         return None
 
@@ -217,32 +208,20 @@ class KerasFit:
     def _is_fixed(self, handle: Any) -> bool:
         return id(handle) in self._fixed
 
-    def _start_lanes(self) -> None:
-        if self.feed is not None:
-            return
-        import tensorflow as tf
-
-        threading = tf.config.threading
-        threads = threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
-        settings = Settings(threads, tf.config.optimizer.get_experimental_options(), self.paths)
-        self.feed = Feed(self.lanes, self.say)
-        self._processes = Processes(self.lanes, self.feed, settings, self.say)
-        self.feed.use(self._processes)
-
     def _tell_moved(self, plan: _Plan) -> None:
         found = plan.split.partition
         nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
         ops = dict.fromkeys([*plan.opening.moved, *(each.op for each in nodes if each.op != "IteratorGetNext")])
         named = [*ops][:OPS_NAMED]
         more = f" and {len(ops) - len(named)} more" if len(ops) > len(named) else ""
-        self.say(
-            f"Keras fit: {self.lanes} data workers prepare {', '.join(named)}{more}: "
+        self.workers.say(
+            f"Keras fit: {self.workers.count} data workers prepare {', '.join(named)}{more}: "
             f"{found.moved_us / 1e3:.2f} ms of CPU a step"
         )
 
     def _begin(self, plan: _Plan) -> _Pass:
         """Begin a pass over the source, in the order that the data set itself would have now."""
-        assert self.feed is not None
+        feed = self.workers.started(graphs.FRAMEWORK, graphs.settings())
         source, prepared = plan.opening.source, plan.prepared
         self._is_ours = True
         try:
@@ -259,7 +238,7 @@ class KerasFit:
         stream = Stream(
             f"pass {next(self._numbers)}", prepared.preparation, lambda: _raw(iterator, prepared), prepared.here
         )
-        return _Pass(plan, self.feed, stream, lambda: self._at_end(plan.opening.dataset))
+        return _Pass(plan, feed, stream, lambda: self._at_end(plan.opening.dataset))
 
     def _at_end(self, dataset: Any) -> Any:
         """Return an iterator at the end of a data set, of which nothing is drawn."""

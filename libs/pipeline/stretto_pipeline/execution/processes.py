@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from ..feeding import CREDITS, Joined, Left, Range
 from .feed import Feed
 from .lane import Start
 from .protocol import Kind, Preparation, request
-from .values import unpacked
 
 ANSWER_S = 60.0
 """Time after which a lane that does not answer is left; home prepares its elements long before."""
@@ -34,10 +33,13 @@ END_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of home that its lanes share. threads: inside and between operations. paths: folders of modules."""
+    """Settings of home that its lanes share.
 
-    threads: tuple[int, int]
-    optimizer: Mapping[str, bool]
+    framework: name of the module that runs in them; settings: for its `begin`. paths: folders of modules.
+    """
+
+    framework: str
+    settings: Mapping[str, Any]
     paths: Sequence[str]
 
 
@@ -53,7 +55,7 @@ class Processes:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="stretto-run-")
         self._key = Key.random()
-        self._start = Start(self._key.pem.decode(), "", settings.threads, dict(settings.optimizer))
+        self._start = Start(self._key.pem.decode(), "", settings.framework, settings.settings)
         self._lanes: dict[str, _Lane] = {}
         for number in range(count):
             name = f"data worker {number}"
@@ -142,7 +144,7 @@ class _Lane:
             )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({**asdict(self._start), "address": address}) + "\n")
+        process.stdin.write(json.dumps(asdict(replace(self._start, address=address))) + "\n")
         process.stdin.flush()
         if process.stdout.readline() != "serving\n":
             told = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
@@ -187,11 +189,11 @@ class _Lane:
             try:
                 with teaching:
                     if preparation.number not in taught:
-                        link.call(Kind.TEACH, preparation.parts())
+                        link.call(Kind.TEACH, [str(preparation.number).encode(), *preparation.parts()])
                         taught.add(preparation.number)
                 answer = link.call(Kind.PREPARE, request(preparation.number, raw, writer)).parts
                 arrays = reader.arrays(answer[1:])
-                self._feed.answered(name, wanted, arrays, _tensors(arrays, preparation), int(bytes(answer[0])))
+                self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
             except (PeerFailed, ArraysRefused):
                 writer = Writer()  # nobody knows how much of the schema arrived
                 self._feed.answered(name, wanted, None, [], 0)
@@ -199,9 +201,3 @@ class _Lane:
                 assert self.process is not None
                 self.process.kill()
                 return
-
-
-def _tensors(arrays: Arrays, preparation: Preparation) -> list[Any]:
-    import tensorflow as tf
-
-    return [tf.constant(value, dtype) for value, dtype in zip(unpacked(arrays), preparation.types, strict=True)]

@@ -1,19 +1,17 @@
-"""The messages between home and its lanes, and a preparation as lanes get it."""
+"""The messages between home and its lanes, and how the code that a lane runs looks to both."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
-from ..arrays import Arrays, Parts, Reader, Writer
-from .values import packed, unpacked
+from ..arrays import Arrays, Parts, Writer
 
 REQUEST_BYTES_MAX = 2**31 - 1
+
+Prepares = Callable[[Arrays], Arrays]
+"""A pure function of raw arrays."""
 
 
 class Kind(IntEnum):
@@ -23,58 +21,35 @@ class Kind(IntEnum):
     PREPARE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A lookup table that never changes: the placeholder of its handle, and TensorFlow's types."""
+class Preparation(Protocol):
+    """A pure function of raw values, as home sees it. number: its name among those of one program."""
 
-    placeholder: str
-    keys: str
-    values: str
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """A pure function of raw tensors, as a graph of TensorFlow.
-
-    feeds: tensors for the raw values; fetches: tensors of the answer, with their types. constants: placeholders of
-    fixed values. contents: these values, then keys and values of each table.
-    """
-
-    number: int
-    graph: bytes
-    feeds: tuple[str, ...]
-    fetches: tuple[str, ...]
-    types: tuple[str, ...]
-    constants: tuple[str, ...]
-    tables: tuple[Table, ...]
-    contents: tuple[NDArray[Any], ...]
+    @property
+    def number(self) -> int: ...
 
     def parts(self) -> Parts:
-        """Return it as parts of one message."""
-        head = {
-            "number": self.number,
-            "feeds": self.feeds,
-            "fetches": self.fetches,
-            "types": self.types,
-            "constants": self.constants,
-            "tables": [asdict(each) for each in self.tables],
-        }
-        return [json.dumps(head).encode(), self.graph, *Writer().parts(packed(self.contents))]
+        """Return it as parts of one message, for `Framework.taught`."""
+        ...
+
+    def arrays_of(self, values: Sequence[Any]) -> Arrays:
+        """Return prepared values as arrays, as a lane gives them."""
+        ...
+
+    def values_of(self, arrays: Arrays) -> list[Any]:
+        """Return prepared values of a lane's arrays. Raises ArraysRefused."""
+        ...
 
 
-def preparation_of(parts: Sequence[memoryview]) -> Preparation:
-    """Read a preparation that another process sent."""
-    head = json.loads(bytes(parts[0]))
-    return Preparation(
-        number=head["number"],
-        graph=bytes(parts[1]),
-        feeds=tuple(head["feeds"]),
-        fetches=tuple(head["fetches"]),
-        types=tuple(head["types"]),
-        constants=tuple(head["constants"]),
-        tables=tuple(Table(**each) for each in head["tables"]),
-        contents=tuple(unpacked(Reader().arrays(parts[2:]))),
-    )
+class Framework(Protocol):
+    """A module whose code runs in lanes, named in `Settings.framework`; imported there only."""
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Set a lane's process up as home is, so that the same operations give the same bits."""
+        ...
+
+    def taught(self, parts: Sequence[memoryview]) -> Prepares:
+        """Return the function that `Preparation.parts` describes. What it raises is told to home."""
+        ...
 
 
 def request(number: int, raw: Arrays, writer: Writer) -> Parts:

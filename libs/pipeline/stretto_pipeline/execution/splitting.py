@@ -25,9 +25,8 @@ from ..programs.analysis import CALL_US, GUESS_US, GUESSED_US, UNKNOWN_DIMENSION
 from ..programs.captured import size_bytes
 from ..programs.tf2 import Resources, given_of
 from ..programs.tracing import trace
-from .lane import array_of
+from .graphs import GraphPreparation, Table, array_of
 from .opening import Opening, sample_of, staged
-from .protocol import Preparation, Table
 
 CONTENTS_BYTES_MAX = 1 << 30
 """Bound of the constants and tables that a lane gets."""
@@ -281,7 +280,7 @@ class Prepared:
     tensors that it needs. here: prepares at home.
     """
 
-    preparation: Preparation
+    preparation: GraphPreparation
     names: tuple[str, ...]
     local: Mapping[str, int]
     used: tuple[int, ...]
@@ -312,7 +311,7 @@ def prepared_for(split: Split, opening: Opening) -> Prepared:
         raise ProgramRefused(
             f"its constants and tables have {total} bytes: data workers get at most {CONTENTS_BYTES_MAX}"
         )
-    preparation = Preparation(
+    preparation = GraphPreparation(
         number=next(_numbers),
         graph=graph_def.SerializeToString(),
         feeds=tuple(raw[place].name for place in used),
