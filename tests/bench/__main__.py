@@ -36,6 +36,7 @@ MODULES = (
         "store",
         "servers",
         "readers",
+        "crossings",
         "feeding",
         "trainer",
         "lease_ahead",

@@ -1,16 +1,18 @@
-"""Named arrays as the parts of one message of the plane, without a copy on either side.
+"""Named arrays as the parts of one message of the plane.
 
 The first part is the schema: names, types and numbers of dimensions, as JSON. It travels once for each connection and
-again when it changes; otherwise the part is empty. The second part has all dimensions, int64. One part for each array
-follows, in the order of the schema. Nothing is unpickled.
+again when it changes; otherwise the part is empty. The second part has all dimensions, int64. The third has the small
+arrays, one after the other, each at a multiple of 64 bytes: a copy costs less than a part. Each larger array is a part
+of its own, not copied on either side. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,11 @@ KINDS = "biufSU"
 """Types that travel, by their kind in NumPy: numbers, and texts of a fixed length."""
 SCHEMA_BYTES_MAX = 64 * 1024
 DIMENSIONS_MAX = 32
+SMALL_BYTES_MAX = 16 * 1024
+"""Arrays up to this size share a part."""
+ALIGNMENT_BYTES = 64
+SHAPE_BYTES_MAX = 2**62
+"""Bound of NumPy's, that holds with dimensions of 0 counted as 1."""
 
 Arrays = dict[str, NDArray[Any]]
 Parts = list[bytes | memoryview | NDArray[Any]]
@@ -38,23 +45,40 @@ class Field:
 Schema = tuple[Field, ...]
 
 
+class _Place(NamedTuple):
+    """The place of an array in a message: its part, and where it begins there."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    size: int
+    part: int
+    begin: int
+
+
 class Writer:
     """Writes the messages of one connection."""
 
     def __init__(self) -> None:
-        self._sent: Schema = ()
+        self._sent: list[tuple[str, np.dtype[Any], int]] = []
 
     def parts(self, arrays: Mapping[str, NDArray[Any]]) -> Parts:
-        """Return the parts; each array that is contiguous is one of them. Raises ArraysRefused."""
+        """Return the parts of a message. Raises ArraysRefused."""
         given = {name: np.asarray(array) for name, array in arrays.items()}
-        schema = tuple(Field(name, array.dtype.str, array.ndim) for name, array in given.items())
-        for each in schema:
-            if np.dtype(each.dtype).kind not in KINDS:
-                raise ArraysRefused(f"{each.name!r} has type {each.dtype}: give numbers, or texts of a fixed length")
+        schema = [(name, array.dtype, array.ndim) for name, array in given.items()]
         told = b"" if schema == self._sent else _told(schema)
         self._sent = schema
-        sizes = np.array([size for array in given.values() for size in array.shape], np.int64)
-        return [told, sizes, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in given.values())]
+        small: list[Any] = []
+        parts: Parts = [told, np.array([size for array in given.values() for size in array.shape], np.int64), b""]
+        for array in given.values():
+            size = array.nbytes
+            if size > SMALL_BYTES_MAX:
+                parts.append(_bytes_of(array))
+            elif size:
+                small.append(_bytes_of(array))
+                small.append(_PADDING[-size % ALIGNMENT_BYTES])
+        parts[_SMALL] = b"".join(small)
+        return parts
 
 
 class Reader:
@@ -62,21 +86,25 @@ class Reader:
 
     def __init__(self) -> None:
         self._schema: Schema = ()
+        self._dimensions: bytes | None = None
+        self._places: list[_Place] = []
+        self._sizes: list[int] = []
 
     def arrays(self, parts: Sequence[memoryview]) -> Arrays:
         """Return the arrays by name. Raises ArraysRefused: the parts are not those of such a message."""
-        if len(parts) < 2:
+        if len(parts) < 3:
             raise ArraysRefused(f"a message of {len(parts)} parts has no arrays: schema and dimensions come first")
         if len(parts[0]):
-            self._schema = _parsed(parts[0])
-        if len(parts) != 2 + len(self._schema):
-            raise ArraysRefused(f"a message of {len(parts)} parts does not fit a schema of {len(self._schema)} arrays")
-        if parts[1].nbytes % 8 or parts[1].nbytes // 8 != sum(each.dimensions for each in self._schema):
-            raise ArraysRefused(f"{parts[1].nbytes} bytes of dimensions do not fit the schema")
-        sizes = iter(np.frombuffer(parts[1], np.int64).tolist())
+            self._schema, self._dimensions = _parsed(parts[0]), None
+        if (dimensions := bytes(parts[1])) != self._dimensions:
+            self._dimensions = None
+            self._places, self._sizes = _places(self._schema, dimensions)
+            self._dimensions = dimensions
+        if (sizes := [part.nbytes for part in parts[_SMALL:]]) != self._sizes:
+            raise ArraysRefused(f"parts of {sizes[:8]} bytes do not fit their schema and dimensions")
         return {
-            each.name: _array(each, tuple(next(sizes) for _ in range(each.dimensions)), part)
-            for each, part in zip(self._schema, parts[2:], strict=True)
+            name: np.frombuffer(parts[part], dtype, size, begin).reshape(shape) if size else np.zeros(shape, dtype)
+            for name, dtype, shape, size, part, begin in self._places
         }
 
 
@@ -101,8 +129,25 @@ def difference(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]
     return ""
 
 
-def _told(schema: Schema) -> bytes:
-    told = json.dumps([[each.name, each.dtype, each.dimensions] for each in schema]).encode()
+_SMALL = 2
+"""The part that small arrays share; the larger ones are behind it."""
+_PADDING = [bytes(size) for size in range(ALIGNMENT_BYTES)]
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _travels(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in KINDS and dtype.itemsize > 0
+
+
+def _told(schema: Sequence[tuple[str, np.dtype[Any], int]]) -> bytes:
+    """Return a schema in JSON. Raises ArraysRefused."""
+    for name, dtype, _ in schema:
+        if not _travels(dtype):
+            raise ArraysRefused(f"{name!r} has type {dtype.str}: give numbers, or texts of a fixed length")
+    told = json.dumps([[name, dtype.str, dimensions] for name, dtype, dimensions in schema]).encode()
     if len(told) > SCHEMA_BYTES_MAX:
         raise ArraysRefused(f"a schema of {len(told)} bytes is refused: at most {SCHEMA_BYTES_MAX}; join arrays")
     return told
@@ -121,17 +166,28 @@ def _field(given: Any) -> Field:
     name, dtype, dimensions = given
     if not (isinstance(name, str) and isinstance(dtype, str) and type(dimensions) is int):
         raise ValueError(f"{given!r} is no field")
-    if np.dtype(dtype).kind not in KINDS or np.dtype(dtype).str != dtype or not 0 <= dimensions <= DIMENSIONS_MAX:
+    if not _travels(np.dtype(dtype)) or np.dtype(dtype).str != dtype or not 0 <= dimensions <= DIMENSIONS_MAX:
         raise ValueError(f"{dtype!r} with {dimensions} dimensions does not travel")
     return Field(name, dtype, dimensions)
 
 
-def _array(field: Field, shape: tuple[int, ...], part: memoryview) -> NDArray[Any]:
-    dtype = np.dtype(field.dtype)
-    count = 1
-    for size in shape:
-        count *= size
-    if any(size < 0 for size in shape) or count * dtype.itemsize != part.nbytes:
-        raise ArraysRefused(f"{field.name!r} of shape {shape} and type {dtype} does not have {part.nbytes} bytes")
-    array = np.frombuffer(part, dtype) if count and dtype.itemsize else np.zeros(count, dtype)
-    return array.reshape(shape)
+def _places(schema: Schema, told: bytes) -> tuple[list[_Place], list[int]]:
+    """Return the places of the arrays, and the sizes of the parts that have them. Raises ArraysRefused."""
+    if len(told) != 8 * sum(each.dimensions for each in schema):
+        raise ArraysRefused(f"{len(told)} bytes of dimensions do not fit the schema")
+    dimensions = iter(np.frombuffer(told, np.int64).tolist())
+    places: list[_Place] = []
+    sizes = [0]
+    for each in schema:
+        dtype, shape = np.dtype(each.dtype), tuple(next(dimensions) for _ in range(each.dimensions))
+        if min(shape, default=0) < 0 or math.prod(max(size, 1) for size in shape) * dtype.itemsize > SHAPE_BYTES_MAX:
+            raise ArraysRefused(f"{each.name!r} has shape {shape}: there is no such array")
+        size = math.prod(shape)
+        size_bytes = size * dtype.itemsize
+        if size_bytes > SMALL_BYTES_MAX:
+            places.append(_Place(each.name, dtype, shape, size, _SMALL + len(sizes), 0))
+            sizes.append(size_bytes)
+        else:
+            places.append(_Place(each.name, dtype, shape, size, _SMALL, sizes[0]))
+            sizes[0] += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return places, sizes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
-from stretto_pipeline.arrays import KINDS, Reader, Writer, difference
+from stretto_pipeline.arrays import ALIGNMENT_BYTES, KINDS, SMALL_BYTES_MAX, Reader, Writer, difference
 from stretto_pipeline.errors import ArraysRefused
 
 dtypes = st.one_of(
@@ -82,6 +82,8 @@ def test_damaged_messages_are_refused_or_are_other_arrays(data: st.DataObject, m
         (b'[["a", "|O", 1]]', [1], bytes(8)),
         (b'[["a", "<f4", 1]]', [-1], b""),
         (b'[["a", "<f4", 2]]', [2**62, 4], bytes(4)),
+        (b'[["a", "<f4", 2]]', [0, 2**62], b""),
+        (b'[["a", "|S0", 1]]', [2**40], b""),
         (b'[["a", "<f4"]]', [1], bytes(4)),
         (b"[" * 5000, [1], bytes(4)),
         (b"{}", [], bytes(4)),
@@ -90,6 +92,21 @@ def test_damaged_messages_are_refused_or_are_other_arrays(data: st.DataObject, m
 def test_hostile_schemas_are_refused(schema: bytes, sizes: list[int], array: bytes) -> None:
     with pytest.raises(ArraysRefused):
         Reader().arrays([memoryview(schema), memoryview(np.array(sizes, np.int64).tobytes()), memoryview(array)])
+
+
+@given(arrays)
+def test_small_arrays_share_a_part_at_aligned_places(message: dict[str, NDArray[Any]]) -> None:
+    large = np.arange(SMALL_BYTES_MAX // 4 + 1, dtype=np.float32)
+    parts = sent(Writer().parts({"large": large, **message}))
+    assert len(parts) == 4
+    assert parts[3] == large.tobytes()
+    got = Reader().arrays(parts)
+    begin = np.frombuffer(parts[2] or b"\0", np.uint8).ctypes.data
+    assert all(
+        (array.ctypes.data - begin) % ALIGNMENT_BYTES == 0
+        for name, array in got.items()
+        if name != "large" and array.size
+    )
 
 
 def test_objects_do_not_travel() -> None:
