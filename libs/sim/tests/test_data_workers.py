@@ -18,7 +18,8 @@ from stretto_messages.base import InvalidValue
 from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
 
 BY_QUEUE = "srtf-by-queue"
-NAMES = [name for name in SIMULATE_DATA_WORKERS.names() if name != BY_QUEUE]
+LIVE = "srtf-live"
+NAMES = [name for name in SIMULATE_DATA_WORKERS.names() if name not in (BY_QUEUE, LIVE)]
 """which know what a job needs"""
 SHARING = ("srtf", "maxtp", "fair")
 RATIOS = (4.0, 6.0, 10.0, 16.0, 24.0, 27.0, 48.0, 64.0)
@@ -236,13 +237,22 @@ class TestByQueue:
         assert found.cpus.amounts[-2] <= 6.0, "whole CPUs for the training worker"
         assert found.completion.mean_s <= 7200 * 1.05
 
+    @pytest.mark.parametrize("cpus_per_gpu", [5.0, 27.0, 64.0])
+    def test_live_jobs_are_tuned_by_division_and_so_no_later_than_by_climbing(self, cpus_per_gpu: float) -> None:
+        jobs = [TraceJob(0.0, 3600, 1, 1.0, cpus_per_gpu)]
+        known, climbed, live = (simulate(jobs, policy(name)).jobs[0].end_s for name in ("srtf", BY_QUEUE, LIVE))
+        assert live <= climbed
+        told_s = 3 * 30 * (1 - 3 / cpus_per_gpu)  # two windows tell, and the arbiter's answer stands in the third
+        assert live == pytest.approx(known, abs=told_s)
+
+    @pytest.mark.parametrize("name", [BY_QUEUE, LIVE])
     @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3), st.sampled_from([0, 300, 3000]))
     @settings(max_examples=25, deadline=None)
     def test_whatever_the_trace_all_jobs_end_and_no_node_gives_more_than_it_has(
-        self, seed: int, jobs: int, nodes: int, span_s: int
+        self, name: str, seed: int, jobs: int, nodes: int, span_s: int
     ) -> None:
         trace = invented(seed, jobs, span_s, 300)
-        found = simulate(trace, policy(BY_QUEUE), Cluster(nodes))
+        found = simulate(trace, policy(name), Cluster(nodes))
         assert len(found.jobs) == len(trace)
         assert all(job.end_s - job.start_s >= job.ideal_s * (1 - 1e-6) for job in found.jobs)
         assert max(found.cpus.amounts) <= 64.0 * nodes + 1e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from stretto_core.model.sharing import Ranking, fair, max_throughput, shortest_remaining
 from stretto_core.offline.data_workers.placing import DUST, Free, pack
@@ -29,12 +30,12 @@ class Policy:
     """Algorithms of the kind ``simulate data-workers``.
 
     ``ranking`` shares out the CPUs that are left; None: nobody does. A policy knows the needs of each job, unless it
-    ``tunes``: then every job finds its needs by its queue.
+    has a ``tuning``: then every job finds its needs by its queue.
     """
 
     need: Callable[[TraceJob, Cluster], Need]
     ranking: Ranking | None = None
-    tunes: bool = False
+    tuning: Literal["", "GoldMiner's", "live"] = ""
 
 
 def _tuned(job: TraceJob, cluster: Cluster) -> Need:
@@ -79,4 +80,5 @@ FIXED = Policy(_fixed)
 FAIR = Policy(_trainers, fair)
 MAXTP = Policy(_trainers, max_throughput)
 SRTF = Policy(_trainers, shortest_remaining)
-SRTF_BY_QUEUE = Policy(_container, shortest_remaining, tunes=True)
+SRTF_BY_QUEUE = Policy(_container, shortest_remaining, tuning="GoldMiner's")
+SRTF_LIVE = Policy(_trainers, shortest_remaining, tuning="live")

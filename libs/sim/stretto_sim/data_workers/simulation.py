@@ -36,6 +36,7 @@ from stretto_core.offline.data_workers.machine import Worker
 from stretto_core.offline.data_workers.placing import DUST, Free, best_node, pack
 from stretto_messages.base import InvalidValue
 
+from stretto_sim.data_workers.live import Live
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob
 from stretto_sim.data_workers.tuned import Tuned
@@ -69,7 +70,7 @@ class Done:
 class Outcome:
     """The outcome of a trace. Jobs are numbered by submission; levels count allocated resources.
 
-    ``tunes`` as in the policy: nobody knew the needs of a job.
+    ``tunes``: nobody knew the needs of a job.
     """
 
     cluster: Cluster
@@ -125,7 +126,7 @@ class _Running:
     left_s: float
     share: float
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
-    tuned: Tuned | None = None
+    tuned: Tuned | Live | None = None
 
     @property
     def name(self) -> str:
@@ -165,7 +166,7 @@ class _Simulation:
         self.queue = deque[tuple[int, TraceJob]]()
         self.running: dict[str, _Running] = {}
         self.done: dict[int, Done] = {}
-        self.outcome = Outcome(cluster, policy.tunes, workers=[Level() for _ in jobs])
+        self.outcome = Outcome(cluster, bool(policy.tuning), workers=[Level() for _ in jobs])
         self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
         self.sharing: DataWorkers | None = None
         if policy.ranking is not None:
@@ -223,8 +224,9 @@ class _Simulation:
     def _told(self, one: _Running, now: float) -> JobStarted:
         """Return the scheduler's event for a job that starts."""
         job = one.job
-        if self.policy.tunes:
-            one.tuned = Tuned.begun(job, one.name, one.need.trainer_cpus, now)
+        if self.policy.tuning:
+            kind = Live if self.policy.tuning == "live" else Tuned
+            one.tuned = kind.begun(job, one.name, one.need, self.cluster, now)
             return one.tuned.started(one.trainers)
         return JobStarted(
             one.name, one.trainers, one.need.trainer_cpus, job.worker_cpus(self.cluster), job.steps,
@@ -285,10 +287,10 @@ class _Simulation:
             return QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
         sizing, queue = tuned.sizing, tuned.queue(one.data_cpus)
         if tuned.due_s is not None and tuned.due_s <= now:
-            tuned.asked = tuned.measure(now) or tuned.asked
+            tuned.asked = tuned.measure(now, one.ends_in_s) or tuned.asked
         if tuned.asked is not None:
             self._configure(one, tuned, tuned.asked, now)
-        return queue if tuned.measured and tuned.force[2] > 0 and not sizing else None
+        return queue if tuned.is_observed and not sizing else None
 
     def _configure(self, one: _Running, tuned: Tuned, asked: JobConfigured, now: float) -> None:
         """Apply the tuning's request, once the nodes of the training workers have room."""

@@ -14,7 +14,8 @@ from stretto_core.offline.data_workers import QueueState, Tuning
 from stretto_core.offline.data_workers.facts import JobConfigured, JobMeasured, JobStarted, ProcessSized
 from stretto_core.offline.data_workers.tuning import TuningSettings
 
-from stretto_sim.data_workers.trace import TraceJob
+from stretto_sim.data_workers.policies import Need
+from stretto_sim.data_workers.trace import Cluster, TraceJob
 
 INTERVAL_S = 30.0
 """interval between measurements (§5.5)"""
@@ -40,8 +41,9 @@ class Tuned:
     measured: bool = False
 
     @staticmethod
-    def begun(job: TraceJob, name: str, container_cpus: float, now: float) -> Tuned:
+    def begun(job: TraceJob, name: str, need: Need, cluster: Cluster, now: float) -> Tuned:
         """Return the state of a job that starts without data workers."""
+        container_cpus = need.trainer_cpus
         tuning = Tuning(settings=TuningSettings(container_cpus=max(int(container_cpus), 1)))
         return Tuned(job, name, tuning, container_cpus, now, force=(container_cpus, 0, 0.0))
 
@@ -53,13 +55,10 @@ class Tuned:
 
     def queue(self, data_cpus: float) -> QueueState:
         """Return the queue with ``data_cpus`` for data workers; without any, the trainer's own CPUs do both."""
-        job, ideal_per_s = self.job, 1 / self.job.step_s_ideal
-        if not self.process_cpus or data_cpus <= 0:
-            rate = ideal_per_s * min(self.trainer_cpus / job.cpus_per_gpu, 1.0)
-            return QueueState(rate, rate, 1.0)
-        used = min(data_cpus, self.process_cpus * job.gpus) if self.sizing else data_cpus
-        taken = ideal_per_s * min(self.trainer_cpus / job.trainer_cpus, 1.0)
-        return QueueState(ideal_per_s * used / job.data_cpus, taken, min(job.trainer_cpus / self.trainer_cpus, 1.0))
+        if not self.process_cpus:
+            data_cpus = 0.0
+        used = min(data_cpus, self.process_cpus * self.job.gpus) if self.sizing else data_cpus
+        return queue_of(self.job, self.trainer_cpus, used)
 
     @property
     def sizing(self) -> bool:
@@ -76,8 +75,13 @@ class Tuned:
         """Return the end of the next measurement; None if another would show the same."""
         return None if self.measured else self.since_s + INTERVAL_S
 
-    def measure(self, now: float) -> JobConfigured | None:
-        """Report the interval to the tuning and return its requests."""
+    @property
+    def is_observed(self) -> bool:
+        """True if the scheduler may believe the rates."""
+        return self.measured and self.force[2] > 0
+
+    def measure(self, now: float, left_s: float) -> JobConfigured | None:
+        """Report the interval to the tuning and return its requests; it asks however little is left."""
         phase = self.tuning.state.phase
         trainer_cpus, process_cpus, data_cpus = self.force
         seen = JobMeasured(self.name, self.job.gpus, self.queue(data_cpus), int(trainer_cpus), process_cpus, data_cpus)
@@ -97,3 +101,13 @@ class Tuned:
             self.tuning.state.phase == phase,
         )  # another phase measures the same configuration again
         return asked
+
+
+def queue_of(job: TraceJob, trainer_cpus: float, data_cpus: float) -> QueueState:
+    """Return a job's queue with ``data_cpus`` for data workers; without any, the trainers' own CPUs do both."""
+    ideal_per_s = 1 / job.step_s_ideal
+    if data_cpus <= 0:
+        rate = ideal_per_s * min(trainer_cpus / job.cpus_per_gpu, 1.0)
+        return QueueState(rate, rate, 1.0)
+    taken = ideal_per_s * min(trainer_cpus / job.trainer_cpus, 1.0)
+    return QueueState(ideal_per_s * data_cpus / job.data_cpus, taken, min(job.trainer_cpus / trainer_cpus, 1.0))

@@ -1,0 +1,46 @@
+"""A task whose reader is expensive as users' are: texts, crossed and hashed by Python."""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from stretto.examples.wide_deep import WideDeep
+from stretto.readers import Batch
+from stretto.readers.criteo import CATEGORIES
+
+NEXT = 4
+
+
+class Crosses(WideDeep):
+    """Wide & Deep whose ids are crosses of texts: of each column with the next four, the smallest hash.
+
+    data: one file of Parquet.
+    """
+
+    def __init__(self, *, data: str, categories: int, **arguments: Any) -> None:
+        super().__init__(data=data, categories=categories, **arguments)
+        self._categories = categories
+        self._file = pq.ParquetFile(data)
+        self._group_rows = self._file.metadata.row_group(0).num_rows
+        self._group = lru_cache(2)(lambda number: self._file.read_row_group(number, columns=list(CATEGORIES)))
+
+    def read(self, start: int, length: int) -> Batch:
+        ids = np.empty((length, len(CATEGORIES)), np.int64)
+        texts = [column.to_pylist() for column in self._rows(start, length).columns]
+        for place in range(len(texts)):
+            one, *others = [*texts, *texts][place : place + NEXT + 1]
+            for number, columns in enumerate(zip(one, *others, strict=True)):
+                crosses = [f"{columns[0]}_x_{other}".lower().encode() for other in columns[1:]]
+                ids[number, place] = min(map(zlib.crc32, crosses)) % self._categories
+        return super().read(start, length) | {"categorical": ids}
+
+    def _rows(self, start: int, length: int) -> pa.Table:
+        """Return rows of one group, or of two that follow each other."""
+        first, last = start // self._group_rows, (start + length - 1) // self._group_rows
+        table = pa.concat_tables([self._group(number) for number in range(first, last + 1)])
+        return table.slice(start - first * self._group_rows, length)
