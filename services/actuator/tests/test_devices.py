@@ -101,8 +101,9 @@ async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(t
     with pytest.raises(NoRoom, match=r"example\.com/fpga = 1: 0 of 1 on this machine are free"):
         await again.launch(pod(tmp_path, "worker-1"))
     assert [each.pod for each in await again.list()] == ["worker-0"], "one that waits leaves no trace"
-    while "/dev/fpga7" not in await again.logs("j", "worker-0", 5):  # the suite ends a test that takes too long
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(15):
+        while "/dev/fpga7" not in await again.logs("j", "worker-0", 5):
+            await asyncio.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
     await ended(again)
     await again.launch(pod(tmp_path, "worker-1"))
