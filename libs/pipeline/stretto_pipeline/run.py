@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from .execution.data_workers import DataWorkers
@@ -28,10 +28,15 @@ LANES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. is_exact: TensorFlow's optimizer of graphs is off, also in the plain program."""
+    """The command line.
+
+    is_exact: TensorFlow's optimizer of graphs is off, also in the plain program. is_tf1: the program is one of
+    TensorFlow 1.
+    """
 
     lanes: int
     is_exact: bool
+    is_tf1: bool
     script: Path
     arguments: tuple[str, ...]
 
@@ -55,6 +60,7 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
     parser = argparse.ArgumentParser("python -m stretto_pipeline.run", description=__doc__, allow_abbrev=False)
     parser.add_argument("--data-workers", type=int, default=max(1, cores - 1), metavar="N")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--tf1", action="store_true")
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
@@ -62,32 +68,49 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
         parser.error(f"--data-workers {given.data_workers}: give 1 to {LANES_MAX}")
     if not given.script.is_file():
         parser.error(f"{given.script} is no file: name a Python script")
-    return Options(given.data_workers, given.exact, given.script, tuple(given.arguments))
+    return Options(given.data_workers, given.exact, given.tf1, given.script, tuple(given.arguments))
 
 
 def run(options: Options, environment: Mapping[str, str]) -> None:
     """Run the program. What it raises is raised, SystemExit included."""
     from .execution.importing import AfterImport
+    from .execution.tf1 import use_tf1
 
     paths = [each for each in sys.path[1:] if each]
     sys.argv = [str(options.script), *options.arguments]
     sys.path[0] = str(options.script.resolve().parent)
-    exact: dict[str, Hook] = {"tensorflow": _exact} if options.is_exact else {}
+    exact: dict[str, Hook] = {}
+    if options.is_exact:
+        exact = {"tensorflow": _exact, "tensorflow.python.client.session": _exact_sessions}
+    if options.is_tf1:
+        use_tf1(options.script.resolve().parent)
     if environment.get(SWITCH, "").lower() == "off":
         AfterImport([exact])
-        runpy.run_path(str(options.script), run_name="__main__")
+        _run_script(options)
         return
     from .execution.data_workers import DataWorkers
     from .execution.keras_fit import KerasFit
+    from .execution.sessions import Sessions
 
     workers = DataWorkers(options.lanes, paths, _say)
-    ways: Sequence[Way] = [KerasFit(workers)]
+    ways: Sequence[Way] = [KerasFit(workers), Sessions(workers)]
     AfterImport([exact, *(each.hooks() for each in ways)])
     try:
-        runpy.run_path(str(options.script), run_name="__main__")
+        _run_script(options)
     finally:
         workers.close()
         _say(_brought(workers, ways))
+
+
+def _run_script(options: Options) -> None:
+    from .execution.tf1 import LAYERS, WITHOUT_LAYERS
+
+    try:
+        runpy.run_path(str(options.script), run_name="__main__")
+    except AttributeError as error:
+        if options.is_tf1 and WITHOUT_LAYERS in str(error):
+            _say(LAYERS)
+        raise
 
 
 def _brought(workers: DataWorkers, ways: Sequence[Way]) -> str:
@@ -104,6 +127,22 @@ def _brought(workers: DataWorkers, ways: Sequence[Way]) -> str:
 
 def _exact(tensorflow: ModuleType) -> None:
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def _exact_sessions(sessions: ModuleType) -> None:
+    from .execution.importing import replace_method
+
+    def made(original: Any) -> Any:
+        def init(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+            exact = sessions.config_pb2.ConfigProto()
+            if config is not None:
+                exact.CopyFrom(config)
+            exact.graph_options.rewrite_options.disable_meta_optimizer = True
+            original(session, target, graph, exact)
+
+        return init
+
+    replace_method(sessions.BaseSession, "__init__", made)
 
 
 def _say(text: str) -> None:

@@ -44,17 +44,23 @@ def run(
             "under the same option, to the last bit; else to 1 ulp of an operation.",
         ),
     ] = False,
+    tf1: Annotated[
+        bool,
+        typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
+    ] = False,
 ) -> None:
     """Run a training program; other processes on this machine prepare its batches.
 
-    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit` on a tf.data data set,
-    what depends on samples alone moves to data workers; the order of samples, and so the numbers, stay. Two lines on
-    stderr tell what moved, or why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
+    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit` and of sessions of
+    TensorFlow 1 on a tf.data data set, what depends on samples alone moves to data workers; the order of samples, and
+    so the numbers, stay. Two lines on stderr tell what moved, or why nothing does, and what it brought.
+    STRETTO_PIPELINE=off runs the plain program.
 
     Output and exit status are the program's own.
     """
     if not script.is_file():
         raise BadInput(f"{script} is no file: name a Python script")
-    options = [*(["--data-workers", str(data_workers)] if data_workers else []), *(["--exact"] if exact else [])]
+    options = ["--data-workers", str(data_workers)] if data_workers else []
+    options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1)) if is_on]
     command = [sys.executable, "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
     os.execv(sys.executable, command)

@@ -40,7 +40,7 @@ def begin(settings: Mapping[str, Any]) -> None:
 
 def taught(parts: Sequence[memoryview]) -> Prepares:
     """Return the function of a graph, with its constants and tables."""
-    return _Runs(graph_preparation_of(parts))
+    return Runs(graph_preparation_of(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def graph_preparation_of(parts: Sequence[memoryview]) -> GraphPreparation:
     )
 
 
-class _Runs:
+class Runs:
     """A preparation, runnable here."""
 
     def __init__(self, preparation: GraphPreparation) -> None:

@@ -8,7 +8,7 @@ Both parts come of the step's own graph; `halves_of` cuts it where the partition
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,11 @@ from ..partition.halves import Halves, halves_of, needed_part
 from ..partition.normalise import address_of, inlined
 from ..partition.partition import Partition, partition
 from ..partition.reading import Reading, read_graph, static_size
-from ..partition.state import state_of
+from ..partition.state import State, state_of
 from ..programs.analysis import CALL_US, GUESS_US, GUESSED_US, UNKNOWN_DIMENSION
 from ..programs.captured import size_bytes
 from ..programs.tf2 import Resources, given_of
-from ..programs.tracing import trace
+from ..programs.tracing import Trace, trace
 from .graphs import GraphPreparation, Table, array_of
 from .opening import Opening, sample_of, staged
 
@@ -32,7 +32,8 @@ CONTENTS_BYTES_MAX = 1 << 30
 """Bound of the constants and tables that a lane gets."""
 REQUEST_US = 200.0
 """Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
-_numbers = itertools.count()
+numbers = itertools.count()
+"""Names of preparations, one for each of this process."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,13 @@ def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
     sample = sample_of(opening, step.resources.key)
     if sample is not None:
         graph = _measured(step, opening, graph, sample)
+    found = worthwhile(graph, prices)
+    halves = halves_of(step.graph_def, found, step.targets)
+    return Split(step, found, halves, _finish(step, halves))
+
+
+def worthwhile(graph: Graph, prices: Prices) -> Partition:
+    """Cut a graph where it is cheapest. Raises ProgramRefused: nothing is worth moving."""
     found = partition(graph, prices)
     if not found.moved:
         raise ProgramRefused("no part of a step that may move costs more than its way to a data worker")
@@ -117,8 +125,7 @@ def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
         raise ProgramRefused(
             f"moving would save {saved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step: too little"
         )
-    halves = halves_of(step.graph_def, found, step.targets)
-    return Split(step, found, halves, _finish(step, halves))
+    return found
 
 
 def _graph(step: Traced, opening: Opening) -> Graph:
@@ -132,31 +139,35 @@ def _graph(step: Traced, opening: Opening) -> Graph:
         written=step.written,
         size_of=lambda tensor: static_size(tensor, batch),
     )
-    graph = replace(
-        graph, nodes=tuple(replace(each, cost_us=GUESSED_US.get(each.op, GUESS_US)) for each in graph.nodes)
-    )
+    graph = with_guesses(graph)
     if not opening.has_stage:
         return graph
     import tensorflow as tf
 
-    raw = Node(
-        name="tf.data: source",
-        op="tf.data",
-        effects=frozenset({Effect.SOURCE}),
-        outputs=tuple(
-            Tensor(
-                f"tf.data: raw {place}", each.dtype.name, (each.shape.num_elements() or batch) * (each.dtype.size or 16)
-            )
-            for place, each in enumerate(tf.nest.flatten(opening.source.element_spec))
-        ),
-    )
+    raw = [
+        Tensor(f"tf.data: raw {place}", each.dtype.name, (each.shape.num_elements() or batch) * (each.dtype.size or 16))
+        for place, each in enumerate(tf.nest.flatten(opening.source.element_spec))
+    ]
+    ops = _bodies(opening).values()
+    cost_us = _calls(opening) * (CALL_US + sum(GUESSED_US.get(op, GUESS_US) for op in ops))
+    return with_maps(graph, step.source, raw, cost_us)
+
+
+def with_guesses(graph: Graph) -> Graph:
+    """Return a graph with costs by type of operation."""
+    return replace(graph, nodes=tuple(replace(each, cost_us=GUESSED_US.get(each.op, GUESS_US)) for each in graph.nodes))
+
+
+def with_maps(graph: Graph, source: str, raw: Sequence[Tensor], cost_us: float) -> Graph:
+    """Return a graph with raw tensors before the operation that takes an element, which runs the maps at a cost."""
+    node = Node(name="tf.data: source", op="tf.data", effects=frozenset({Effect.SOURCE}), outputs=tuple(raw))
     taking = replace(
-        graph.by_name[step.source],
+        graph.by_name[source],
         effects=frozenset({Effect.PURE}),
-        inputs=tuple(each.name for each in raw.outputs),
-        cost_us=_calls(opening) * (CALL_US + sum(GUESSED_US.get(op, GUESS_US) for op in _bodies(opening).values())),
+        inputs=tuple(each.name for each in raw),
+        cost_us=cost_us,
     )
-    return replace(graph, nodes=(raw, *(taking if each.name == step.source else each for each in graph.nodes)))
+    return replace(graph, nodes=(node, *(taking if each.name == source else each for each in graph.nodes)))
 
 
 def _calls(opening: Opening) -> int:
@@ -185,16 +196,39 @@ def _batch_size(opening: Opening) -> int:
 def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any]) -> Graph:
     """Return the graph with the costs and sizes of what may move, from runs of that part alone: they change nothing."""
     state = state_of(graph)
-    names = [
+    names = measured_names(graph, state)
+    prepare = preparing(step, step.graph_def, names, opening)
+    sizes = {name: size_bytes(array_of(value)) for name, value in zip(names, prepare(*sample), strict=True)}
+    found = trace(lambda: prepare(*sample))
+    source = step.source if opening.has_stage else ""
+    return with_measures(graph, state, found, sizes, source, _calls(opening), _bodies(opening))
+
+
+def measured_names(graph: Graph, state: State) -> list[str]:
+    """Return the tensors of the part that may move."""
+    return [
         tensor.name
         for node in graph.nodes
         if node.name in state.movable | state.sources and node.op not in ("control flow", "tf.data")
         for tensor in node.outputs
         if tensor.crosses
     ]
-    prepare = preparing(step, step.graph_def, names, opening)
-    sizes = {name: size_bytes(array_of(value)) for name, value in zip(names, prepare(*sample), strict=True)}
-    found = trace(lambda: prepare(*sample))
+
+
+def with_measures(
+    graph: Graph,
+    state: State,
+    found: Trace,
+    sizes: Mapping[str, int],
+    source: str,
+    calls: int,
+    bodies: Collection[str],
+) -> Graph:
+    """Return a graph with measured costs and sizes of what may move.
+
+    source: the operation that runs maps, "" if there are none; calls: runs of the maps for one raw element; bodies:
+    the operations in them.
+    """
     if not found.step_us:
         return graph
 
@@ -213,11 +247,10 @@ def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any
     ]
     # the part's own process time has the price of a data set for each element, which tf.data pays once
     seen_us = found.step_us | found.data_us
-    stage_us = _calls(opening) * CALL_US + sum(seen_us.get(name, 0.0) for name in _bodies(opening))
-    nodes = [
-        replace(node, cost_us=stage_us) if node.name == step.source and opening.has_stage else node for node in nodes
-    ]
-    return replace(graph, nodes=tuple(nodes))
+    stage_us = calls * CALL_US + sum(seen_us.get(name, 0.0) for name in bodies)
+    return replace(
+        graph, nodes=tuple(replace(node, cost_us=stage_us) if node.name == source else node for node in nodes)
+    )
 
 
 def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
@@ -312,7 +345,7 @@ def prepared_for(split: Split, opening: Opening) -> Prepared:
             f"its constants and tables have {total} bytes: data workers get at most {CONTENTS_BYTES_MAX}"
         )
     preparation = GraphPreparation(
-        number=next(_numbers),
+        number=next(numbers),
         graph=graph_def.SerializeToString(),
         feeds=tuple(raw[place].name for place in used),
         fetches=tuple(each.name for each in concrete.outputs),

@@ -259,12 +259,12 @@ def until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 
 @contextmanager
 def running(
-    folder: Path, text: str, *options: str, plain: bool = False, meet: bool = False, free: bool = False
+    folder: Path, text: str, *options: str, plain: bool = False, meet: bool = False, free: str = ""
 ) -> Iterator[Program]:
-    """Run a program. plain: alone; meet: it waits for the test; free: as if crossings cost nothing."""
+    """Run a program. plain: alone; meet: it waits for the test; free: a runner for which crossings cost nothing."""
     folder.mkdir()
-    (folder / "free.py").write_text(FREE)
-    (folder / "train.py").write_text(HEAD + text if "keras" in text else text)
+    (folder / "free.py").write_text(free)
+    (folder / "train.py").write_text(HEAD + text if "keras" in text and "--tf1" not in options else text)
     environment = {
         **os.environ,
         "TMPDIR": str(folder),
@@ -370,7 +370,7 @@ def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
     with running(tmp_path / "alone", MOVING, plain=True) as program:
         status, out, errors = program.ended()
         assert status == 0, errors
-    with running(tmp_path / "run", MOVING, "--data-workers", "1", meet=True, free=True) as program:
+    with running(tmp_path / "run", MOVING, "--data-workers", "1", meet=True, free=FREE) as program:
         program.meet(3)
         until(lambda: len(program.lanes) == 1)
         program.go_on(3)
@@ -396,7 +396,9 @@ def test_a_program_without_fit_runs_untouched_and_one_line_says_so(tmp_path: Pat
     assert status == 3
     assert out.startswith("['train.py', '3', '--an-option'] __main__ ")
     assert str(tmp_path / "run") in out
-    assert errors == ("" if plain else "stretto: the program ran without data workers: it called no Keras fit\n")
+    assert errors == (
+        "" if plain else "stretto: the program ran without data workers: it called no Keras fit, no Session.run\n"
+    )
 
 
 def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
