@@ -78,11 +78,14 @@ def run(options: Options, environment: Mapping[str, str]) -> None:
         runpy.run_path(str(options.script), run_name="__main__")
         return
     from .execution.data_workers import DataWorkers
+    from .execution.datasets import Datasets
     from .execution.keras_fit import KerasFit
+    from .execution.loops import Loops
 
     workers = DataWorkers(options.lanes, paths, _say)
-    ways: Sequence[Way] = [KerasFit(workers)]
-    AfterImport([exact, *(each.hooks() for each in ways)])
+    datasets = Datasets(workers)
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets)]
+    AfterImport([exact, datasets.hooks(), *(each.hooks() for each in ways)])
     try:
         runpy.run_path(str(options.script), run_name="__main__")
     finally:
