@@ -85,9 +85,6 @@ class Iterators:
         """Open the data set of an iterator. Raises ProgramRefused."""
         found, datasets = known(held.dataset), self._datasets
         if found.opening is None:
-            count = int(held.dataset.cardinality())
-            if 0 <= count < ELEMENTS_MIN:
-                raise ProgramRefused(f"an iteration has less than {ELEMENTS_MIN} elements")
             opening = open_dataset(held.dataset, datasets.is_fixed, lambda shuffle: datasets.drawn.of(shuffle) - 1)
             if not opening.is_apart:
                 raise ProgramRefused("its shuffles cannot be made a second time")
@@ -100,7 +97,8 @@ class Iterators:
         """Return the plan for what is done with an element, decided at the first. key: what is done. None: it stays."""
         plans = known(held.dataset).plans
         if key not in plans:
-            plans[key] = self._datasets.planned(title, plan)
+            is_short = 0 <= int(held.dataset.cardinality()) < ELEMENTS_MIN
+            plans[key] = None if is_short else self._datasets.planned(title, plan)
         found = plans[key]
         if found is not None and found.opening.is_single and held.running is None:
             own, _ = found.opening.shuffles[0]

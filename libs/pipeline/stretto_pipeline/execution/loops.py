@@ -17,7 +17,7 @@ from ..errors import PipelineError, ProgramRefused
 from ..programs.tf2 import CHECKPOINTED, LOOP, Resources
 from .datasets import Datasets, Plan, Splits
 from .importing import Hook, replace_method
-from .iterators import Held, Iterators, held_of
+from .iterators import ELEMENTS_MIN, Held, Iterators, held_of
 from .splitting import Traced, traced
 
 NAME = "loop over a data set"
@@ -25,9 +25,9 @@ MANY_GRAPHS = "it takes values beside its iterator for which nobody can tell one
 
 
 class Loops:
-    """The hooks, and all that they know of the program. was_asked: an iterator of the program was used."""
+    """The hooks, and all that they know of the program. was_asked: a loop was met whose data might move."""
 
-    name = NAME
+    name = f"loop over {ELEMENTS_MIN} elements or more of a data set"
 
     def __init__(self, datasets: Datasets) -> None:
         self.was_asked = False
@@ -139,7 +139,6 @@ class Loops:
 
     def _element(self, iterator: Any, held: Held) -> Any:
         """Return the next element of an iterator; raises what TensorFlow's own would."""
-        self.was_asked = True
         plan = self._iterators.plan(held, None, NAME, lambda: self._plan_elements(held))
 
         def plain() -> Any:
@@ -152,6 +151,7 @@ class Loops:
 
     def _plan_elements(self, held: Held) -> Plan:
         """Plan the elements of a data set. Raises PipelineError."""
+        self.was_asked = True
         opening = self._iterators.open(held)
         if not opening.has_stage:
             raise ProgramRefused(f"no map of it can move: {opening.ended_by}")
@@ -181,7 +181,6 @@ class Loops:
 
     def _call(self, original: Any, function: Any, args: Any, kwargs: Any, held: Held) -> Any:
         """Call a function that takes an iterator."""
-        self.was_asked = True
         iterator = held.iterator()
 
         def with_another(another: Any) -> Any:
@@ -200,6 +199,7 @@ class Loops:
         def plan() -> Plan:
             import tensorflow as tf
 
+            self.was_asked = True
             _check_strategy()
             positional, named = with_another(tf.data.IteratorSpec(held.dataset.element_spec))
             _, tensors = _passed(args, kwargs, iterator)

@@ -266,7 +266,6 @@ REASONS = {
     "generator": "GeneratorDataset, which must not run ahead of the training",
     "python": "PyFunc, which must not run ahead of the training",
     "variable": "uses a variable or a table, which must not be read ahead of the training",
-    "short": "an iteration has less than 8 elements",
     "several shuffles": "it draws orders at several places",
     "cheap": "of a step",
     "a variable beside": "it takes values beside its iterator for which nobody can tell one graph",
@@ -414,12 +413,13 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
     assert ended[:2] == (0, out), ended[2]
     told: dict[str, str] = {}
     for line in ended[2].splitlines():
-        if line in {*REASONS, "eagerly"}:
+        if line in {*REASONS, "short", "eagerly"}:
             told[(name := line)] = ""
         elif line.startswith("stretto: ") and told:
             told[name] += line
     for name, reason in REASONS.items():
         assert reason in told[name], name
+    assert told["short"] == ""
     assert "loop over a data set: 1 data workers prepare Map: " in told["eagerly"]
 
 
