@@ -89,12 +89,15 @@ def run(options: Options, environment: Mapping[str, str]) -> None:
         _run_script(options)
         return
     from .execution.data_workers import DataWorkers
+    from .execution.datasets import Datasets
     from .execution.keras_fit import KerasFit
+    from .execution.loops import Loops
     from .execution.sessions import Sessions
 
     workers = DataWorkers(options.lanes, paths, _say)
-    ways: Sequence[Way] = [KerasFit(workers), Sessions(workers)]
-    AfterImport([exact, *(each.hooks() for each in ways)])
+    datasets = Datasets(workers)
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers)]
+    AfterImport([exact, datasets.hooks(), *(each.hooks() for each in ways)])
     try:
         _run_script(options)
     finally:

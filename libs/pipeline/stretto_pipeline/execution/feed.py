@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -94,8 +95,12 @@ class Feed:
         self._due_s = float("inf")
         self._events: list[Event] = []
         self._is_telling = False
-        self._stream: Stream | None = None
+        self._taking = threading.Lock()
+        """held while an element is taken: threads of the program take turns"""
         self._streams: dict[str, Stream] = {}
+        """passes that are not over, by name"""
+        self._over: deque[str] = deque()
+        """names of passes that are over, and not forgotten yet"""
         self._here: dict[tuple[Range, str], _Found | BaseException] = {}
         self._needed: Future[_Found] | None = None
         self._differing = ""
@@ -112,25 +117,31 @@ class Feed:
 
         Raises what the program's own iterator would, at the same step.
         """
-        self._pull(stream)
-        if not stream.raw:
-            ended, stream.ended = stream.ended, None
-            assert ended is not None
-            raise ended
-        future: Future[_Found] = Future()
-        with self._lock:
-            if self._stream is not stream:
-                self._stream = stream
-                self._streams = {stream.name: stream}
-            self._needed = future
-            self.tell(Wanted(tuple(stream.raw)))
-            self.tell(Needed())
-        wanted = next(iter(stream.raw))
-        try:
-            found = future.result()
-        finally:
-            raw = stream.raw.pop(wanted)
-        return raw, found.values
+        with self._taking:
+            self._pull(stream)
+            if not stream.raw:
+                ended, stream.ended = stream.ended, None
+                assert ended is not None
+                raise ended
+            future: Future[_Found] = Future()
+            with self._lock:
+                while self._over:
+                    self._streams.pop(self._over.popleft(), None)
+                self._streams[stream.name] = stream
+                self._needed = future
+                others = (each.raw for each in self._streams.values() if each is not stream)
+                self.tell(Wanted((*stream.raw, *(wanted for raw in others for wanted in raw))))
+                self.tell(Needed())
+            wanted = next(iter(stream.raw))
+            try:
+                found = future.result()
+            finally:
+                raw = stream.raw.pop(wanted)
+            return raw, found.values
+
+    def end(self, name: str) -> None:
+        """End a pass. It is forgotten when the next element is taken; so a finalizer may call this in any thread."""
+        self._over.append(name)
 
     def _pull(self, stream: Stream) -> None:
         held = sum(size_bytes(each.arrays) for each in stream.raw.values())

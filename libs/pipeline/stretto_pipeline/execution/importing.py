@@ -51,8 +51,9 @@ class AfterImport(MetaPathFinder):
 
 
 def replace_method(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace a method by one made of it. Raises HookMissing."""
+    """Replace a method of a class, or a function of a module, by one made of it. Raises HookMissing."""
     original = vars(owner).get(name)
     if original is None:
-        raise HookMissing(f"{owner.__module__}.{owner.__name__} has no {name}: TensorFlow 2.21 with Keras 3 is known")
+        where = ".".join([*filter(None, [getattr(owner, "__module__", "")]), owner.__name__])
+        raise HookMissing(f"{where} has no {name}: TensorFlow 2.21 with Keras 3 is known")
     setattr(owner, name, made(original))

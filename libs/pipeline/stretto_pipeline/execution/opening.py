@@ -1,7 +1,9 @@
 """A data set of the program, opened for running: the source that stays at home, and the function of one raw element.
 
-The source is made of the program's own objects up to the first map that moves. The operations behind it are made again
-without the maps, with the same seeds; so it draws the same orders, pass after pass.
+The source is made of the program's own objects up to its first shuffle. The operations behind it are made again without
+the maps that move, with the same seeds; so it draws the same orders as the program's own, pass after pass, and leaves
+those to the program. Where an operation cannot be made again, the source has the program's own up to the first map that
+moves: then it draws their orders itself (`is_apart` is false).
 """
 
 from __future__ import annotations
@@ -9,39 +11,48 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..errors import ProgramRefused
 from ..partition.dataset_reading import KeyOf, pipeline_of
-from ..partition.datasets import BATCHES, MAPS, PASSED, SOURCES, opened
+from ..partition.datasets import BATCHES, MAPS, PASSED, SOURCES, DatasetOp, opened
 from ..partition.effects import Effect, effect_of
-from ..programs.tf2 import datasets_of
+from ..programs.tf2 import Resources, datasets_of
 
 NEUTRAL = frozenset({"Shuffle", "Repeat", "Prefetch", "Options", "Take", "Skip", "Shard", "AssertCardinality", "Model"})
 """Operations that a sample does without: they change which elements come, and not how one looks."""
+
+
+PURE = frozenset({Effect.PURE, Effect.CHECK, Effect.HANDLE, Effect.READS})
+"""Effects of a function that may be made again: it has no state of its own."""
+
+
+Orders = Mapping[int, int]
+"""The number of the order that an iterator has drawn, by the identity of the shuffle."""
 
 
 @dataclass
 class Drawn:
     """Iterators that were made over each shuffle: each draws the seeds of its order."""
 
-    counts: dict[int, int] = field(default_factory=dict[int, int])
-    kept: list[Any] = field(default_factory=list[Any])
+    counts: WeakKeyDictionary[Any, int] = field(default_factory=WeakKeyDictionary[Any, int])
 
     def made(self, dataset: Any) -> None:
         """Note an iterator over a data set."""
-        for each in all_of(dataset):
-            if "ShuffleDataset" in type(each).__name__:
-                self.made_one(each)
+        for each in shuffles_of(dataset):
+            self.made_one(each)
 
     def made_one(self, shuffle: Any) -> None:
         """Note an iterator over one shuffle."""
-        if id(shuffle) not in self.counts:
-            self.kept.append(shuffle)  # an identity is only one while its object lives
-        self.counts[id(shuffle)] = self.counts.get(id(shuffle), 0) + 1
+        self.counts[shuffle] = self.of(shuffle) + 1
 
-    def of(self, dataset: Any) -> int:
+    def of(self, shuffle: Any) -> int:
         """Return the iterators made over a shuffle."""
-        return self.counts.get(id(dataset), 0)
+        return self.counts.get(shuffle, 0)
+
+    def at(self, dataset: Any) -> Orders:
+        """Return the numbers of the orders that the iterator made last over a data set has drawn."""
+        return {id(each): self.of(each) for each in shuffles_of(dataset)}
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Opening:
 
     source: pulls raw elements. maps_before, maps_after: maps of each element, and of the batch of them. batch: the data
     set that makes the batch, None: a raw element is one element. shuffles: the program's own that `source` has anew,
-    each with its twin. moved: names for people.
+    each with its twin, in the order of the data. moved: names for people. is_apart: the source has none of the
+    program's own shuffles. is_single: a shuffle draws orders while an iterator runs, for a repeat behind it.
     """
 
     dataset: Any
@@ -61,11 +73,20 @@ class Opening:
     shuffles: tuple[tuple[Any, Any], ...]
     moved: tuple[str, ...]
     ended_by: str
+    is_apart: bool
+    is_single: bool
 
     @property
     def has_stage(self) -> bool:
         """Return whether maps move."""
         return bool(self.maps_before or self.maps_after)
+
+    @property
+    def stage_key(self) -> tuple[object, ...]:
+        """Return what openings have in common whose stages are the same function."""
+        batch = self.batch and (tuple(self.batch._flat_types), tuple(map(str, self.batch._flat_shapes)))
+        maps = tuple(tuple(each._map_func.function for each in part) for part in (self.maps_before, self.maps_after))
+        return (*maps, batch, str(self.source.element_spec))
 
 
 def all_of(dataset: Any) -> Iterator[Any]:
@@ -78,34 +99,41 @@ def all_of(dataset: Any) -> Iterator[Any]:
         waiting += [inner] if inner is not None and type(each).__name__.endswith("Adapter") else each._inputs()
 
 
-def open_dataset(
-    dataset: Any, key_of: KeyOf, written: frozenset[str], is_fixed: Callable[[Any], bool], drawn: Drawn
-) -> Opening:
+def shuffles_of(dataset: Any) -> Iterator[Any]:
+    """Return the shuffles that a data set is made of."""
+    return (each for each in all_of(dataset) if "ShuffleDataset" in type(each).__name__)
+
+
+def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[[Any], int]) -> Opening:
     """Open a data set. is_fixed: tells of a resource's handle whether nothing can change it any more.
 
-    Raises ProgramRefused: the source may not run ahead of the training.
+    drawn: counts the iterators over a shuffle that were made before. Raises ProgramRefused: the source may not run
+    ahead of the training.
     """
     changing: set[str] = set()
+    resources = Resources()
 
     def key(handle: Any, name: str) -> str:
-        found = key_of(handle, name)
+        found = resources.key(handle, name)
         if not is_fixed(handle):
             changing.add(found)
         return found
 
     ops, datasets = pipeline_of(dataset, key), datasets_of(dataset)
-    found = opened(ops, written | changing)
-    maps = [place for place, op in enumerate(ops) if op.kind in MAPS]
+    kinds = [op.kind for op in ops]
+    found = opened(ops, frozenset(changing))
+    maps = [place for place, kind in enumerate(kinds) if kind in MAPS]
     places = maps[len(maps) - len(found.maps) :]
-    start = _start(places, datasets, [op.kind for op in ops], drawn)
-    kept = datasets if start is None else datasets[:start]
-    for each in kept[-1:]:
-        _check_source(each, is_fixed)
-    if start is None:
-        return Opening(dataset, dataset, (), None, (), (), (), found.ended_by)
-    source, before, after, batch = datasets[start - 1], [], [], None
-    shuffles: list[tuple[Any, Any]] = []
-    for op, each in zip(ops[start:], datasets[start:], strict=True):
+    shuffles_at = [place for place, kind in enumerate(kinds) if kind == "Shuffle"]
+    under_repeat = [datasets[place] for place in shuffles_at if "Repeat" in kinds[place:]]
+    drawn_while_running = [each for each in under_repeat if drawn(each)]
+    start = _start(places, datasets, kinds, drawn_while_running)
+    end = len(datasets) if start is None else start
+    _check_source(datasets[end - 1], is_fixed)
+    apart = None if drawn_while_running else _made_apart(ops[:end], datasets[:end])
+    source, shuffles = apart or (datasets[end - 1], [])
+    before, after, batch = [], [], None
+    for op, each in zip(ops[end:], datasets[end:], strict=True):
         if op.kind in MAPS:
             (before if batch is None else after).append(each)
             continue
@@ -116,22 +144,66 @@ def open_dataset(
             batch = each
     if batch is None:
         before, after = [], before
-    moved = tuple(f"{op.kind} {op.name}".strip() for op in ops[start:] if op.kind in MAPS)
-    return Opening(dataset, source, tuple(before), batch, tuple(after), tuple(shuffles), moved, found.ended_by)
+    return Opening(
+        dataset=dataset,
+        source=source,
+        maps_before=tuple(before),
+        batch=batch,
+        maps_after=tuple(after),
+        shuffles=tuple(shuffles),
+        moved=tuple(f"{op.kind} {op.name}".strip() for op in ops[end:] if op.kind in MAPS),
+        ended_by=found.ended_by,
+        is_apart=apart is not None,
+        is_single=bool(under_repeat),
+    )
 
 
-def _start(places: Sequence[int], datasets: Sequence[Any], kinds: Sequence[str], drawn: Drawn) -> int | None:
-    """Return the place of the first map that moves; None if none can."""
+def has_fixed_order(dataset: Any) -> bool:
+    """Return whether a second iterator that draws the same seeds gives the same elements in the same order."""
+    import tensorflow as tf
+
+    if dataset.options().deterministic is False:
+        return False
+    return all(any(tf.get_static_value(seed) for seed in (each._seed, each._seed2)) for each in shuffles_of(dataset))
+
+
+def _made_apart(ops: Sequence[DatasetOp], datasets: Sequence[Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    """Return the end of a pipeline with shuffles of its own, and these behind the program's; None if it has others."""
+    first = next((place for place, op in enumerate(ops) if op.kind == "Shuffle"), len(ops))
+    source = datasets[first - 1]
+    if any("Shuffle" in name or "Random" in name for name in (type(each).__name__ for each in all_of(source))):
+        return None
+    shuffles: list[tuple[Any, Any]] = []
+    for op, each in zip(ops[first:], datasets[first:], strict=True):
+        if op.kind in MAPS and op.function is not None and not op.function.effects - PURE:
+            made = _mapped_again(each, source)
+            if made is None:
+                return None
+            source = made
+        elif op.kind in REMAKES:
+            source = made_again(each, op.kind, source)
+        else:
+            return None
+        if op.kind == "Shuffle":
+            shuffles.append((each, source))
+    return source, shuffles
+
+
+def _start(
+    places: Sequence[int], datasets: Sequence[Any], kinds: Sequence[str], drawn_while_running: Sequence[Any]
+) -> int | None:
+    """Return the place of the first map that moves; None if none can.
+
+    drawn_while_running: shuffles of which nobody knows how many orders they have drawn.
+    """
     for start in places:
         behind = range(start, len(kinds))
         batches = [place for place in behind if kinds[place] in BATCHES]
-        shuffles = [place for place in behind if kinds[place] == "Shuffle"]
-        repeats = [place for place in behind if kinds[place] == "Repeat"]
         if (
             start > 0
             and len(batches) <= 1
             and all(kinds[place] in REMAKES.keys() | {"Map", "ParallelMap"} for place in behind)
-            and not any(drawn.of(datasets[place]) and any(after > place for after in repeats) for place in shuffles)
+            and not any(datasets[place] is each for place in behind for each in drawn_while_running)
             and _is_plain(datasets[start - 1], has_batch=bool(batches))
         ):
             return start
@@ -294,24 +366,31 @@ def sample_of(opening: Opening, key_of: KeyOf) -> list[Any] | None:
     ops, datasets = pipeline_of(opening.source, key_of), datasets_of(opening.source)
     if ops[0].kind not in SOURCES or any(op.kind not in PASSED.keys() | MAPS for op in ops[1:]):
         return None
-    pure = frozenset({Effect.PURE, Effect.CHECK, Effect.HANDLE, Effect.READS})
-    if any(op.function is not None and op.function.effects - pure for op in ops):
+    if any(op.function is not None and op.function.effects - PURE for op in ops):
         return None
     import tensorflow as tf
 
     source = datasets[0]
     for op, each in zip(ops[1:], datasets[1:], strict=True):
         if op.kind in MAPS:
-            function = each._map_func.function
-            spec = each.element_spec
-            if any(not isinstance(one, tf.TensorSpec) for one in tf.nest.flatten((source.element_spec, spec))):
+            source = _mapped_again(each, source)
+            if source is None:
                 return None
-            source = source.map(lambda *raw, call=function, spec=spec: _called(call, spec, raw))
         elif op.kind not in NEUTRAL:
             source = made_again(each, op.kind, source)
     for element in source.take(1):
         return tf.nest.flatten(element)
     return None
+
+
+def _mapped_again(dataset: Any, source: Any) -> Any:
+    """Return a map on another input; None where elements are no plain tensors."""
+    import tensorflow as tf
+
+    function, spec = dataset._map_func.function, dataset.element_spec
+    if any(not isinstance(one, tf.TensorSpec) for one in tf.nest.flatten((source.element_spec, spec))):
+        return None
+    return source.map(lambda *raw: _called(function, spec, raw))
 
 
 def _called(call: Any, spec: Any, raw: Collection[Any]) -> Any:

@@ -8,7 +8,7 @@ Both parts come of the step's own graph; `halves_of` cuts it where the partition
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,13 +32,17 @@ CONTENTS_BYTES_MAX = 1 << 30
 """Bound of the constants and tables that a lane gets."""
 REQUEST_US = 200.0
 """Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
+XLA = "XLA compiles the step, or a part of it (jit_compile): its operations cannot be told apart"
 numbers = itertools.count()
 """Names of preparations, one for each of this process."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The step of a program, traced with an iterator; see `Captured` for the names."""
+    """The step of a program, traced with an iterator; see `Captured` for the names.
+
+    fed: placeholders of what it takes beside, in their order.
+    """
 
     concrete: Any
     graph_def: Any
@@ -46,6 +50,7 @@ class Traced:
     outputs: tuple[str, ...]
     source: str
     handle: str
+    fed: tuple[str, ...]
     given: Mapping[str, str]
     arguments: frozenset[str]
     written: Mapping[str, str]
@@ -58,40 +63,62 @@ class Traced:
 
 
 def traced(concrete: Any, resources: Resources, is_fixed: Callable[[Any], bool]) -> Traced:
-    """Read a traced function that takes one iterator. Raises ProgramRefused.
+    """Read a traced function that takes one iterator, and tensors beside it. Raises ProgramRefused.
 
     is_fixed: tells of a resource's handle whether nothing can change it. All others count as written: Python code of
     the program runs between steps.
     """
+    if _has_xla(concrete.graph.as_graph_def()):
+        raise ProgramRefused(XLA)
     variables = {resources.key(each.handle, each.name): each for each in concrete.graph.variables}
     given = given_of(concrete, resources)
     graph_def, stands_for = inlined(concrete.graph.as_graph_def())
     captures = {inner.op.name: outer for outer, inner in concrete.graph.captures}
     outputs: list[str] = [each.name for each in concrete.outputs]
-    [handle] = [each.op.name for each in concrete.inputs if each.op.name not in captures]
+    passed = [each for each in concrete.inputs if each.op.name not in captures]
+    handles = [each.op.name for each in passed if each.dtype.name in ("resource", "variant")]
+    if len(handles) != 1:
+        raise ProgramRefused("the step takes a variable or a data set beside its iterator")
+    if concrete.graph.deferred_external_captures:
+        raise ProgramRefused("the step reads values of Python when it is called")
+    [handle] = handles
     written = dict.fromkeys(variables, "the program between steps")
     written |= {key: "the program between steps" for name, key in given.items() if not is_fixed(captures[name])}
     given |= {handle: f"iterator {handle}"}
     reading = Reading(graph_def, given)
     takers = [
-        each.name
+        each
         for each in reading.graph.get_operations()
         if each.type in SOURCES and each.inputs and reading.resource_of(each.inputs[0]) == given[handle]
     ]
-    if len(takers) != 1:
+    if not takers:
+        raise ProgramRefused("the step takes elements within a loop or a condition of its graph, if it takes any")
+    if len(takers) > 1:
         raise ProgramRefused(f"the step takes elements at {len(takers)} places of its graph")
+    if takers[0].type not in ("IteratorGetNext", "IteratorGetNextSync"):
+        raise ProgramRefused(f"the step takes its element by {takers[0].type}")
     return Traced(
         concrete=concrete,
         graph_def=graph_def,
         targets=tuple(each.name for each in concrete.graph.control_outputs),
         outputs=tuple(stands_for.get(name, name) for name in outputs),
-        source=takers[0],
+        source=takers[0].name,
         handle=handle,
+        fed=tuple(each.op.name for each in passed if each.op.name != handle),
         given=given,
         arguments=frozenset(captures) - given.keys(),
         written=written,
         resources=resources,
     )
+
+
+Finish = Callable[[Mapping[str, Any], Sequence[Any]], Any]
+"""Home's part of a step: a function of the tensors that it takes, by name, and of what the step takes beside."""
+
+
+def _has_xla(graph_def: Any) -> bool:
+    nodes = itertools.chain(graph_def.node, *(each.node_def for each in graph_def.library.function))
+    return any(node.attr["_XlaMustCompile"].b for node in nodes if "_XlaMustCompile" in node.attr)
 
 
 @dataclass(frozen=True)
@@ -101,7 +128,7 @@ class Split:
     traced: Traced
     partition: Partition
     halves: Halves
-    finish: Callable[[Mapping[str, Any]], Any]
+    finish: Finish
 
 
 def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
@@ -128,9 +155,16 @@ def worthwhile(graph: Graph, prices: Prices) -> Partition:
     return found
 
 
+def moved_us(split: Split, opening: Opening) -> float:
+    """Return the CPU of one step that data workers take. Of this data set fewer maps may move than when it was cut."""
+    source = split.partition.graph.by_name[split.traced.source]
+    has_less = source.name in split.partition.moved and not opening.has_stage
+    return split.partition.moved_us - (source.cost_us if has_less else 0.0)
+
+
 def _graph(step: Traced, opening: Opening) -> Graph:
     """Return the graph of the step, with the maps that move as the operation that takes an element."""
-    reading = Reading(step.graph_def, step.given, step.arguments)
+    reading = Reading(step.graph_def, step.given, step.arguments, frozenset(step.fed))
     batch = _batch_size(opening)
     graph = read_graph(
         reading,
@@ -258,9 +292,13 @@ def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Openi
     import tensorflow as tf
 
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(opening.source.element_spec)]
-    fixed = {step.source, step.handle, *step.captures}
+    fixed = {step.source, step.handle, *step.fed, *step.captures}
     free = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
     free.node.extend(node for node in graph_def.node if node.name not in fixed)
+    for node in free.node:
+        inputs = [each for each in node.input if not (each.startswith("^") and each[1:] in fixed)]
+        del node.input[:]
+        node.input.extend(inputs)
     part = needed_part(free, [name.partition(":")[0] for name in names])
     inputs = {"{}:{}".format(*address_of(each)) for node in part.node for each in node.input}
 
@@ -282,25 +320,32 @@ def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Openi
     return function.get_concrete_function(*specs)
 
 
-def _finish(step: Traced, halves: Halves) -> Callable[[Mapping[str, Any]], Any]:
-    """Return home's part as a function of the tensors that it takes, by name; it returns what the step does."""
+def _finish(step: Traced, halves: Halves) -> Finish:
+    """Return home's part, which returns what the step does."""
     import tensorflow as tf
 
-    wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(halves.second, name=""), [])
-    present = {node.name for node in halves.second.node}
-    captures = {name: each for name, each in step.captures.items() if name in present}
-    outputs = [f"{halves.taken[name]}:0" if name in halves.taken else name for name in step.outputs]
-    graph = wrapped.graph
-    fetches = [*map(graph.get_tensor_by_name, outputs), *map(graph.get_operation_by_name, halves.targets)]
-    feeds = [graph.get_tensor_by_name(f"{name}:0") for name in [*halves.taken.values(), *captures]]
-    pruned = wrapped.prune(feeds, fetches)
     structure = step.concrete.structured_outputs
     leaves = tf.nest.flatten(structure, expand_composites=True)
 
-    def finish(values: Mapping[str, Any]) -> Any:
-        found = iter(pruned(*(values[name] for name in halves.taken), *captures.values()))
+    def packed(found: Iterator[Any]) -> Any:
         made = [None if each is None else next(found) for each in leaves]
         return tf.nest.pack_sequence_as(structure, made, expand_composites=True)
+
+    if not halves.targets and all(name in halves.taken for name in step.outputs):  # home's part does nothing
+        return lambda values, arguments: packed(iter([values[name] for name in step.outputs]))
+    wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(halves.second, name=""), [])
+    present = {node.name for node in halves.second.node}
+    captures = {name: each for name, each in step.captures.items() if name in present}
+    places = [place for place, name in enumerate(step.fed) if name in present]
+    outputs = [f"{halves.taken[name]}:0" if name in halves.taken else name for name in step.outputs]
+    graph = wrapped.graph
+    fetches = [*map(graph.get_tensor_by_name, outputs), *map(graph.get_operation_by_name, halves.targets)]
+    names = [*halves.taken.values(), *(step.fed[place] for place in places), *captures]
+    pruned = wrapped.prune([graph.get_tensor_by_name(f"{name}:0") for name in names], fetches)
+
+    def finish(values: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
+        given = (*(values[name] for name in halves.taken), *(arguments[place] for place in places))
+        return packed(iter(pruned(*given, *captures.values())))
 
     return finish
 

@@ -1,0 +1,238 @@
+"""The tf.data of a program, for all ways in which TensorFlow 2 takes steps: its iterators and tables, and passes.
+
+A pass over a data set is one iteration of it whose raw elements home pulls, and whose elements are prepared elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from ..errors import PipelineError, ProgramRefused
+from ..partition.cut import Prices
+from . import graphs, splitting
+from .data_workers import DataWorkers
+from .feed import Feed, Raw, Stream
+from .graphs import array_of
+from .importing import Hook, replace_method
+from .opening import Drawn, Opening, Orders, check_travels
+from .splitting import Prepared, Split, Traced, moved_us, prepared_for, split_of
+from .values import packed
+
+OPS_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A data set that is prepared for a split step."""
+
+    split: Split
+    opening: Opening
+    prepared: Prepared
+
+
+class Splits:
+    """The splits of one step. One holds for all data sets of one kind of elements, as a traced function does."""
+
+    def __init__(self) -> None:
+        self._splits: list[tuple[Any, Split]] = []
+
+    def of(self, element_spec: Any) -> Split | None:
+        """Return the split for elements of a kind, None if there is none yet."""
+        return next((split for spec, split in self._splits if spec == element_spec), None)
+
+    def keep(self, element_spec: Any, split: Split) -> None:
+        """Keep a split for later data sets."""
+        if self.of(element_spec) is None:
+            self._splits.append((element_spec, split))
+
+
+@dataclass
+class RawElements:
+    """Raw elements of one pass. waiting: pulled before, for another step, and not used; errors at their place."""
+
+    iterator: Any
+    waiting: list[Any] = field(default_factory=list[Any])
+
+    def next(self) -> Sequence[Any]:
+        """Return the next one; raises what the program's own iterator would."""
+        import tensorflow as tf
+
+        if self.waiting:
+            found = self.waiting.pop(0)
+            if isinstance(found, BaseException):
+                raise found
+            return found
+        try:
+            return tf.nest.flatten(next(self.iterator))
+        except StopIteration:
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+
+@dataclass
+class Pass:
+    """One pass over a data set, for one step."""
+
+    plan: Plan
+    feed: Feed
+    stream: Stream
+    raw: RawElements
+
+    def take(self) -> dict[str, Any]:
+        """Return what home takes of the next element, by name. Raises what the program's own iterator would."""
+        raw, values = self.feed.take(self.stream)
+        prepared = self.plan.prepared
+        taken = {name: raw.element[place] for name, place in prepared.local.items()}
+        return taken | dict(zip(prepared.names, values, strict=True))
+
+    def finish(self, taken: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
+        """Do home's part of a step, and return its result. arguments: tensors that it takes beside its iterator."""
+        return self.plan.split.finish(taken, arguments)
+
+    def end(self) -> RawElements:
+        """End the pass, and return its raw elements: another may go on with them."""
+        self.feed.end(self.stream.name)
+        pulled: list[Any] = [each.element for each in self.stream.raw.values()]
+        pulled += [] if self.stream.ended is None else [self.stream.ended]
+        return RawElements(self.raw.iterator, pulled + self.raw.waiting)
+
+
+class Datasets:
+    """The tf.data of one program, and what all ways know of it. workers: prepare elements."""
+
+    def __init__(self, workers: DataWorkers) -> None:
+        self.workers = workers
+        self.drawn = Drawn()
+        self.is_keras = False
+        """Set while Keras `fit` runs: it takes its steps itself."""
+        self._fixed: dict[int, Any] = {}
+        self._numbers = itertools.count()
+        self._said: set[str] = set()
+        self._thread = threading.local()
+
+    def hooks(self) -> dict[str, Hook]:
+        """Return the hooks, by the module after whose import they belong."""
+        return {
+            "tensorflow.python.data.ops.iterator_ops": self._hook_iterators,
+            "tensorflow.python.ops.lookup_ops": self._hook_tables,
+        }
+
+    def _hook_iterators(self, module: ModuleType) -> None:
+        def made(original: Any) -> Any:
+            @wraps(original)
+            def create(iterator: Any, dataset: Any) -> Any:
+                if not self.is_ours:
+                    self.drawn.made(dataset)
+                return original(iterator, dataset)
+
+            return create
+
+        replace_method(module.OwnedIterator, "_create_iterator", made)
+
+    def _hook_tables(self, module: ModuleType) -> None:
+        def made(original: Any) -> Any:
+            @wraps(original)
+            def create(table: Any) -> Any:
+                handle = original(table)
+                self._fixed[id(handle)] = handle
+                return handle
+
+            return create
+
+        replace_method(module.StaticHashTable, "_create_resource", made)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether this thread runs code of ours: what it makes is not the program's."""
+        return getattr(self._thread, "depth", 0) > 0
+
+    @contextmanager
+    def ours(self) -> Generator[None]:
+        """Mark what runs within as ours."""
+        self._thread.depth = getattr(self._thread, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._thread.depth -= 1
+
+    def is_fixed(self, handle: Any) -> bool:
+        """Return whether nothing can change a resource: a static table."""
+        return id(handle) in self._fixed
+
+    def say_once(self, text: str) -> None:
+        """Say something to people, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.workers.say(text)
+
+    def planned(self, title: str, plan: Callable[[], Plan]) -> Plan | None:
+        """Return a plan, with data workers started. None: the program runs as it is, and the reason is said once."""
+        try:
+            with self.ours():
+                found = plan()
+            self.workers.started(graphs.FRAMEWORK, graphs.settings())
+        except PipelineError as error:
+            reason = str(error)
+        except Exception as error:  # data workers never stop a program that would run without them
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        else:
+            return found
+        self.say_once(f"{title}: nothing moves to data workers: {reason}")
+        return None
+
+    def plan(self, opening: Opening, splits: Splits, trace: Callable[[], Traced]) -> Plan:
+        """Decide what of a step moves, and make both parts. Nothing of the data set is drawn. Raises PipelineError."""
+        check_travels(opening.source)
+        kept = splits.of(opening.dataset.element_spec)
+        split = split_of(trace(), opening, Prices()) if kept is None else kept
+        if (left_us := moved_us(split, opening)) < splitting.REQUEST_US:
+            raise ProgramRefused(f"{left_us / 1e3:.2f} ms of a step could move: too little")
+        splits.keep(opening.dataset.element_spec, split)
+        return Plan(split, opening, prepared_for(split, opening))
+
+    def tell_moved(self, title: str, plan: Plan) -> None:
+        """Say what moves."""
+        found = plan.split.partition
+        nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
+        ops = dict.fromkeys([*plan.opening.moved, *(each.op for each in nodes if each.op != "IteratorGetNext")])
+        named = [*ops][:OPS_NAMED]
+        more = f" and {len(ops) - len(named)} more" if len(ops) > len(named) else ""
+        self.workers.say(
+            f"{title}: {self.workers.count} data workers prepare {', '.join(named)}{more}: "
+            f"{moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step"
+        )
+
+    def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
+        """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""
+        with self.ours():
+            for own, twin in opening.shuffles:
+                while self.drawn.of(twin) < orders[id(own)] - 1:
+                    iter(twin)  # draws of this shuffle only: those before it draw when an element is taken
+                    self.drawn.made_one(twin)
+            iterator = iter(opening.source)
+            self.drawn.made(opening.source)
+        return RawElements(iterator)
+
+    def begin(self, plan: Plan, raw: RawElements) -> Pass:
+        """Begin a pass with these raw elements."""
+        feed = self.workers.started(graphs.FRAMEWORK, graphs.settings())
+        prepared = plan.prepared
+
+        def pull() -> Raw:
+            with self.ours():
+                element = raw.next()
+            return Raw(element, packed([array_of(element[place]) for place in prepared.used]))
+
+        name = f"pass {next(self._numbers)}"
+        return Pass(plan, feed, Stream(name, prepared.preparation, pull, prepared.here), raw)
+
+    def at_end(self, dataset: Any) -> Any:
+        """Return an iterator at the end of a data set, of which nothing is drawn."""
+        with self.ours():
+            return iter(dataset.take(0))
