@@ -79,9 +79,10 @@ def run(options: Options, environment: Mapping[str, str]) -> None:
         return
     from .execution.data_workers import DataWorkers
     from .execution.keras_fit import KerasFit
+    from .execution.loader import TorchLoader
 
     workers = DataWorkers(options.lanes, paths, _say)
-    ways: Sequence[Way] = [KerasFit(workers)]
+    ways: Sequence[Way] = [KerasFit(workers), TorchLoader(workers)]
     AfterImport([exact, *(each.hooks() for each in ways)])
     try:
         runpy.run_path(str(options.script), run_name="__main__")
