@@ -237,14 +237,15 @@ class FeedMachine:
     """The feed of one trainer (see the module).
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
-    two always may.
+    two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only for a trainer that does.
     """
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(self, window_bytes: int, *, is_home_ahead: bool = True) -> None:
         self.counts = Counts()
         self.is_alone = False
         """a lane's answer differed: home prepares everything"""
         self._window_bytes = window_bytes
+        self._is_home_ahead = is_home_ahead
         self._order: deque[Range] = deque()
         self._is_needed = False
         self._here: dict[Range, str] = {}
@@ -426,7 +427,7 @@ class FeedMachine:
                 free.append(name)
 
     def _use_home(self, now_s: float) -> None:
-        if self._home is not None or not self._order:
+        if self._home is not None or not self._order or not (self._is_needed or self._is_home_ahead):
             return
         head = self._order[0]
         if self._is_needed and self._is_missing(head, now_s):

@@ -91,12 +91,13 @@ def run(options: Options, environment: Mapping[str, str]) -> None:
     from .execution.data_workers import DataWorkers
     from .execution.datasets import Datasets
     from .execution.keras_fit import KerasFit
+    from .execution.loader import TorchLoader
     from .execution.loops import Loops
     from .execution.sessions import Sessions
 
     workers = DataWorkers(options.lanes, paths, _say)
     datasets = Datasets(workers)
-    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers)]
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers), TorchLoader(workers)]
     AfterImport([exact, datasets.hooks(), *(each.hooks() for each in ways)])
     try:
         _run_script(options)

@@ -63,6 +63,8 @@ class Run:
     step_s: float
     window_bytes: int = 2**30
     home_fails: frozenset[int] = frozenset()
+    is_home_ahead: bool = True
+    is_waiting: bool = False
     now_s: float = 0.0
     delivered: list[tuple[Range, str]] = field(default_factory=list[tuple[Range, str]])
     waits_s: list[float] = field(default_factory=list[float])
@@ -71,7 +73,7 @@ class Run:
     excluded: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self.feed = FeedMachine(self.window_bytes)
+        self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead)
         self._queue: list[tuple[float, int, Any]] = []
         self._numbers = count()
         self._hand: dict[str, list[Range]] = {name: [] for name in self.lanes}
@@ -127,6 +129,7 @@ class Run:
                     self.at(done_s, Answered(name, wanted, 1000, is_failure=wanted.start in lane.fails))
             case Prepare(wanted):
                 assert self._home is None, "one at a time"
+                assert self.is_home_ahead or self.is_waiting, "nobody waits"
                 self._home = wanted
                 self.at(
                     self.now_s + self.home_s, HomePrepared(wanted, 1000, is_failure=wanted.start in self.home_fails)
@@ -138,6 +141,7 @@ class Run:
             case Deliver(wanted, name):
                 self._held.remove((wanted, name))
                 self.delivered.append((wanted, name))
+                self.is_waiting = False
                 self.at(self.now_s + self.step_s, None)
             case Drop(wanted, name):
                 self._held.discard((wanted, name))
@@ -152,6 +156,7 @@ class Run:
             self.tell(Wanted((*shard, *ahead)))
             for _ in shard:
                 begun_s = self.now_s
+                self.is_waiting = True
                 self.tell(Needed())
                 yield True
                 self.waits_s.append(max(0.0, self.now_s - begun_s - self.step_s))
@@ -182,6 +187,7 @@ lanes = st.builds(
     times,
     st.integers(1, 10**6),
     st.frozensets(st.integers(0, 60), max_size=10),
+    st.booleans(),
 )
 def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     drawn: list[Lane],
@@ -191,9 +197,10 @@ def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     step_s: float,
     window_bytes: int,
     home_fails: frozenset[int],
+    is_home_ahead: bool,
 ) -> None:
     named = {f"lane-{number}": lane for number, lane in enumerate(drawn)}
-    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails)
+    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead)
     run.run()
     assert [wanted.start for wanted, _ in run.delivered] == list(range(batches))
     assert not {name for _, name in run.delivered if name and named[name].is_wrong}, "used before it was compared"
@@ -211,6 +218,15 @@ def test_without_lanes_home_prepares_one_batch_ahead(batches: int, home_s: float
     assert run.now_s == pytest.approx(alone_s)
 
 
+@given(st.integers(1, 40), times, times)
+def test_home_that_does_nothing_ahead_prepares_each_batch_while_the_trainer_waits(
+    batches: int, home_s: float, step_s: float
+) -> None:
+    run = Run({}, shards_of(batches), home_s, step_s, is_home_ahead=False)
+    run.run()
+    assert run.now_s == pytest.approx(batches * (home_s + step_s))
+
+
 def test_lanes_keep_a_trainer_busy_that_home_would_starve() -> None:
     """Home takes ten steps' time for a batch; so ten lanes of its speed are enough."""
     run = Run({f"lane-{n}": Lane(takes_s=0.1) for n in range(11)}, shards_of(2000), 0.1, 0.01)
@@ -219,6 +235,14 @@ def test_lanes_keep_a_trainer_busy_that_home_would_starve() -> None:
     assert run.feed.counts.from_lanes > 0.95 * 2000
     assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
     assert run.feed.counts.late == 0
+
+
+def test_lanes_keep_a_trainer_busy_whose_home_does_nothing_ahead() -> None:
+    run = Run({f"lane-{n}": Lane(takes_s=0.1) for n in range(11)}, shards_of(2000), 0.1, 0.01, is_home_ahead=False)
+    run.run()
+    assert run.now_s < 1.2 * 2000 * 0.01
+    assert run.feed.counts.from_lanes > 0.95 * 2000
+    assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
 
 
 def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:

@@ -22,11 +22,14 @@ class DataWorkers:
         self._framework = ""
         self._processes: Processes | None = None
 
-    def started(self, framework: str, settings: Mapping[str, Any]) -> Feed:
-        """Return the feed; its lanes start now if they did not. Raises ProgramRefused: another framework has them."""
+    def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
+        """Return the feed; its lanes start now if they did not. Raises ProgramRefused: another framework has them.
+
+        is_home_ahead: a thread beside the program's own may prepare at home.
+        """
         if self.feed is None:
             self._framework = framework
-            self.feed = Feed(self.count, self.say)
+            self.feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
             self._processes = Processes(self.count, self.feed, Settings(framework, settings, self._paths), self.say)
             self.feed.use(self._processes)
         elif framework != self._framework:

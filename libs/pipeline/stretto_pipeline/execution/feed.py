@@ -54,12 +54,14 @@ class Stream:
     """One pass over a data set.
 
     pull: returns the next raw element; raises what the program's own iterator would. prepare: prepares one at home.
+    may_pull_ahead: whether the next pull gives before its step what it gives then.
     """
 
     name: str
     preparation: Preparation
     pull: Callable[[], Raw]
     prepare: Callable[[Sequence[Any]], list[Any]]
+    may_pull_ahead: Callable[[], bool] = lambda: True
     raw: dict[Range, Raw] = field(default_factory=dict[Range, Raw])
     steps: int = 0
     ended: BaseException | None = None
@@ -80,11 +82,17 @@ class _Found:
     """of a lane's answer, as it came"""
 
 
-class Feed:
-    """Prepares elements of one program. The program's own thread takes them, one at a time."""
+_Job = tuple[Stream, Range, Sequence[Any]]
 
-    def __init__(self, lane_count: int, say: Callable[[str], None]) -> None:
-        self.machine = FeedMachine(WINDOW_BYTES)
+
+class Feed:
+    """Prepares elements of one program. The program's own thread takes them, one at a time.
+
+    is_home_ahead: home prepares in a thread of its own; otherwise in the program's thread, while that waits.
+    """
+
+    def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
+        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead)
         self.cpu_us = 0
         """CPU that lanes spent on answers"""
         self._say = say
@@ -93,6 +101,10 @@ class Feed:
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)
         self._due_s = float("inf")
+        self._turn = threading.Condition(self._lock)
+        self._jobs: list[_Job] = []
+        """what the program's thread prepares next"""
+        self._is_home_ahead = is_home_ahead
         self._events: list[Event] = []
         self._is_telling = False
         self._taking = threading.Lock()
@@ -104,6 +116,8 @@ class Feed:
         self._here: dict[tuple[Range, str], _Found | BaseException] = {}
         self._needed: Future[_Found] | None = None
         self._differing = ""
+        self._failure = ""
+        """the last of a lane, in its words"""
         self._closed = False
         self._home = ThreadPoolExecutor(1, thread_name_prefix="stretto-home")
         threading.Thread(target=self._keep_time, name="stretto-feed", daemon=True).start()
@@ -134,6 +148,8 @@ class Feed:
                 self.tell(Needed())
             wanted = next(iter(stream.raw))
             try:
+                if not self._is_home_ahead:
+                    self._prepare_until(future)
                 found = future.result()
             finally:
                 raw = stream.raw.pop(wanted)
@@ -146,6 +162,8 @@ class Feed:
     def _pull(self, stream: Stream) -> None:
         held = sum(size_bytes(each.arrays) for each in stream.raw.values())
         while stream.ended is None and len(stream.raw) < self._ahead and (held < WINDOW_BYTES or len(stream.raw) < 2):
+            if stream.raw and not stream.may_pull_ahead():
+                return
             try:
                 raw = stream.pull()
             except Exception as error:  # raised at its step, behind the elements before it
@@ -155,6 +173,24 @@ class Feed:
             stream.steps += 1
             held += size_bytes(raw.arrays)
 
+    def _prepare_until(self, future: Future[_Found]) -> None:
+        """Prepare what home is asked for, in this thread, until an element is there."""
+        try:
+            while True:
+                with self._turn:
+                    self._turn.wait_for(lambda: future.done() or self._jobs)
+                    if future.done():
+                        return
+                    job = self._jobs.pop(0)
+                self._prepare(*job)
+        except BaseException as error:  # an interrupt: what was asked for must not be prepared at a later step
+            with self._lock:
+                jobs, self._jobs = self._jobs, []
+                for _, wanted, _ in jobs:
+                    self._here[wanted, ""] = error
+                    self.tell(HomePrepared(wanted, is_failure=True))
+            raise
+
     def close(self) -> None:
         """Prepare no more."""
         with self._lock:
@@ -162,13 +198,18 @@ class Feed:
             self._due.notify()
         self._home.shutdown(wait=False, cancel_futures=True)
 
-    def answered(self, lane: str, wanted: Range, arrays: Arrays | None, values: list[Any], cpu_us: int) -> None:
-        """Report the answer of a lane; None: it failed."""
+    def failed(self, lane: str, wanted: Range, why: str) -> None:
+        """Report that a lane failed."""
+        with self._lock:
+            self._failure = why
+            self.tell(Answered(lane, wanted, is_failure=True))
+
+    def answered(self, lane: str, wanted: Range, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
+        """Report the answer of a lane."""
         with self._lock:
             self.cpu_us += cpu_us
-            if arrays is not None:
-                self._here[wanted, lane] = _Found(values, arrays)
-            self.tell(Answered(lane, wanted, size_bytes(arrays or {}), is_failure=arrays is None))
+            self._here[wanted, lane] = _Found(values, arrays)
+            self.tell(Answered(lane, wanted, size_bytes(arrays)))
 
     def tell(self, event: Event) -> None:
         """Tell the machine, and do what it decides."""
@@ -198,8 +239,12 @@ class Feed:
                 self._lanes.ask(lane, wanted, stream.preparation, stream.raw[wanted].arrays)
             case Prepare(wanted):
                 stream = self._streams[wanted.partition]
-                if not self._closed:
-                    self._home.submit(self._prepare, stream, wanted, stream.raw[wanted].element)
+                job = (stream, wanted, stream.raw[wanted].element)
+                if not self._is_home_ahead:
+                    self._jobs.append(job)
+                    self._turn.notify_all()
+                elif not self._closed:
+                    self._home.submit(self._prepare, *job)
             case Compare(lane, wanted):
                 self._compare(lane, wanted)
             case Deliver(wanted, lane):
@@ -209,7 +254,7 @@ class Feed:
             case Differs(lane, _):
                 self._say(f"no data worker is used any more: {lane} prepared other values, {self._differing}")
             case Excluded(lane):
-                self._say(f"{lane} is not used any more: it failed several times in a row")
+                self._say(f"{lane} is not used any more: it failed several times in a row: {self._failure}")
 
     def _deliver(self, found: _Found | BaseException) -> None:
         future, self._needed = self._needed, None
@@ -218,6 +263,7 @@ class Feed:
             future.set_exception(found)
         else:
             future.set_result(found)
+        self._turn.notify_all()
 
     def _compare(self, lane: str, wanted: Range) -> None:
         ours, theirs = self._here[wanted, ""], self._here.pop((wanted, lane))
@@ -234,7 +280,7 @@ class Feed:
             found = _Found(stream.prepare(raw))
         except BaseException as error:
             found = error
-        size = 0 if isinstance(found, BaseException) else size_bytes(stream.preparation.arrays_of(found.values))
+        size = 0 if isinstance(found, BaseException) else stream.preparation.size_of(found.values)
         with self._lock:
             self._here[wanted, ""] = found
             self.tell(HomePrepared(wanted, size, is_failure=isinstance(found, BaseException)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..arrays import Arrays, Parts, Reader, Writer
+from ..arrays import Arrays, Parts, Reader, Writer, size_bytes
 from .protocol import Prepares
 from .values import packed, unpacked
 
@@ -84,6 +84,10 @@ class GraphPreparation:
     def arrays_of(self, values: Sequence[Any]) -> Arrays:
         """Return tensors as arrays."""
         return packed([array_of(each) for each in values])
+
+    def size_of(self, values: Sequence[Any]) -> int:
+        """Return the bytes of tensors."""
+        return size_bytes(self.arrays_of(values))
 
     def values_of(self, arrays: Arrays) -> list[Any]:
         """Return tensors of arrays. Raises ArraysRefused."""

@@ -194,9 +194,9 @@ class _Lane:
                 answer = link.call(Kind.PREPARE, request(preparation.number, raw, writer)).parts
                 arrays = reader.arrays(answer[1:])
                 self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
-            except (PeerFailed, ArraysRefused):
+            except (PeerFailed, ArraysRefused) as error:
                 writer = Writer()  # nobody knows how much of the schema arrived
-                self._feed.answered(name, wanted, None, [], 0)
+                self._feed.failed(name, wanted, str(error))
             except (PlaneError, OSError):
                 assert self.process is not None
                 self.process.kill()

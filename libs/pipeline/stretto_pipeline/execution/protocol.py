@@ -35,6 +35,10 @@ class Preparation(Protocol):
         """Return prepared values as arrays, as a lane gives them."""
         ...
 
+    def size_of(self, values: Sequence[Any]) -> int:
+        """Return about how many bytes prepared values have."""
+        ...
+
     def values_of(self, arrays: Arrays) -> list[Any]:
         """Return prepared values of a lane's arrays. Raises ArraysRefused."""
         ...

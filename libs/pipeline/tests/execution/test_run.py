@@ -136,11 +136,12 @@ tell("numbers", model)
 )
 FREE = """
 import sys
-from stretto_pipeline.execution import datasets, splitting
+from stretto_pipeline.execution import datasets, loader, splitting
 from stretto_pipeline.partition import partition
 from stretto_pipeline.partition.cut import Prices
 from stretto_pipeline.run import main
 splitting.REQUEST_US, partition.WORTH_SHARE = -1.0, -9.0
+loader.REQUEST_US, loader.WORTH_SHARE, loader.CODE_SHARE_MAX = -1e9, -1e9, 1e9
 datasets.Prices = lambda: Prices(0.0, 0.0)
 main()
 """
@@ -396,7 +397,8 @@ def test_a_program_without_fit_runs_untouched_and_one_line_says_so(tmp_path: Pat
     assert status == 3
     assert out.startswith("['train.py', '3', '--an-option'] __main__ ")
     assert str(tmp_path / "run") in out
-    ways = "no Keras fit, no loop over 8 elements or more of a data set, no Session.run"
+    ways = "no Keras fit, no loop over 8 elements or more of a data set, no Session.run, "
+    ways += "no PyTorch DataLoader"
     assert errors == ("" if plain else f"stretto: the program ran without data workers: it called {ways}\n")
 
 
