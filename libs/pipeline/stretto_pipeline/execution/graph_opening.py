@@ -174,10 +174,6 @@ def _check_source(inside: Reading, source: Any, changing: Collection[str]) -> tu
                 effect = effect_of(called.op)
                 if effect in (Effect.PYTHON, Effect.OUTSIDE) or "Generator" in called.op:
                     raise ProgramRefused(f"{operation.type} runs {called.op}, which must not run ahead of the training")
-                if effect is Effect.RANDOM:
-                    raise ProgramRefused(
-                        f"{operation.type} runs {called.op}: its state goes on when the data set is initialised again"
-                    )
         else:
             _check_plain(inside, operation, changing, "the data set")
     return tuple(fed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -280,7 +281,15 @@ def pipeline(data, draws=False):
 with program("random map"):
     def noisy(number):
         return number + tf.random.uniform([], 0, 5, tf.int64, seed=4)
-    tell("random", pipeline(raw().map(noisy).map(parsed).batch(32)))
+    iterator = tf.data.make_initializable_iterator(raw().map(noisy).shuffle(9, seed=1).map(parsed).batch(32))
+    texts, label = iterator.get_next()
+    step, loss = model(hashed(texts), label)
+    session = begun()
+    for count in (3, 19):
+        session.run(iterator.initializer)
+        for _ in range(count):
+            session.run(step)
+    tell("random", session)
 with program("python map"):
     calls = []
     def counted(number):
@@ -332,9 +341,9 @@ MOVED = (
     "one shot", "initialised again with a draw at the end of each pass",
     "evaluation on the same iterator, and kinds of runs", "tables", "a table that training writes",
     "a loop of the first version around the lookup", "sparse", "checks, edges of control, and an element that fails",
+    "random map",
 )  # fmt: skip
 REFUSED = {
-    "random map": "its state goes on when the data set is initialised again",
     "python map": "PyFunc, which must not run ahead of the training",
     "variable in a map": "which must not be read ahead of the training",
     "two places": "the run takes elements at 2 places: IteratorGetNext, IteratorGetNext_1",
@@ -419,3 +428,13 @@ def test_sessions_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
         assert "1 data workers prepare " in told[name], name
     elsewhere, steps = steps_of(ended[2])
     assert elsewhere > steps // 4
+
+
+@pytest.mark.skipif(find_spec("tf_keras") is not None, reason="the layers of TensorFlow 1 are there")
+def test_layers_of_the_first_version_without_their_package_are_named(tmp_path: Path) -> None:
+    text = "import tensorflow as tf\ntf.layers.dense(tf.placeholder(tf.float32, [1, 3]), 4)\n"
+    with running(tmp_path / "run", text, "--tf1", plain=True) as program:
+        status, _, errors = program.ended()
+    assert status == 1
+    assert "stretto: tf.layers and tf.keras of TensorFlow 1 need the package tf_keras\n" in errors
+    assert "AttributeError: `dense` is not available with Keras 3." in errors
