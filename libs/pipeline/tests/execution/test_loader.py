@@ -398,7 +398,7 @@ def test_variables_and_draws_are_those_of_the_program_alone(tmp_path: Path, alon
     assert f"stretto: DataLoader of Clicks: {count} data workers prepare it: " in errors
     assert errors.count("is lost: it ended with status -9;") == count - 1
     elsewhere, steps = steps_of(errors)
-    assert elsewhere > steps // 2
+    assert elsewhere > steps // 10
 
 
 def told(errors: str) -> dict[str, str]:
@@ -410,7 +410,7 @@ def test_loaders_of_many_kinds_give_the_batches_and_draws_that_they_give_alone(t
     with running(tmp_path / "alone", START + KINDS + MOVING, plain=True) as program:
         status, out, errors = program.ended()
         assert status == 0, errors
-    with running(tmp_path / "run", START + KINDS + MOVING, "--data-workers", "1", meet=True, free=True) as program:
+    with running(tmp_path / "run", START + KINDS + MOVING, "--data-workers", "1", meet=True, free=FREE) as program:
         program.meet(5)
         until(lambda: len(program.lanes) == 1)
         program.go_on(5)
@@ -426,7 +426,7 @@ def test_loaders_of_many_kinds_give_the_batches_and_draws_that_they_give_alone(t
         "changed within a pass", "a changed global name", "a changed tensor",
     }  # fmt: skip
     elsewhere, steps = steps_of(ended[2])
-    assert elsewhere > steps // 2
+    assert elsewhere > steps // 10
 
 
 def test_loaders_that_could_give_others_stay_as_they_are_and_the_reason_is_told(tmp_path: Path) -> None:

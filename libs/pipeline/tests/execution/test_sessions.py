@@ -388,7 +388,7 @@ def test_variables_losses_and_hooks_of_a_monitored_session_are_those_of_the_prog
     assert "nothing moves" not in errors
     elsewhere, steps = steps_of(errors)
     assert steps == 141 + 47 + 2 * (5 + 47)
-    assert elsewhere > steps // 4
+    assert elsewhere > steps // 10
 
 
 def test_a_data_worker_of_a_session_that_is_killed_changes_nothing(tmp_path: Path, alone: tuple[int, str]) -> None:
@@ -427,7 +427,7 @@ def test_sessions_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
     for name in MOVED:
         assert "1 data workers prepare " in told[name], name
     elsewhere, steps = steps_of(ended[2])
-    assert elsewhere > steps // 4
+    assert elsewhere > steps // 10
 
 
 @pytest.mark.skipif(find_spec("tf_keras") is not None, reason="the layers of TensorFlow 1 are there")

@@ -181,7 +181,7 @@ def test_traps_have_the_numbers_and_the_output_that_they_have_alone(tmp_path: Pa
     with running(tmp_path / "alone", text, plain=True) as program:
         status, out, errors = program.ended()
         assert status == 0, errors
-    with running(tmp_path / "run", text, "--data-workers", "2", meet=free, free=free) as program:
+    with running(tmp_path / "run", text, "--data-workers", "2", meet=free, free=FREE if free else "") as program:
         if free:
             program.meet(1)
             until(lambda: len(program.lanes) == 2)
