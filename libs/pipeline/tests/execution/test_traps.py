@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_run import running, steps_of, until
+from test_run import FREE, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 

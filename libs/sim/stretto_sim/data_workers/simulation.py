@@ -292,7 +292,7 @@ class _Simulation:
             self._configure(one, tuned, tuned.asked, now)
         return queue if tuned.is_observed and not sizing else None
 
-    def _configure(self, one: _Running, tuned: Tuned, asked: JobConfigured, now: float) -> None:
+    def _configure(self, one: _Running, tuned: Tuned | Live, asked: JobConfigured, now: float) -> None:
         """Apply the tuning's request, once the nodes of the training workers have room."""
         assert self.sharing is not None
         more = asked.trainer_cpus - tuned.trainer_cpus
