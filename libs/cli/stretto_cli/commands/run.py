@@ -51,10 +51,10 @@ def run(
 ) -> None:
     """Run a training program; other processes on this machine prepare its batches.
 
-    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit` and of sessions of
-    TensorFlow 1 on a tf.data data set, what depends on samples alone moves to data workers; the order of samples, and
-    so the numbers, stay. Two lines on stderr tell what moved, or why nothing does, and what it brought.
-    STRETTO_PIPELINE=off runs the plain program.
+    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit`, of training loops over a
+    tf.data data set, of sessions of TensorFlow 1 and of loops over a PyTorch DataLoader, what depends on samples alone
+    moves to data workers; the order of samples, and so the numbers, stay. Two lines on stderr tell what moved, or why
+    nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
 
     Output and exit status are the program's own.
     """

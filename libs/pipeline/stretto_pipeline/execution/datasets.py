@@ -38,9 +38,13 @@ class Plan:
 
 
 class Splits:
-    """The splits of one step. One holds for all data sets of one kind of elements, as a traced function does."""
+    """The splits of one step. One holds for all data sets of one kind of elements, as a traced function does.
+
+    prepared: how data sets are prepared for them, by split and by what their maps have in common.
+    """
 
     def __init__(self) -> None:
+        self.prepared: dict[tuple[int, object], Prepared] = {}
         self._splits: list[tuple[Any, Split]] = []
 
     def of(self, element_spec: Any) -> Split | None:
@@ -194,19 +198,22 @@ class Datasets:
         if (left_us := moved_us(split, opening)) < splitting.REQUEST_US:
             raise ProgramRefused(f"{left_us / 1e3:.2f} ms of a step could move: too little")
         splits.keep(opening.dataset.element_spec, split)
-        return Plan(split, opening, prepared_for(split, opening))
+        key = id(split), opening.stage_key
+        if key not in splits.prepared:
+            splits.prepared[key] = prepared_for(split, opening)
+        return Plan(split, opening, splits.prepared[key])
 
-    def tell_moved(self, title: str, plan: Plan) -> None:
-        """Say what moves."""
+    def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
+        """Say what moves. once: not if the same was said before."""
         found = plan.split.partition
         nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
         ops = dict.fromkeys([*plan.opening.moved, *(each.op for each in nodes if each.op != "IteratorGetNext")])
         named = [*ops][:OPS_NAMED]
         more = f" and {len(ops) - len(named)} more" if len(ops) > len(named) else ""
-        self.workers.say(
-            f"{title}: {self.workers.count} data workers prepare {', '.join(named)}{more}: "
-            f"{moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step"
-        )
+        text = f"{title}: {self.workers.count} data workers prepare {', '.join(named)}{more}"
+        if not once or text not in self._said:
+            self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
+        self._said.add(text)
 
     def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
         """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""

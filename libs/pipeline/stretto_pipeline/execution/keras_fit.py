@@ -30,10 +30,15 @@ class _Fit:
 
 @dataclass
 class _Steps:
-    """The steps of one pass: stands where its iterator stood. at_end: makes one at the end of the data."""
+    """The steps of one pass: stands where its iterator stood.
+
+    at_first: called before the first of them; at_end: makes an iterator at the end of the data.
+    """
 
     taking: Pass
+    at_first: Callable[[], None]
     at_end: Callable[[], Any]
+    is_begun: bool = False
 
     def __iter__(self) -> _Steps:
         return self
@@ -145,14 +150,17 @@ class KerasFit:
         opening, datasets = plan.opening, self.datasets
         if opening.is_apart:
             iter(opening.dataset)  # draws an order of the program's own, which it may look at later
-            with datasets.ours():
-                for own, _ in opening.shuffles[:-1]:  # those before the last draw when an element is taken
-                    iter(own)
         else:
             for own, _ in opening.shuffles:
                 datasets.drawn.made_one(own)
+
+        def at_first() -> None:
+            with datasets.ours():
+                for own, _ in opening.shuffles[:-1] if opening.is_apart else ():
+                    iter(own)  # those before the last shuffle draw when an element is taken
+
         raw = datasets.raw_of(opening, datasets.drawn.at(opening.dataset))
-        return _Steps(datasets.begin(plan, raw), lambda: datasets.at_end(opening.dataset))
+        return _Steps(datasets.begin(plan, raw), at_first, lambda: datasets.at_end(opening.dataset))
 
 
 class _TrainFunction:
@@ -168,6 +176,9 @@ class _TrainFunction:
             return self.original(iterator)
         import tensorflow as tf
 
+        if not iterator.is_begun:
+            iterator.is_begun = True
+            iterator.at_first()
         try:
             taken = iterator.taking.take()
         except tf.errors.OutOfRangeError:

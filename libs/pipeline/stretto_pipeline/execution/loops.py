@@ -21,6 +21,8 @@ from .iterators import ELEMENTS_MIN, Held, Iterators, held_of
 from .splitting import Traced, traced
 
 NAME = "loop over a data set"
+SIGNATURES_MAX = 16
+"""Bound of the graphs of one function that are split."""
 MANY_GRAPHS = "it takes values beside its iterator for which nobody can tell one graph"
 
 
@@ -33,8 +35,8 @@ class Loops:
         self.was_asked = False
         self._datasets = datasets
         self._iterators = Iterators(datasets, NAME)
-        self._stages: dict[object, Plan | PipelineError] = {}
-        """plans and refusals of loops over elements, by the maps of their data sets"""
+        self._elements: dict[object, Splits | PipelineError] = {}
+        """of loops over elements, by the code of the maps; or why they stay"""
         self._splits: WeakKeyDictionary[Any, dict[object, Splits]] = WeakKeyDictionary()
         """of each function, by its arguments"""
 
@@ -155,19 +157,16 @@ class Loops:
         opening = self._iterators.open(held)
         if not opening.has_stage:
             raise ProgramRefused(f"no map of it can move: {opening.ended_by}")
-        key = opening.stage_key
-        if key not in self._stages:
-            try:
-                plan = self._datasets.plan(opening, Splits(), lambda: self._traced_element(held.dataset))
-            except PipelineError as error:
-                self._stages[key] = error
-                raise
-            self._stages[key] = plan
-            self._datasets.tell_moved(NAME, plan)
-        found = self._stages[key]
-        if isinstance(found, PipelineError):
-            raise found
-        return Plan(found.split, opening, found.prepared)
+        splits = self._elements.setdefault(opening.code_key, Splits())
+        if isinstance(splits, PipelineError):
+            raise splits
+        try:
+            plan = self._datasets.plan(opening, splits, lambda: self._traced_element(held.dataset))
+        except PipelineError as error:
+            self._elements[opening.code_key] = error
+            raise
+        self._datasets.tell_moved(NAME, plan, once=True)
+        return plan
 
     def _traced_element(self, dataset: Any) -> Traced:
         """Return the step that gives the element, and does nothing else."""
@@ -211,9 +210,12 @@ class Loops:
                 return step
 
             datasets = self._datasets
-            splits = self._splits.setdefault(function, {}).setdefault(key, Splits())
+            by_key = self._splits.setdefault(function, {})
+            if len(by_key) >= SIGNATURES_MAX:
+                raise ProgramRefused(f"it is called with more than {SIGNATURES_MAX} kinds of arguments")
+            splits = by_key.setdefault(key, Splits())
             found = datasets.plan(self._iterators.open(held), splits, trace)
-            datasets.tell_moved(title, found)
+            datasets.tell_moved(title, found, once=True)
             return found
 
         title = f"tf.function {getattr(function, '__name__', 'step')}"
@@ -227,7 +229,9 @@ class Loops:
 
 def _is_left_alone(function: Any) -> bool:
     """Return whether a function is one of Keras' own, or runs eagerly."""
-    return function._run_functions_eagerly or str(function.python_function.__module__).startswith("keras.")
+    return function._run_functions_eagerly or str(getattr(function.python_function, "__module__", "")).startswith(
+        "keras."
+    )
 
 
 def _check_strategy() -> None:

@@ -84,8 +84,16 @@ class Opening:
     @property
     def stage_key(self) -> tuple[object, ...]:
         """Return what openings have in common whose stages are the same function."""
+        return self._key(lambda wrapper: wrapper.function)
+
+    @property
+    def code_key(self) -> tuple[object, ...]:
+        """Return what openings have in common whose stages cost the same: the code, whatever it has captured."""
+        return self._key(lambda wrapper: getattr(getattr(wrapper, "_func", None), "__code__", wrapper.function))
+
+    def _key(self, key_of: Callable[[Any], object]) -> tuple[object, ...]:
         batch = self.batch and (tuple(self.batch._flat_types), tuple(map(str, self.batch._flat_shapes)))
-        maps = tuple(tuple(each._map_func.function for each in part) for part in (self.maps_before, self.maps_after))
+        maps = tuple(tuple(key_of(each._map_func) for each in part) for part in (self.maps_before, self.maps_after))
         return (*maps, batch, str(self.source.element_spec))
 
 

@@ -441,5 +441,5 @@ def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_p
         assert ended.returncode == 0, ended.stderr
         outputs.append(ended.stdout)
     assert outputs[0] == outputs[1]
-    assert ended.stderr.count("data workers prepare ") > 40
+    assert ended.stderr.count("data workers prepare ") >= 5
     assert steps_of(ended.stderr)[0] > 100

@@ -69,6 +69,7 @@ data = raw(1500).shuffle(100, seed=3).map(both).shuffle(50, seed=5).batch(32).pr
 list(data.take(1))  # draws an order beside `fit`
 history = model.fit(data, epochs=4, verbose=0, callbacks=[Meets(20, 70)], validation_data=raw(90).map(both).batch(16))
 print(history.history)
+print([label.numpy().tolist() for _, label in data.take(1)])  # the order after those of `fit`
 tell("variables", model)
 sys.exit(int(sys.argv[1]))
 """
