@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, finalize, ref
 
 import numpy as np
 
@@ -186,6 +186,7 @@ class _Pass:
         self._fetcher: Any = iterator._dataset_fetcher
         self._pin = (iterator._pin_memory, iterator._pin_memory_device)
         self._roots = (loader.dataset, iterator._collate_fn)
+        self._iterator = ref(iterator)
         self._may_draw_ahead = _draws_ahead(loader)
         self._steps = len(loader)
         self._drawn = 0
@@ -243,8 +244,9 @@ class _Pass:
         """Prepare the rest of the pass as the loader does."""
         self._is_home = True
         if self._moved is not None:
-            _, _, stream = self._moved
+            feed, _, stream = self._moved
             self._moved = None
+            feed.end(stream.name)
             self._left.extend(each.element[0] for each in stream.raw.values())
             self._ended = stream.ended
 
@@ -303,7 +305,8 @@ class _Pass:
         """Let lanes prepare from here on. Where they cannot, home does."""
         try:
             code = samples.code_of(*self._roots)
-            self._moved = self._way.begin(self._source, code, self._stream)
+            self._moved = feed, _, stream = self._way.begin(self._source, code, self._stream)
+            finalize(self._iterator(), feed.end, stream.name)  # the program may leave a pass
         except ProgramRefused as error:
             self._way.refuse(self._source, str(error))
         self._marks = purity.marks_of(self._roots)

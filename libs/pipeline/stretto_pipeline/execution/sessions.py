@@ -202,6 +202,7 @@ class _Iterators:
         """Forget the pass of an iterator."""
         ended = self.passes.pop(iterator, None)
         if ended is not None:
+            ended.feed.end(ended.stream.name)
             ended.twin.close()
 
     def close(self) -> None:
