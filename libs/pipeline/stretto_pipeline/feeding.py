@@ -18,7 +18,7 @@ Three rules keep the numbers of a run without lanes:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -188,10 +188,14 @@ class _Lane:
     late: set[Range] = field(default_factory=set[Range])
     took_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
     failures: int = 0
-    is_trusted: bool = False
-    """An answer of it was the same as home's."""
+    trusted: set[Hashable] = field(default_factory=set[Hashable])
+    """Kinds of batches of which an answer was the same as home's."""
     is_checked: bool = False
     """Its first answer waits for home's."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return bool(self.trusted)
 
     @property
     def late_after_s(self) -> float:
@@ -237,15 +241,23 @@ class FeedMachine:
     """The feed of one trainer (see the module).
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
-    two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only for a trainer that does.
+    two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
+    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
     """
 
-    def __init__(self, window_bytes: int, *, is_home_ahead: bool = True) -> None:
+    def __init__(
+        self,
+        window_bytes: int,
+        *,
+        is_home_ahead: bool = True,
+        kind_of: Callable[[Range], Hashable] = lambda wanted: None,
+    ) -> None:
         self.counts = Counts()
         self.is_alone = False
         """a lane's answer differed: home prepares everything"""
         self._window_bytes = window_bytes
         self._is_home_ahead = is_home_ahead
+        self._kind_of = kind_of
         self._order: deque[Range] = deque()
         self._is_needed = False
         self._here: dict[Range, str] = {}
@@ -352,11 +364,13 @@ class FeedMachine:
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)
         if wanted in self._here or wanted in self._unchecked or wanted not in self._order:
             self._drop(wanted, event.lane)
-        elif lane.is_trusted and self.counts.answers % CHECK_EVERY:
+            return
+        is_trusted = self._kind_of(wanted) in lane.trusted
+        if is_trusted and self.counts.answers % CHECK_EVERY:
             self._here[wanted] = event.lane
         else:
             self._unchecked[wanted] = event.lane
-            lane.is_checked = not lane.is_trusted
+            lane.is_checked = lane.is_checked or not is_trusted
 
     def _prepared(self, event: HomePrepared, now_s: float) -> None:
         wanted = event.range
@@ -378,7 +392,7 @@ class FeedMachine:
         if not is_same:
             self._use_no_lanes(name, wanted)
         elif name in self._lanes:
-            self._lanes[name].is_trusted = True
+            self._lanes[name].trusted.add(self._kind_of(wanted))
             self._lanes[name].is_checked = False
 
     def _use_no_lanes(self, name: str, wanted: Range) -> None:
@@ -432,7 +446,7 @@ class FeedMachine:
         head = self._order[0]
         if self._is_needed and self._is_missing(head, now_s):
             self._prepare(head, now_s)
-        elif self._unchecked:
+        elif self._unchecked and self._is_home_ahead:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
         elif not self.lanes and head not in self._here:
             self._prepare(head, now_s)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 SWITCH = "STRETTO_PIPELINE"
 """Environment variable: `off` runs the plain program."""
-REFUSED = 2
+SEED = "STRETTO_PIPELINE_HASH_SEED"
+"""Environment variable from this module to itself."""
 LANES_MAX = 64
 
 
@@ -62,30 +65,40 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--tf1", action="store_true")
     parser.add_argument("script", type=Path)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(arguments[: (ours := _own_part(arguments))])
     if not 1 <= given.data_workers <= LANES_MAX:
         parser.error(f"--data-workers {given.data_workers}: give 1 to {LANES_MAX}")
     if not given.script.is_file():
         parser.error(f"{given.script} is no file: name a Python script")
-    return Options(given.data_workers, given.exact, given.tf1, given.script, tuple(given.arguments))
+    return Options(given.data_workers, given.exact, given.tf1, given.script, tuple(arguments[ours:]))
 
 
-def run(options: Options, environment: Mapping[str, str]) -> None:
-    """Run the program. What it raises is raised, SystemExit included."""
+def _own_part(arguments: Sequence[str]) -> int:
+    """Return how many arguments are ours: up to the script. What stands behind it, `--` included, is the script's."""
+    place = 0
+    while place < len(arguments) and arguments[place].startswith("-"):
+        place += 2 if arguments[place] == "--data-workers" else 1
+    return place + 1
+
+
+def run(options: Options, environment: Mapping[str, str], hash_seed: str | None = None) -> None:
+    """Run the program. What it raises is raised, SystemExit included.
+
+    hash_seed: of this process, which its data workers need for the same hashes; None: their environment has it.
+    """
     from .execution.importing import AfterImport
     from .execution.tf1 import use_tf1
 
-    paths = [each for each in sys.path[1:] if each]
     sys.argv = [str(options.script), *options.arguments]
-    sys.path[0] = str(options.script.resolve().parent)
+    sys.path[: 0 if sys.flags.safe_path else 1] = [str(options.script.resolve().parent)]
+    paths = [each for each in sys.path if each]
     exact: dict[str, Hook] = {}
     if options.is_exact:
         exact = {"tensorflow": _exact, "tensorflow.python.client.session": _exact_sessions}
     if options.is_tf1:
         use_tf1(options.script.resolve().parent)
     if environment.get(SWITCH, "").lower() == "off":
-        AfterImport([exact])
+        AfterImport([exact], _raise)
         _run_script(options)
         return
     from .execution.data_workers import DataWorkers
@@ -95,15 +108,22 @@ def run(options: Options, environment: Mapping[str, str]) -> None:
     from .execution.loops import Loops
     from .execution.sessions import Sessions
 
-    workers = DataWorkers(options.lanes, paths, _say)
+    say = _sayer()
+    workers = DataWorkers(options.lanes, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
     datasets = Datasets(workers)
     ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers), TorchLoader(workers)]
-    AfterImport([exact, datasets.hooks(), *(each.hooks() for each in ways)])
+    AfterImport([datasets.hooks(), *(each.hooks() for each in ways)], lambda missing: say(f"nothing moves: {missing}"))
+    AfterImport([exact], _raise)
     try:
         _run_script(options)
     finally:
-        workers.close()
-        _say(_brought(workers, ways))
+        if workers.is_ours:
+            workers.close()
+            say(_brought(workers, ways))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _run_script(options: Options) -> None:
@@ -113,7 +133,7 @@ def _run_script(options: Options) -> None:
         runpy.run_path(str(options.script), run_name="__main__")
     except AttributeError as error:
         if options.is_tf1 and WITHOUT_LAYERS in str(error):
-            _say(LAYERS)
+            _sayer()(LAYERS)
         raise
 
 
@@ -149,14 +169,31 @@ def _exact_sessions(sessions: ModuleType) -> None:
     replace_method(sessions.BaseSession, "__init__", made)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"stretto: {text}\n")
-    sys.stderr.flush()
+def _sayer() -> Callable[[str], None]:
+    """Return what writes a line on the stderr of now, whatever the program makes of its own."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # the program has none
+        return lambda text: None
+
+    def say(text: str) -> None:
+        with suppress(OSError):
+            os.write(kept, f"stretto: {text}\n".encode())
+
+    return say
 
 
 def main() -> None:
-    """Run the program that the command line names."""
-    run(options_of(sys.argv[1:], len(os.sched_getaffinity(0))), os.environ)
+    """Run the program that the command line names, in a process whose hashes of texts data workers can have, too."""
+    options = options_of(sys.argv[1:], len(os.sched_getaffinity(0)))
+    is_plain = os.environ.get(SWITCH, "").lower() == "off"
+    seed = os.environ.pop(SEED, None)
+    if seed is None and not is_plain and os.environ.get("PYTHONHASHSEED") in (None, "", "random"):
+        seed = str(secrets.randbelow(2**32))
+        os.execve(sys.executable, sys.orig_argv, os.environ | {SEED: seed, "PYTHONHASHSEED": seed})
+    if seed is not None:  # the program's own environment has none
+        os.environ.pop("PYTHONHASHSEED", None)
+    run(options, os.environ, seed)
 
 
 if __name__ == "__main__":

@@ -62,5 +62,5 @@ def run(
         raise BadInput(f"{script} is no file: name a Python script")
     options = ["--data-workers", str(data_workers)] if data_workers else []
     options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1)) if is_on]
-    command = [sys.executable, "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
+    command = [sys.executable, "-P", "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
     os.execv(sys.executable, command)

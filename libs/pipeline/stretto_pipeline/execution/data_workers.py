@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,34 +13,58 @@ from .processes import Processes, Settings
 
 
 class DataWorkers:
-    """So many data workers, of one framework. paths: folders of the program's modules. say: writes a line to people."""
+    """So many data workers, of one framework.
 
-    def __init__(self, count: int, paths: Sequence[str], say: Callable[[str], None]) -> None:
+    paths: folders of the program's modules. environment: variables of data workers that the program has not. say:
+    writes a line to people.
+    """
+
+    def __init__(
+        self, count: int, paths: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
         self.count = count
         self.say = say
         self.feed: Feed | None = None
         """None: nothing has moved yet"""
-        self._paths = paths
+        self._paths, self._environment = paths, environment
         self._framework = ""
         self._processes: Processes | None = None
+        self._starting = threading.Lock()
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._forget)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the program's process, and none that it forked."""
+        return os.getpid() == self._pid
 
     def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
         """Return the feed; its lanes start now if they did not. Raises ProgramRefused: another framework has them.
 
         is_home_ahead: a thread beside the program's own may prepare at home.
         """
-        if self.feed is None:
-            self._framework = framework
-            self.feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
-            self._processes = Processes(self.count, self.feed, Settings(framework, settings, self._paths), self.say)
-            self.feed.use(self._processes)
-        elif framework != self._framework:
-            raise ProgramRefused("the data workers of this program prepare for another framework")
-        return self.feed
+        if not self.is_ours:
+            raise ProgramRefused("data workers prepare for the process that the program was started as")
+        with self._starting:
+            if self.feed is None:
+                feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
+                settled = Settings(framework, settings, self._paths, self._environment)
+                self._processes = Processes(self.count, feed, settled, self.say)
+                feed.use(self._processes)
+                self._framework, self.feed = framework, feed
+            elif framework != self._framework:
+                raise ProgramRefused("the data workers of this program prepare for another framework")
+            return self.feed
 
     def close(self) -> None:
         """End the data workers."""
+        if not self.is_ours:
+            return
         if self.feed is not None:
             self.feed.close()
         if self._processes is not None:
             self._processes.close()
+
+    def _forget(self) -> None:
+        if self._processes is not None:
+            self._processes.forget()

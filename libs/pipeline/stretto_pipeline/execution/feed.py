@@ -82,6 +82,10 @@ class _Found:
     """of a lane's answer, as it came"""
 
 
+class _Broken(Exception):
+    """Tells whoever waits to prepare for himself."""
+
+
 _Job = tuple[Stream, Range, Sequence[Any]]
 
 
@@ -92,7 +96,7 @@ class Feed:
     """
 
     def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
-        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead)
+        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of)
         self.cpu_us = 0
         """CPU that lanes spent on answers"""
         self._say = say
@@ -105,8 +109,12 @@ class Feed:
         self._jobs: list[_Job] = []
         """what the program's thread prepares next"""
         self._is_home_ahead = is_home_ahead
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
+        self._actions: deque[Action] = deque()
+        """decided, and not done yet"""
         self._is_telling = False
+        self._is_broken = False
+        """an error of ours: everything is prepared where it is taken"""
         self._taking = threading.Lock()
         """held while an element is taken: threads of the program take turns"""
         self._streams: dict[str, Stream] = {}
@@ -137,7 +145,16 @@ class Feed:
                 ended, stream.ended = stream.ended, None
                 assert ended is not None
                 raise ended
-            future: Future[_Found] = Future()
+            wanted = next(iter(stream.raw))
+            try:
+                return stream.raw[wanted], self._values(stream)
+            finally:
+                del stream.raw[wanted]
+
+    def _values(self, stream: Stream) -> list[Any]:
+        """Return what is prepared of the first raw element of a pass."""
+        future: Future[_Found] = Future()
+        try:
             with self._lock:
                 while self._over:
                     self._streams.pop(self._over.popleft(), None)
@@ -146,21 +163,28 @@ class Feed:
                 others = (each.raw for each in self._streams.values() if each is not stream)
                 self.tell(Wanted((*stream.raw, *(wanted for raw in others for wanted in raw))))
                 self.tell(Needed())
-            wanted = next(iter(stream.raw))
-            try:
-                if not self._is_home_ahead:
-                    self._prepare_until(future)
-                found = future.result()
-            finally:
-                raw = stream.raw.pop(wanted)
-            return raw, found.values
+            self._prepare_until(future)
+            return future.result().values
+        except _Broken:
+            return stream.prepare(next(iter(stream.raw.values())).element)
+        except BaseException:
+            with self._lock:
+                if self._needed is future:  # an interrupt: nobody waits any more
+                    self._needed = None
+                    self.tell(Wanted(()))
+            raise
+
+    def _kind_of(self, wanted: Range) -> int:
+        stream = self._streams.get(wanted.partition)
+        return -1 if stream is None else stream.preparation.number
 
     def end(self, name: str) -> None:
         """End a pass. It is forgotten when the next element is taken; so a finalizer may call this in any thread."""
         self._over.append(name)
 
     def _pull(self, stream: Stream) -> None:
-        held = sum(size_bytes(each.arrays) for each in stream.raw.values())
+        raws = [stream.raw, *(each.raw for each in self._streams.values() if each is not stream)]
+        held = sum(size_bytes(each.arrays) for raw in raws for each in raw.values())
         while stream.ended is None and len(stream.raw) < self._ahead and (held < WINDOW_BYTES or len(stream.raw) < 2):
             if stream.raw and not stream.may_pull_ahead():
                 return
@@ -192,11 +216,11 @@ class Feed:
             raise
 
     def close(self) -> None:
-        """Prepare no more."""
+        """Prepare nothing ahead any more; what is still taken is prepared by the thread that takes it."""
         with self._lock:
             self._closed = True
             self._due.notify()
-        self._home.shutdown(wait=False, cancel_futures=True)
+        self._home.shutdown(wait=False)
 
     def failed(self, lane: str, wanted: Range, why: str) -> None:
         """Report that a lane failed."""
@@ -215,21 +239,32 @@ class Feed:
         """Tell the machine, and do what it decides."""
         with self._lock:
             self._events.append(event)
-            if self._is_telling:  # within an action
+            if self._is_telling or self._is_broken:  # within an action, or never again
+                self._break()
                 return
             self._is_telling = True
             try:
-                while self._events:
-                    for action in self.machine.handle(self._events.pop(0), time.monotonic()):
-                        self._do(action)
-            except Exception as error:  # else the program would wait for ever
-                if self._needed is not None:
-                    self._deliver(error)
-                raise
+                while self._actions or self._events:
+                    if self._actions:
+                        self._do(self._actions.popleft())
+                    else:
+                        self._actions.extend(self.machine.handle(self._events.popleft(), time.monotonic()))
+            except Exception as error:  # the program goes on without data workers
+                self._is_broken = True
+                self._say(f"no data worker is used any more: {type(error).__name__}: {error}")
+                self._break()
             finally:
                 self._is_telling = False
             if self.machine.next_s() < self._due_s:
                 self._due.notify()
+
+    def _break(self) -> None:
+        """Let whoever waits prepare for himself, where nothing is decided any more."""
+        if self._is_broken:
+            self._events.clear()
+            self._actions.clear()
+            if self._needed is not None:
+                self._deliver(_Broken())
 
     def _do(self, action: Action) -> None:
         match action:
@@ -240,11 +275,11 @@ class Feed:
             case Prepare(wanted):
                 stream = self._streams[wanted.partition]
                 job = (stream, wanted, stream.raw[wanted].element)
-                if not self._is_home_ahead:
+                if self._is_home_ahead and not self._closed:
+                    self._home.submit(self._prepare, *job)
+                else:
                     self._jobs.append(job)
                     self._turn.notify_all()
-                elif not self._closed:
-                    self._home.submit(self._prepare, *job)
             case Compare(lane, wanted):
                 self._compare(lane, wanted)
             case Deliver(wanted, lane):
@@ -276,18 +311,19 @@ class Feed:
 
     def _prepare(self, stream: Stream, wanted: Range, raw: Sequence[Any]) -> None:
         found: _Found | BaseException
+        size = 0
         try:
             found = _Found(stream.prepare(raw))
+            size = stream.preparation.size_of(found.values)
         except BaseException as error:
             found = error
-        size = 0 if isinstance(found, BaseException) else stream.preparation.size_of(found.values)
         with self._lock:
             self._here[wanted, ""] = found
             self.tell(HomePrepared(wanted, size, is_failure=isinstance(found, BaseException)))
 
     def _keep_time(self) -> None:
         with self._lock:
-            while not self._closed:
+            while not (self._closed or self._is_broken):
                 self._due_s = self.machine.next_s()
                 left_s = self._due_s - time.monotonic()
                 if left_s <= 0:

@@ -17,25 +17,32 @@ Hook = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Calls hooks after the import of a module, in their order. Modules imported before are hooked at once."""
+    """Calls hooks after the import of a module, in their order. Modules imported before are hooked at once.
 
-    def __init__(self, hooks: Sequence[Mapping[str, Hook]]) -> None:
+    missing: is told of a place that a hook did not find. Looking for a module imports none, and calls no hook.
+    """
+
+    def __init__(self, hooks: Sequence[Mapping[str, Hook]], missing: Callable[[HookMissing], None]) -> None:
+        self._missing = missing
+        self._finding: set[str] = set()
         self._hooks: dict[str, list[Hook]] = {}
         for name, hook in (item for each in hooks for item in each.items()):
             self._hooks.setdefault(name, []).append(hook)
         sys.meta_path.insert(0, self)
         for name in [each for each in self._hooks if each in sys.modules]:
-            for hook in self._hooks.pop(name):
-                hook(sys.modules[name])
+            self._run(name, sys.modules[name])
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's own spec, with the hook behind its execution."""
-        hooks = self._hooks.pop(fullname, [])
-        if not hooks:
+        if fullname not in self._hooks or fullname in self._finding:
             return None
-        spec = importlib.util.find_spec(fullname)
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
@@ -43,11 +50,17 @@ class AfterImport(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for hook in hooks:
-                hook(module)
+            self._run(fullname, module)
 
         loader.exec_module = exec_module
         return spec
+
+    def _run(self, name: str, module: ModuleType) -> None:
+        for hook in self._hooks.pop(name, []):
+            try:
+                hook(module)
+            except HookMissing as error:
+                self._missing(error)
 
 
 def replace_method(owner: Any, name: str, made: Callable[[Any], Any]) -> None:

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,12 +37,14 @@ END_S = 2.0
 class Settings:
     """Settings of home that its lanes share.
 
-    framework: name of the module that runs in them; settings: for its `begin`. paths: folders of modules.
+    framework: name of the module that runs in them; settings: for its `begin`. paths: folders of modules. environment:
+    variables that home has not.
     """
 
     framework: str
     settings: Mapping[str, Any]
     paths: Sequence[str]
+    environment: Mapping[str, str]
 
 
 class Processes:
@@ -53,13 +57,13 @@ class Processes:
         settings: Settings,
         say: Callable[[str], None],
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="stretto-run-")
+        self._folder = Path(tempfile.mkdtemp(prefix="stretto-run-"))
         self._key = Key.random()
         self._start = Start(self._key.pem.decode(), "", settings.framework, settings.settings)
         self._lanes: dict[str, _Lane] = {}
         for number in range(count):
             name = f"data worker {number}"
-            self._lanes[name] = _Lane(name, Path(self._folder.name), self._key, self._start, settings.paths, feed, say)
+            self._lanes[name] = _Lane(name, self._folder, self._key, self._start, settings, feed, say)
 
     @property
     def pids(self) -> list[int]:
@@ -73,8 +77,16 @@ class Processes:
     def close(self) -> None:
         """End all processes."""
         for lane in self._lanes.values():
-            lane.close()
-        self._folder.cleanup()
+            lane.leave()
+        deadline_s = time.monotonic() + END_S
+        for lane in self._lanes.values():
+            lane.end(deadline_s)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Leave the lanes to the process that started them: this one was forked from it."""
+        for lane in self._lanes.values():
+            lane.leave()
 
 
 _Asked = tuple[Range, Preparation, Arrays]
@@ -89,12 +101,12 @@ class _Lane:
         folder: Path,
         key: Key,
         start: Start,
-        paths: Sequence[str],
+        settings: Settings,
         feed: Feed,
         say: Callable[[str], None],
     ) -> None:
         self._name, self._folder, self._key, self._start = name, folder, key, start
-        self._paths, self._feed, self._say = paths, feed, say
+        self._settings, self._feed, self._say = settings, feed, say
         self.process: subprocess.Popen[str] | None = None
         self._closed = threading.Event()
         self._queues: dict[str, queue.SimpleQueue[_Asked | None]] = {}
@@ -103,17 +115,23 @@ class _Lane:
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
         self._queues[lane].put((wanted, preparation, raw))
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Let the process end: it ends when its standard input does."""
         self._closed.set()
         if self.process is not None:
             with contextlib.suppress(OSError):
                 assert self.process.stdin is not None
                 self.process.stdin.close()
-            try:
-                self.process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+
+    def end(self, deadline_s: float) -> None:
+        """Wait for the end of the process, and make it end then."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def _run(self) -> None:
         for number in range(STARTS_MAX):
@@ -122,7 +140,7 @@ class _Lane:
             name = f"{self._name} start {number}"
             try:
                 self._serve(name)
-            except (PlaneError, OSError) as error:
+            except Exception as error:  # of whatever kind: home prepares, and another process is tried
                 if not self._closed.is_set():
                     self._say(f"{self._name} is lost: {error}")
             finally:
@@ -138,9 +156,12 @@ class _Lane:
         log = self._folder / f"{name.replace(' ', '-')}.log"
         with log.open("w") as errors:
             self.process = process = subprocess.Popen(
-                [sys.executable, "-m", "stretto_pipeline.execution.lane"],
+                [sys.executable, "-P", "-m", "stretto_pipeline.execution.lane"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
-                env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": os.pathsep.join(self._paths)},
+                env={
+                    "TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **self._settings.environment,
+                    "PYTHONPATH": os.pathsep.join(self._settings.paths),
+                },
             )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
@@ -201,3 +222,6 @@ class _Lane:
                 assert self.process is not None
                 self.process.kill()
                 return
+            except Exception as error:  # a preparation that cannot be sent, or an answer that is none
+                writer, reader = Writer(), Reader()
+                self._feed.failed(name, wanted, f"{type(error).__name__}: {error}")
