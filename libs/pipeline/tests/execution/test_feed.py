@@ -113,12 +113,13 @@ def test_a_lane_is_compared_anew_for_each_preparation() -> None:
     feed, lanes = Feed(1, said.append), Lanes()
     feed.use(lanes)
     feed.tell(Joined("lane"))
-    for number, wrong_by in ((1, 0), (2, 1)):
+    wrong_by = {1: 0, 2: 1}
+    for number in wrong_by:
         one = stream(doubled, number)
         for step in range(20):
-            for lane, wanted, asked_number in [each for each in lanes.asked if each[2] == number]:
-                lanes.asked.remove((lane, wanted, asked_number))
-                values = [2 * wanted.start + wrong_by]
+            while lanes.asked:
+                lane, wanted, asked_number = lanes.asked.pop(0)
+                values = [2 * wanted.start + wrong_by[asked_number]]
                 feed.answered(lane, wanted, Doubled().arrays_of(values), values, 1)
             assert feed.take(one)[1] == [2 * step]
         feed.end(one.name)
