@@ -113,6 +113,15 @@ class Items(data.Dataset):
     def item(self, place, number):
         return torch.tensor([place, number])
 
+class Unread:
+    """An object that raises when it is looked at."""
+    is_closed = True
+    @property
+    def __class__(self):
+        if Unread.is_closed:
+            raise OSError("not open yet")
+        return Unread
+
 def content(batch):
     """Everything that a program can see of a batch."""
     if isinstance(batch, torch.Tensor):
@@ -347,6 +356,35 @@ class Large(Items):
         super().__init__()
         self.table = np.zeros(3 << 29, np.uint8)
 case("large", Large(), passes=1)
+unread = Items()
+unread.part = Unread()
+case("unread", unread)
+class Nameless:
+    def __str__(self):
+        raise LookupError("no name")
+nameless = Items()
+nameless.parts = {Nameless(): 1}
+case("nameless", nameless)
+class Unsaid(Items):
+    def __reduce__(self):
+        class Quiet(Exception):
+            __str__ = Nameless.__str__
+        raise Quiet
+case("unsaid", Unsaid())
+"""
+NO_FOLDER = """
+import tempfile
+tempfile.tempdir = "missing"
+case("a fault", Items())
+"""
+CLOSED = """
+print("a fault", file=sys.stderr, flush=True)
+Unread.is_closed, items, found = False, Items(), []
+items.part = Unread()
+for step, batch in enumerate(DataLoader(items, batch_size=8, shuffle=True)):
+    found.append([content(batch), torch.rand(1).item()])
+    Unread.is_closed = step > 20
+tell("a fault", found)
 """
 REASONS = {
     "random": "its items draw random numbers of torch",
@@ -365,6 +403,9 @@ REASONS = {
     "trained": "its data set refers to a Parameter",
     "shared": "its batches share memory with its data set",
     "large": "its data set has an array of 1536 MiB",
+    "unread": "OSError: not open yet",
+    "nameless": "LookupError: no name",
+    "unsaid": "LookupError: no name",
 }
 
 
@@ -438,3 +479,17 @@ def test_loaders_that_could_give_others_stay_as_they_are_and_the_reason_is_told(
     assert ended[:2] == (0, out), ended[2]
     found = told(ended[2])
     assert {name: reason for name, reason in REASONS.items() if reason not in found.get(name, "")} == {}, found
+
+
+@pytest.mark.parametrize(("text", "reason"), [(NO_FOLDER, "FileNotFoundError: "), (CLOSED, "OSError: not open yet")])
+def test_a_fault_of_a_decision_is_told_and_does_not_reach_the_program(tmp_path: Path, text: str, reason: str) -> None:
+    text = START + KINDS.partition('print("first"')[0] + text
+    with running(tmp_path / "alone", text, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    lines = told(ended[2])["a fault"]
+    assert f"nothing moves to data workers: {reason}" in lines
+    assert ("1 data workers prepare it" in lines) is text.endswith(CLOSED)
