@@ -80,8 +80,8 @@ class TorchLoader:
     turn: Callable[[], Any] = field(default=lambda: None)
     """returns the pass that took a batch last"""
     _sources: WeakKeyDictionary[Any, _Source] = field(default_factory=WeakKeyDictionary[Any, _Source])
-    _live: dict[str, samples.SamplePreparation] = field(default_factory=dict[str, samples.SamplePreparation])
-    """by the digest of their code, the one that was used last at the end"""
+    _live: tuple[samples.SamplePreparation, ...] = ()
+    """the one that was used last at the end; replaced as a whole: threads of lanes read it"""
     _numbers: Any = field(default_factory=itertools.count)
     _pid: int = field(default_factory=os.getpid)
     _is_busy: bool = False
@@ -153,22 +153,21 @@ class TorchLoader:
 
     def preparation(self, source: _Source, code: samples.Code) -> samples.SamplePreparation:
         """Return what lanes are taught; those that were not used for the longest time are forgotten."""
-        found = self._live.pop(code.digest, None)
+        found = next((each for each in self._live if each.code.digest == code.digest), None)
+        kept = [each for each in self._live if each is not found]
         if found is None or found.tuples != source.tuples:
             number = next(self._numbers)
-            tuples, live = dict(source.tuples), lambda: [each.number for each in self._live.values()]
+            tuples, live = dict(source.tuples), lambda: [each.number for each in self._live]
             found = samples.SamplePreparation(number, code, tuples, source.batch_bytes, live)
-        self._live[code.digest] = found
-        while len(self._live) > LIVE_MAX or self._live_bytes() > samples.CODE_BYTES_MAX:
-            del self._live[next(iter(self._live))]
+        kept.append(found)
+        while len(kept) > LIVE_MAX or sum(each.code.size_bytes for each in kept) > samples.CODE_BYTES_MAX:
+            del kept[0]
+        self._live = tuple(kept)
         return found
-
-    def _live_bytes(self) -> int:
-        return sum(each.code.size_bytes for each in self._live.values())
 
     def is_live(self, preparation: samples.SamplePreparation) -> bool:
         """Return whether lanes may be asked for it."""
-        return self._live.get(preparation.code.digest) is preparation
+        return any(each is preparation for each in self._live)
 
     def begin(
         self, source: _Source, code: samples.Code, stream: Callable[[str, samples.SamplePreparation], Stream]
