@@ -386,6 +386,17 @@ for step, batch in enumerate(DataLoader(items, batch_size=8, shuffle=True)):
     Unread.is_closed = step > 20
 tell("a fault", found)
 """
+BROKEN_OFF = """
+import gc
+from stretto_pipeline.execution.feed import Feed
+loader = DataLoader(Items(), batch_size=8)
+for _ in range(20):
+    consumed(loader, 5)
+for _ in range(20):
+    consumed(DataLoader(Items(), batch_size=8), 5)
+[feed] = (each for each in gc.get_objects() if type(each) is Feed)
+print(feed.machine.counts.delivered, len(feed._streams))
+"""
 REASONS = {
     "random": "its items draw random numbers of torch",
     "numpy": "its items draw random numbers of numpy.random",
@@ -493,3 +504,13 @@ def test_a_fault_of_a_decision_is_told_and_does_not_reach_the_program(tmp_path: 
     lines = told(ended[2])["a fault"]
     assert f"nothing moves to data workers: {reason}" in lines
     assert ("1 data workers prepare it" in lines) is text.endswith(CLOSED)
+
+
+def test_passes_that_the_program_leaves_are_forgotten(tmp_path: Path) -> None:
+    text = START + KINDS.partition('print("first"')[0] + BROKEN_OFF
+    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
+        status, out, errors = program.ended()
+    assert status == 0, errors
+    delivered, left = map(int, out.split())
+    assert delivered == 20 * 6 - 3 + 20 * 3
+    assert left <= 2
