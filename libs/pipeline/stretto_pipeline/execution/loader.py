@@ -16,14 +16,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from traceback import format_exception_only
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 import numpy as np
 
 from ..arrays import size_bytes
-from ..errors import ArraysRefused, HookMissing, ProgramRefused
+from ..errors import HookMissing, PipelineError, ProgramRefused
 from ..partition.cut import Prices
 from ..partition.partition import WORTH_SHARE
 from . import purity, samples, trees
@@ -40,6 +41,9 @@ CODE_SHARE_MAX = 0.25
 """Most of the cost of a pass that may be spent on reading the data set, to see whether it has changed (taste)."""
 TURN_STEPS, TURNS_MAX = 8, 2
 """A pass that comes back so often after fewer steps than this takes turns with another one; it goes home."""
+
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -76,8 +80,8 @@ class TorchLoader:
     turn: Callable[[], Any] = field(default=lambda: None)
     """returns the pass that took a batch last"""
     _sources: WeakKeyDictionary[Any, _Source] = field(default_factory=WeakKeyDictionary[Any, _Source])
-    _live: dict[str, samples.SamplePreparation] = field(default_factory=dict[str, samples.SamplePreparation])
-    """by the digest of their code, the one that was used last at the end"""
+    _live: tuple[samples.SamplePreparation, ...] = ()
+    """the one that was used last at the end; replaced as a whole: threads of lanes read it"""
     _numbers: Any = field(default_factory=itertools.count)
     _pid: int = field(default_factory=os.getpid)
     _is_busy: bool = False
@@ -113,39 +117,57 @@ class TorchLoader:
 
     def _move(self, loader: Any, iterator: Any, single: type) -> None:
         self.was_asked = True
-        source = self._sources.get(loader)
-        if source is None:
-            source = self._sources[loader] = _Source(f"DataLoader of {type(loader.dataset).__name__}")
-            if refusal := _refusal_of(loader) or ("" if type(iterator) is single else "its iterator is another one"):
+        source = _Source(f"DataLoader of {type(loader.dataset).__name__}")
+        known = self.decided(source, lambda: self._sources.setdefault(loader, source))
+        if known is None or known.refused:
+            return
+        if known is source:
+            refusal = self.decided(source, lambda: _refusal_of(loader))
+            if refusal := refusal or ("" if type(iterator) is single else "its iterator is another one"):
                 self.refuse(source, refusal)
-        if not source.refused:
-            iterator._next_data = _Pass(self, source, loader, iterator)
+        found = None if known.refused else self.decided(known, lambda: _Pass(self, known, loader, iterator))
+        if found is not None:
+            iterator._next_data = found
 
     # --- what a pass asks for -----------------------------------------------------------------------------
 
     def refuse(self, source: _Source, reason: str) -> None:
-        """Leave a loader as it is, and say why."""
-        source.refused = reason
-        self.workers.say(f"{source.name}: nothing moves to data workers: {reason}")
+        """Leave a loader as it is, and say why, once."""
+        if not source.refused:
+            source.refused = reason
+            self.workers.say(f"{source.name}: nothing moves to data workers: {reason}")
+
+    def decided(self, source: _Source, decide: Callable[[], _T]) -> _T | None:
+        """Return a decision about a loader. None: it failed, and the loader is left as it is.
+
+        Decisions look at objects of the program and start processes; what that raises is never the program's own.
+        """
+        try:
+            return decide()
+        except PipelineError as error:
+            reason = str(error)
+        except Exception as error:  # data workers never stop a program that would run without them
+            reason = (format_exception_only(error)[0].strip().splitlines() or [""])[0]
+        self.refuse(source, reason)
+        return None
 
     def preparation(self, source: _Source, code: samples.Code) -> samples.SamplePreparation:
         """Return what lanes are taught; those that were not used for the longest time are forgotten."""
-        found = self._live.pop(code.digest, None)
+        found = next((each for each in self._live if each.code.digest == code.digest), None)
+        kept = [each for each in self._live if each is not found]
         if found is None or found.tuples != source.tuples:
             number = next(self._numbers)
-            tuples, live = dict(source.tuples), lambda: [each.number for each in self._live.values()]
+            tuples, live = dict(source.tuples), lambda: [each.number for each in self._live]
             found = samples.SamplePreparation(number, code, tuples, source.batch_bytes, live)
-        self._live[code.digest] = found
-        while len(self._live) > LIVE_MAX or self._live_bytes() > samples.CODE_BYTES_MAX:
-            del self._live[next(iter(self._live))]
+        kept.append(found)
+        while len(kept) > LIVE_MAX or sum(each.code.size_bytes for each in kept) > samples.CODE_BYTES_MAX:
+            del kept[0]
+        self._live = tuple(kept)
         return found
-
-    def _live_bytes(self) -> int:
-        return sum(each.code.size_bytes for each in self._live.values())
 
     def is_live(self, preparation: samples.SamplePreparation) -> bool:
         """Return whether lanes may be asked for it."""
-        return self._live.get(preparation.code.digest) is preparation
+        return any(each is preparation for each in self._live)
 
     def begin(
         self, source: _Source, code: samples.Code, stream: Callable[[str, samples.SamplePreparation], Stream]
@@ -221,8 +243,9 @@ class _Pass:
         elif not self._source.is_measured:
             return self._measured()
         elif self._moved is None:
-            self._begin()
-        elif not self._is_as_taught():
+            if not self._way.decided(self._source, self._begin):
+                self._go_home()
+        elif not self._way.decided(self._source, self._is_as_taught):
             self._go_home()
         if self._moved is not None and not self._is_its_turn():
             self._go_home()
@@ -252,16 +275,15 @@ class _Pass:
 
     def _measured(self) -> Any:
         """Prepare a batch at home, and see what it costs and whether anything speaks against lanes."""
-        source, indices = self._source, self._next_indices()
-        with self._way.busy():
-            (batch, took_s), reason = purity.watched(lambda: _timed(lambda: self._fetcher.fetch(indices)), self._roots)
+        source, way, indices = self._source, self._way, self._next_indices()
+        with way.busy():
+            watch = way.decided(source, lambda: purity.Watch(self._roots))
+            batch, took_s = _timed(lambda: self._fetcher.fetch(indices))
             source.took_s.append(took_s)
-            try:
-                reason = reason or self._against(indices, batch)
-            except (ProgramRefused, ArraysRefused) as error:
-                reason = str(error)
-        if reason:
-            self._way.refuse(source, reason)
+            if watch is None:
+                return batch
+            if reason := way.decided(source, lambda: watch.reason() or self._against(indices, batch)):
+                way.refuse(source, reason)
         return batch
 
     def _against(self, indices: Any, batch: Any) -> str:
@@ -301,15 +323,13 @@ class _Pass:
 
     # --- elsewhere ----------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Let lanes prepare from here on. Where they cannot, home does."""
-        try:
-            code = samples.code_of(*self._roots)
-            self._moved = feed, _, stream = self._way.begin(self._source, code, self._stream)
-            finalize(self._iterator(), feed.end, stream.name)  # the program may leave a pass
-        except ProgramRefused as error:
-            self._way.refuse(self._source, str(error))
+    def _begin(self) -> bool:
+        """Let lanes prepare from here on. Raises whatever stands in the way."""
+        code = samples.code_of(*self._roots)
         self._marks = purity.marks_of(self._roots)
+        self._moved = feed, _, stream = self._way.begin(self._source, code, self._stream)
+        finalize(self._iterator(), feed.end, stream.name)  # the program may leave a pass
+        return True
 
     def _stream(self, name: str, preparation: samples.SamplePreparation) -> Stream:
         def pull() -> Raw:

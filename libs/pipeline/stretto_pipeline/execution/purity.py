@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -22,15 +22,20 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Marks = list[tuple[str, Any]]
 
 
-def watched(run: Callable[[], Any], roots: Sequence[Any]) -> tuple[Any, str]:
-    """Run code that uses some objects; return its result, and why it is no pure function, "" if nothing says so."""
-    states, marks = _states(), marks_of(roots)
-    result = run()
-    for (name, before), (_, after) in zip(states, _states(), strict=False):
-        if not _is_equal(before, after):
-            return result, f"its items draw random numbers of {name}"
-    changed = change_between(marks, marks_of(roots))
-    return result, f"its items change the data set: {changed}" if changed else ""
+class Watch:
+    """Watches code that uses some objects, from here on. To look at an object of the program may raise anything."""
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self._roots = roots
+        self._states, self._marks = _states(), marks_of(roots)
+
+    def reason(self) -> str:
+        """Return why the code that ran is no pure function, "" if nothing says so."""
+        for (name, before), (_, after) in zip(self._states, _states(), strict=False):
+            if not _is_equal(before, after):
+                return f"its items draw random numbers of {name}"
+        changed = change_between(self._marks, marks_of(self._roots))
+        return f"its items change the data set: {changed}" if changed else ""
 
 
 def marks_of(roots: Sequence[Any]) -> Marks:

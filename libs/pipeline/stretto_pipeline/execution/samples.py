@@ -25,7 +25,7 @@ from ..arrays import Arrays, Parts
 from ..errors import ArraysRefused, PipelineError, ProgramRefused
 from . import trees
 from .protocol import Prepares
-from .purity import watched
+from .purity import Watch
 
 FRAMEWORK = __name__
 CODE_BYTES_MAX = 1 << 30
@@ -185,7 +185,9 @@ class _Samples:
         _EFFECTS.is_refused = True
         try:
             with redirect_stdout(told):
-                batch, reason = watched(lambda: fetch(indices), self._roots)
+                watch = Watch(self._roots)
+                batch = fetch(indices)
+                reason = watch.reason()
         except (StopIteration, KeyboardInterrupt, SystemExit) as error:
             raise PipelineError(f"its items raise {type(error).__name__}") from None
         finally:

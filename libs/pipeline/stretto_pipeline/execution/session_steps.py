@@ -73,16 +73,20 @@ class Reached:
 
 @dataclass
 class SessionGraph:
-    """A graph of sessions at one version of it. before: an older one, whose runs need what they needed."""
+    """A graph of sessions at one version of it. before: an older one, whose runs need what they needed.
+
+    plans: of passes, by what they depend on; None: they take elements of the program's own iterator.
+    """
 
     graph: Any
     version: int
     before: InitVar[SessionGraph | None] = None
+    plans: dict[Any, Plan | None] = field(default_factory=dict[Any, "Plan | None"])
     _reached: dict[Asked, Reached] = field(default_factory=dict[Asked, Reached])
 
     def __post_init__(self, before: SessionGraph | None) -> None:
         if before is not None:
-            self._reached = before._reached
+            self.plans, self._reached = before.plans, before._reached
 
     def reached(self, asked: Asked) -> Reached:
         """Return what a run needs; what is fed is not computed."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 from ..errors import PipelineError, ProgramRefused
 from ..partition.cut import Prices
@@ -119,6 +119,7 @@ class _Pass:
     """One pass over a data set, from one initialisation of its iterator to the next.
 
     maker, feeds: the initialisation. original: `Session.run` as it was. say: writes a line to people, once.
+    over: ends the pass in the feed; called when its session is dropped, too.
     """
 
     plan: Plan
@@ -129,6 +130,7 @@ class _Pass:
     feeds: Mapping[str, Any]
     original: Callable[..., Any]
     say: Callable[[str], None]
+    over: Callable[[], object]
     _steps: dict[Asked, _Step] = field(default_factory=dict[Asked, _Step])
     _turn: Any = field(default_factory=threading.Lock)
 
@@ -202,7 +204,7 @@ class _Iterators:
         """Forget the pass of an iterator."""
         ended = self.passes.pop(iterator, None)
         if ended is not None:
-            ended.feed.end(ended.stream.name)
+            ended.over()
             ended.twin.close()
 
     def close(self) -> None:
@@ -211,8 +213,10 @@ class _Iterators:
             self.end(iterator)
 
 
-_Key = tuple[Any, frozenset[tuple[str, str]], str, Asked]
-"""The graph, its tables that never change, and the initialisation and the first run of a pass."""
+_Key = tuple[frozenset[tuple[str, str]], str, Asked]
+"""Tables of the graph that never change, and the initialisation and the first run of a pass."""
+_KNOWN = "_stretto"
+"""Attribute of graphs and of sessions with what is known of them: it refers to them, and is freed with them."""
 
 
 @dataclass
@@ -223,9 +227,6 @@ class Sessions:
     name: str = "Session.run"
     was_asked: bool = False
     """Set once a session ran."""
-    _graphs: WeakKeyDictionary[Any, SessionGraph] = field(default_factory=WeakKeyDictionary[Any, SessionGraph])
-    _sessions: WeakKeyDictionary[Any, _Iterators] = field(default_factory=WeakKeyDictionary[Any, _Iterators])
-    _plans: dict[_Key, Plan | None] = field(default_factory=dict["_Key", "Plan | None"])
     _said: set[str] = field(default_factory=set[str])
     _numbers: Any = field(default_factory=itertools.count)
     _turn: Any = field(default_factory=threading.RLock)
@@ -266,8 +267,8 @@ class Sessions:
         def close_hook(original: Any) -> Any:
             @wraps(original)
             def close(session: Any) -> None:
-                with self._turn:
-                    state = self._sessions.pop(session, None)
+                # without a lock: the collector of garbage closes sessions in any thread
+                state: _Iterators | None = vars(session).pop(_KNOWN, None)
                 if state is not None:
                     state.close()
                 original(session)
@@ -292,7 +293,7 @@ class Sessions:
             result = call.plain(self._original)
             with self._turn:
                 fed = _arrays(session.graph, _fed(module, session.graph, feed_dict))
-                state = self._sessions.setdefault(session, _Iterators())
+                state = _iterators_of(session)
                 for maker in reached.makers:
                     state.begin(known.iterator_of(maker).name, maker, fed)
             return result
@@ -331,9 +332,10 @@ class Sessions:
 
     def _known(self, graph: Any) -> SessionGraph:
         with self._turn:
-            known = self._graphs.get(graph)
+            known: SessionGraph | None = getattr(graph, _KNOWN, None)
             if known is None or known.version != graph.version:
-                self._graphs[graph] = known = SessionGraph(graph, graph.version, known)
+                known = SessionGraph(graph, graph.version, known)
+                setattr(graph, _KNOWN, known)
             return known
 
     def _refuse(self, reason: str) -> None:
@@ -350,7 +352,7 @@ class Sessions:
     def _pass(self, call: _Call, known: SessionGraph) -> _Pass | None:
         """Return the pass that a run belongs to; None: it takes elements of the program's own iterator."""
         iterator = known.iterator_of(call.source)
-        state = self._sessions.setdefault(call.session, _Iterators())
+        state = _iterators_of(call.session)
         if iterator.name not in state.passes:
             if iterator.name not in state.begun and iterator.type in ("Iterator", "IteratorV2"):
                 return None  # it was never initialised, which the run itself tells
@@ -360,7 +362,7 @@ class Sessions:
 
     def _begun(self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any]) -> _Pass | None:
         key = _key(call, known, maker)
-        if self._plans.get(key, self) is None:
+        if known.plans.get(key, self) is None:
             return None
         twin: list[_Twin] = []
         try:
@@ -371,7 +373,7 @@ class Sessions:
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         for each in twin:
             each.close()
-        self._plans[key] = None
+        known.plans[key] = None
         self._refuse(reason)
         return None
 
@@ -381,7 +383,7 @@ class Sessions:
         """Begin a pass whose elements data workers prepare. Raises what stands in the way; `twin` is to be closed."""
         _check(call, known, known.reached(call.asked).sources)
         key = _key(call, known, maker)
-        plan = self._plans.get(key)
+        plan = known.plans.get(key)
         opening = opening_of(known, call.source, maker) if plan is None else plan.opening
         if missing := [name for name in opening.fed if f"{name}:0" not in feeds]:
             raise ProgramRefused(f"the data set needs {missing[0]}, which its initialisation was not fed")
@@ -390,9 +392,9 @@ class Sessions:
         if plan is None:
             plan = plan_of(known, call.asked, call.source, opening, first[0], Prices())
         feed = self.workers.started(graphs.FRAMEWORK, _settings(call.session))
-        if key not in self._plans:
+        if key not in known.plans:
             self._tell_moved(plan)
-            self._plans[key] = plan
+            known.plans[key] = plan
         used = plan.prepared.used
 
         def pull() -> Raw:
@@ -400,7 +402,8 @@ class Sessions:
             return Raw(element, packed([element[place] for place in used]))
 
         stream = Stream(f"pass {next(self._numbers)} of sessions", plan.prepared.preparation, pull, plan.prepared.here)
-        return _Pass(plan, feed, stream, twin[0], maker, feeds, self._original, self._say_once)
+        over = finalize(call.session, feed.end, stream.name)
+        return _Pass(plan, feed, stream, twin[0], maker, feeds, self._original, self._say_once, over)
 
     def _tell_moved(self, plan: Plan) -> None:
         found = plan.partition
@@ -413,8 +416,12 @@ class Sessions:
         )
 
 
+def _iterators_of(session: Any) -> _Iterators:
+    return vars(session).setdefault(_KNOWN, _Iterators())
+
+
 def _key(call: _Call, known: SessionGraph, maker: str) -> _Key:
-    return call.session.graph, frozenset(known.initializers.items()), maker, call.asked
+    return frozenset(known.initializers.items()), maker, call.asked
 
 
 def _check(call: _Call, known: SessionGraph, sources: Sequence[str]) -> None:

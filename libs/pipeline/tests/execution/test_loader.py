@@ -113,6 +113,15 @@ class Items(data.Dataset):
     def item(self, place, number):
         return torch.tensor([place, number])
 
+class Unread:
+    """An object that raises when it is looked at."""
+    is_closed = True
+    @property
+    def __class__(self):
+        if Unread.is_closed:
+            raise OSError("not open yet")
+        return Unread
+
 def content(batch):
     """Everything that a program can see of a batch."""
     if isinstance(batch, torch.Tensor):
@@ -347,6 +356,57 @@ class Large(Items):
         super().__init__()
         self.table = np.zeros(3 << 29, np.uint8)
 case("large", Large(), passes=1)
+unread = Items()
+unread.part = Unread()
+case("unread", unread)
+class Nameless:
+    def __str__(self):
+        raise LookupError("no name")
+nameless = Items()
+nameless.parts = {Nameless(): 1}
+case("nameless", nameless)
+class Unsaid(Items):
+    def __reduce__(self):
+        class Quiet(Exception):
+            __str__ = Nameless.__str__
+        raise Quiet
+case("unsaid", Unsaid())
+"""
+NO_FOLDER = """
+import tempfile
+tempfile.tempdir = "missing"
+case("a fault", Items())
+"""
+CLOSED = """
+print("a fault", file=sys.stderr, flush=True)
+Unread.is_closed, items, found = False, Items(), []
+items.part = Unread()
+for step, batch in enumerate(DataLoader(items, batch_size=8, shuffle=True)):
+    found.append([content(batch), torch.rand(1).item()])
+    Unread.is_closed = step > 20
+tell("a fault", found)
+"""
+BROKEN_OFF = """
+import gc
+from stretto_pipeline.execution.feed import Feed
+loader = DataLoader(Items(), batch_size=8)
+for _ in range(20):
+    consumed(loader, 5)
+for _ in range(20):
+    consumed(DataLoader(Items(), batch_size=8), 5)
+[feed] = (each for each in gc.get_objects() if type(each) is Feed)
+print(feed.machine.counts.delivered, len(feed._streams))
+"""
+HASHED = """
+names = [f"n{n}" for n in range(640)]
+class Hashed(Items):
+    def item(self, place, number):
+        return hash(names[place]) % 1000
+print("hashed", file=sys.stderr, flush=True)
+wrong = 0
+for batch, expected in zip(DataLoader(Hashed(much=5000), batch_size=8), zip(*[iter(names)] * 8)):
+    wrong += batch.tolist() != [hash(each) % 1000 for each in expected]
+print(wrong, len(batch))
 """
 REASONS = {
     "random": "its items draw random numbers of torch",
@@ -365,6 +425,9 @@ REASONS = {
     "trained": "its data set refers to a Parameter",
     "shared": "its batches share memory with its data set",
     "large": "its data set has an array of 1536 MiB",
+    "unread": "OSError: not open yet",
+    "nameless": "LookupError: no name",
+    "unsaid": "LookupError: no name",
 }
 
 
@@ -438,3 +501,43 @@ def test_loaders_that_could_give_others_stay_as_they_are_and_the_reason_is_told(
     assert ended[:2] == (0, out), ended[2]
     found = told(ended[2])
     assert {name: reason for name, reason in REASONS.items() if reason not in found.get(name, "")} == {}, found
+
+
+@pytest.mark.parametrize(("text", "reason"), [(NO_FOLDER, "FileNotFoundError: "), (CLOSED, "OSError: not open yet")])
+def test_a_fault_of_a_decision_is_told_and_does_not_reach_the_program(tmp_path: Path, text: str, reason: str) -> None:
+    text = START + KINDS.partition('print("first"')[0] + text
+    with running(tmp_path / "alone", text, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    lines = told(ended[2])["a fault"]
+    assert f"nothing moves to data workers: {reason}" in lines
+    assert ("1 data workers prepare it" in lines) is text.endswith(CLOSED)
+
+
+def test_passes_that_the_program_leaves_are_forgotten(tmp_path: Path) -> None:
+    text = START + KINDS.partition('print("first"')[0] + BROKEN_OFF
+    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
+        status, out, errors = program.ended()
+    assert status == 0, errors
+    delivered, left = map(int, out.split())
+    assert delivered == 20 * 6 - 3 + 20 * 3
+    assert left <= 2
+
+
+def test_items_that_use_the_hash_of_a_text_have_that_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another loader moved before, so the data worker is trusted for that one; its hashes have another salt."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with running(tmp_path / "run", START + KINDS + HASHED, "--data-workers", "1", meet=True, free=FREE) as program:
+        program.meet(5)
+        until(lambda: len(program.lanes) == 1)
+        program.go_on(5)
+        status, out, errors = program.ended()
+    assert (status, out) == (0, "0 8\n"), errors
+    assert "1 data workers prepare it" in told(errors)["hashed"]
+    elsewhere, _ = steps_of(errors)
+    assert elsewhere > 0

@@ -337,6 +337,26 @@ with program("fed samples"):
         session.run(step, {texts: [["a", "b", f"{number}"]] * 4, label: [0.0, 1.0, 0.0, 1.0]})
     tell("fed", session)
 """
+DROPPED = """
+import gc, weakref
+def dropped(data, steps=3):
+    with tf.Graph().as_default() as graph:
+        iterator = tf.data.make_initializable_iterator(data())
+        step, loss = model(hashed(iterator.get_next()[0]), iterator.get_next()[1] if data is other else 1.0)
+        session = begun(iterator.initializer)
+        for _ in range(steps):
+            session.run([step, loss])
+        return weakref.ref(graph), weakref.ref(session)
+def moving():
+    return raw().map(parsed).batch(32)
+def other():
+    return raw().map(parsed).batch(16)
+for data in (moving, other):
+    print(data.__name__, file=sys.stderr, flush=True)
+    left = [each for _ in range(3) for each in dropped(data)]
+    gc.collect()
+    print(data.__name__, [each() is None for each in left])
+"""
 MOVED = (
     "one shot", "initialised again with a draw at the end of each pass",
     "evaluation on the same iterator, and kinds of runs", "tables", "a table that training writes",
@@ -428,6 +448,15 @@ def test_sessions_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
         assert "1 data workers prepare " in told[name], name
     elsewhere, steps = steps_of(ended[2])
     assert elsewhere > steps // 10
+
+
+def test_graphs_and_sessions_that_the_program_drops_are_freed(tmp_path: Path) -> None:
+    with running(tmp_path / "run", HEAD + DROPPED, "--tf1", "--data-workers", "1", free=FREE) as program:
+        status, out, errors = program.ended()
+    assert (status, out) == (0, f"moving {[True] * 6}\nother {[True] * 6}\n"), errors
+    told = dict(re.findall(r"^(moving|other)\nstretto: (.*)$", errors, re.M))
+    assert "1 data workers prepare " in told["moving"]
+    assert "nothing moves to data workers: the run takes elements at 2 places" in told["other"]
 
 
 @pytest.mark.skipif(find_spec("tf_keras") is not None, reason="the layers of TensorFlow 1 are there")
