@@ -91,6 +91,7 @@ class Pass:
     def take(self) -> dict[str, Any]:
         """Return what home takes of the next element, by name. Raises what the program's own iterator would."""
         raw, values = self.feed.take(self.stream)
+        _untie(self.stream.ended)
         prepared = self.plan.prepared
         taken = {name: raw.element[place] for name, place in prepared.local.items()}
         return taken | dict(zip(prepared.names, values, strict=True))
@@ -243,3 +244,10 @@ class Datasets:
         """Return an iterator at the end of a data set, of which nothing is drawn."""
         with self.ours():
             return iter(dataset.take(0))
+
+
+def _untie(error: BaseException | None) -> None:
+    """Free an error that waits for its step of the frames it was met in: they refer to the program's iterator."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__

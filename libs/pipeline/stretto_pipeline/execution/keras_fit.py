@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
+from weakref import finalize
 
 from ..errors import ProgramRefused
 from ..programs.tf2 import EAGER, Resources
@@ -24,11 +25,14 @@ NAME = "Keras fit"
 
 @dataclass
 class _Fit:
+    """A call of `fit`. iterator: Keras' own of it; last: the steps of its pass, which that may refer to for longer."""
+
     trainer: Any
     iterator: Any = None
+    last: _Steps | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Steps:
     """The steps of one pass: stands where its iterator stood.
 
@@ -79,11 +83,13 @@ class KerasFit:
         def fit(original: Any) -> Any:
             @wraps(original)
             def run(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-                self._fits.append(_Fit(trainer))
+                self._fits.append(fit := _Fit(trainer))
                 self.datasets.is_keras = True
                 try:
                     return original(trainer, *args, **kwargs)
                 finally:
+                    if fit.last is not None:
+                        fit.last.taking.end()
                     self._fits.pop()
                     self.datasets.is_keras = bool(self._fits)
 
@@ -106,7 +112,7 @@ class KerasFit:
                 # `fit` without a training function yet only looks at an element, to build the model
                 if fit is None or fit.trainer.train_function is None:
                     return dataset
-                return self._source(fit.trainer, dataset)
+                return self._source(fit, dataset)
 
             return run
 
@@ -116,9 +122,10 @@ class KerasFit:
 
     # --- decisions ----------------------------------------------------------------------------------------
 
-    def _source(self, trainer: Any, dataset: Any) -> Any:
+    def _source(self, fit: _Fit, dataset: Any) -> Any:
         """Return what `fit` iterates over: the data set itself where nothing moves."""
         self.was_asked = True
+        trainer = fit.trainer
         function = trainer.train_function
         if not isinstance(function, _TrainFunction):
             function = self._functions.setdefault(id(function), _TrainFunction(function))
@@ -128,7 +135,7 @@ class KerasFit:
         if plan is None:
             return dataset
         trainer.train_function = function
-        return _Passes(lambda: self._begin(plan))
+        return _Passes(lambda: self._begin(fit, plan))
 
     def _planned(self, trainer: Any, function: _TrainFunction, dataset: Any) -> Plan | None:
         datasets = self.datasets
@@ -145,7 +152,7 @@ class KerasFit:
             datasets.tell_moved(NAME, found)
         return found
 
-    def _begin(self, plan: Plan) -> _Steps:
+    def _begin(self, fit: _Fit, plan: Plan) -> _Steps:
         """Begin a pass over the source, in the order that the data set itself would have now."""
         opening, datasets = plan.opening, self.datasets
         if opening.is_apart:
@@ -160,7 +167,10 @@ class KerasFit:
                     iter(own)  # those before the last shuffle draw when an element is taken
 
         raw = datasets.raw_of(opening, datasets.drawn.at(opening.dataset))
-        return _Steps(datasets.begin(plan, raw), at_first, lambda: datasets.at_end(opening.dataset))
+        taking = datasets.begin(plan, raw)
+        fit.last = steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset))
+        finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may leave it early, and then lets go of it
+        return steps
 
 
 class _TrainFunction:
@@ -182,6 +192,7 @@ class _TrainFunction:
         try:
             taken = iterator.taking.take()
         except tf.errors.OutOfRangeError:
+            iterator.taking.end()
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
