@@ -55,9 +55,9 @@ class _Steps:
 class _Passes:
     """Stands in the place of the data set: each iteration is a new pass."""
 
-    begin: Callable[[], _Steps]
+    begin: Callable[[], Any]
 
-    def __iter__(self) -> _Steps:
+    def __iter__(self) -> Any:
         return self.begin()
 
 
@@ -135,7 +135,7 @@ class KerasFit:
         if plan is None:
             return dataset
         trainer.train_function = function
-        return _Passes(lambda: self._begin(fit, plan))
+        return _Passes(lambda: self._begin(fit, function, plan))
 
     def _planned(self, trainer: Any, function: _TrainFunction, dataset: Any) -> Plan | None:
         datasets = self.datasets
@@ -152,23 +152,40 @@ class KerasFit:
             datasets.tell_moved(NAME, found)
         return found
 
-    def _begin(self, fit: _Fit, plan: Plan) -> _Steps:
-        """Begin a pass over the source, in the order that the data set itself would have now."""
+    def _begin(self, fit: _Fit, function: _TrainFunction, plan: Plan) -> Any:
+        """Begin a pass over the source, in the order that the data set itself would have now.
+
+        Return an iterator of the data set itself where that fails: from then on nothing of it moves.
+        """
+        opening = plan.opening
+        # draws an order of the program's own, which it may look at later
+        own = iter(opening.dataset) if opening.is_apart else None
+        try:
+            fit.last = self._steps(plan)
+        except Exception as error:  # data workers never stop a program that would run without them
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {reason}")
+            function.plans[id(opening.dataset)] = (opening.dataset, None)
+            return iter(opening.dataset) if own is None else own
+        return fit.last
+
+    def _steps(self, plan: Plan) -> _Steps:
+        """Return the steps of a pass. Nothing of the data set itself is drawn if it fails."""
         opening, datasets = plan.opening, self.datasets
-        if opening.is_apart:
-            iter(opening.dataset)  # draws an order of the program's own, which it may look at later
-        else:
-            for own, _ in opening.shuffles:
-                datasets.drawn.made_one(own)
+        orders = dict(datasets.drawn.at(opening.dataset))
+        if not opening.is_apart:
+            orders |= {id(own): datasets.drawn.of(own) + 1 for own, _ in opening.shuffles}
 
         def at_first() -> None:
             with datasets.ours():
                 for own, _ in opening.shuffles[:-1] if opening.is_apart else ():
                     iter(own)  # those before the last shuffle draw when an element is taken
 
-        raw = datasets.raw_of(opening, datasets.drawn.at(opening.dataset))
-        taking = datasets.begin(plan, raw)
-        fit.last = steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset))
+        taking = datasets.begin(plan, datasets.raw_of(opening, orders))
+        if not opening.is_apart:
+            for own, _ in opening.shuffles:
+                datasets.drawn.made_one(own)
+        steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset))
         finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may leave it early, and then lets go of it
         return steps
 
