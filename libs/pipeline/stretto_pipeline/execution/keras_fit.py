@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 from ..errors import ProgramRefused
 from ..programs.tf2 import EAGER, Resources
@@ -21,6 +21,7 @@ from .opening import open_dataset
 from .splitting import XLA, Traced, traced
 
 NAME = "Keras fit"
+_FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
 
 @dataclass
@@ -67,8 +68,6 @@ class KerasFit:
 
     datasets: Datasets
     _fits: list[_Fit] = field(default_factory=list[_Fit])
-    _functions: dict[int, _TrainFunction] = field(default_factory=dict[int, "_TrainFunction"])
-    """by the identity of Keras' own"""
     name: str = NAME
     was_asked: bool = False
     """Set once `fit` asked for data."""
@@ -128,11 +127,11 @@ class KerasFit:
         trainer = fit.trainer
         function = trainer.train_function
         if not isinstance(function, _TrainFunction):
-            function = self._functions.setdefault(id(function), _TrainFunction(function))
-        if id(dataset) not in function.plans:
-            function.plans[id(dataset)] = (dataset, self._planned(trainer, function, dataset))
-        _, plan = function.plans[id(dataset)]
-        if plan is None:
+            function = _train_function(trainer, function)
+        plans = _plans(dataset)
+        if function not in plans:
+            plans[function] = self._planned(trainer, function, dataset)
+        if (plan := plans[function]) is None:
             return dataset
         trainer.train_function = function
         return _Passes(lambda: self._begin(fit, function, plan))
@@ -165,7 +164,7 @@ class KerasFit:
         except Exception as error:  # data workers never stop a program that would run without them
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {reason}")
-            function.plans[id(opening.dataset)] = (opening.dataset, None)
+            _plans(opening.dataset)[function] = None
             return iter(opening.dataset) if own is None else own
         return fit.last
 
@@ -191,11 +190,10 @@ class KerasFit:
 
 
 class _TrainFunction:
-    """Stands in the place of the function that Keras trains with. plans: of each data set, None: it is as it was."""
+    """Stands in the place of the function that Keras trains with."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
-        self.plans: dict[int, tuple[Any, Plan | None]] = {}
         self.splits = Splits()
 
     def __call__(self, iterator: Any) -> Any:
@@ -213,6 +211,19 @@ class _TrainFunction:
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
+
+
+def _train_function(trainer: Any, original: Any) -> _TrainFunction:
+    """Return what stands in the place of a trainer's function; it lives as long as that trainer has the function."""
+    found = vars(trainer).get(_FUNCTION)
+    if found is None or found.original is not original:
+        vars(trainer)[_FUNCTION] = found = _TrainFunction(original)
+    return found
+
+
+def _plans(dataset: Any) -> WeakKeyDictionary[_TrainFunction, Plan | None]:
+    """Return the plans of a data set by who trains with it, None: it is as it was. They live as long as both."""
+    return vars(dataset).setdefault(_PLANS, WeakKeyDictionary())
 
 
 def _check(trainer: Any) -> None:
