@@ -102,8 +102,9 @@ class Numbered:
         with self._lock:
             _, found = self._last.pop(id(made), (made, None))
             if found is None:
-                values = {each.name: getattr(made, each.name) for each in fields(made)}
-                found = LivePreparation(**values | {"number": next(splitting.numbers)}, live=self.live)
+                values: dict[str, Any] = {each.name: getattr(made, each.name) for each in fields(made)}
+                values["number"] = next(splitting.numbers)
+                found = LivePreparation(**values, live=self.live)
                 self._live[found.number] = found
             self._last[id(made)] = made, found
             if len(self._last) > PREPARED_MAX:
@@ -173,6 +174,8 @@ class Datasets:
     def __init__(self, workers: DataWorkers) -> None:
         self.workers = workers
         self.drawn = Drawn()
+        self.drawing = threading.RLock()
+        """held while an iterator is made and counted: its order is the one of its count"""
         self.is_keras = False
         """Set while Keras `fit` runs: it takes its steps itself."""
         self._fixed: dict[int, Any] = {}
@@ -192,9 +195,10 @@ class Datasets:
         def made(original: Any) -> Any:
             @wraps(original)
             def create(iterator: Any, dataset: Any) -> Any:
-                if not self.is_ours:
-                    self.drawn.made(dataset)
-                return original(iterator, dataset)
+                with self.drawing:
+                    if not self.is_ours:
+                        self.drawn.made(dataset)
+                    return original(iterator, dataset)
 
             return create
 
@@ -275,7 +279,7 @@ class Datasets:
 
     def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
         """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""
-        with self.ours():
+        with self.ours(), self.drawing:
             for own, twin in opening.shuffles:
                 while self.drawn.of(twin) < orders[id(own)] - 1:
                     iter(twin)  # draws of this shuffle only: those before it draw when an element is taken

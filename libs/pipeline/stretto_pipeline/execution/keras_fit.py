@@ -17,7 +17,7 @@ from ..errors import ProgramRefused
 from ..programs.tf2 import EAGER, Resources
 from .datasets import Datasets, Pass, Plan, Splits
 from .importing import Hook, replace_method
-from .opening import open_dataset
+from .opening import Orders, open_dataset
 from .splitting import XLA, Traced, traced
 
 NAME = "Keras fit"
@@ -156,11 +156,14 @@ class KerasFit:
 
         Return an iterator of the data set itself where that fails: from then on nothing of it moves.
         """
-        opening = plan.opening
-        # draws an order of the program's own, which it may look at later
-        own = iter(opening.dataset) if opening.is_apart else None
+        opening, drawing = plan.opening, self.datasets.drawing
+        with drawing:
+            # draws an order of the program's own, which it may look at later
+            own = iter(opening.dataset) if opening.is_apart else None
+            orders = self.datasets.drawn.at(opening.dataset)
         try:
-            fit.last = self._steps(plan)
+            with drawing:
+                fit.last = self._steps(plan, orders)
         except Exception as error:  # data workers never stop a program that would run without them
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {reason}")
@@ -168,12 +171,14 @@ class KerasFit:
             return iter(opening.dataset) if own is None else own
         return fit.last
 
-    def _steps(self, plan: Plan) -> _Steps:
-        """Return the steps of a pass. Nothing of the data set itself is drawn if it fails."""
+    def _steps(self, plan: Plan, orders: Orders) -> _Steps:
+        """Return the steps of a pass. orders: those that the data set itself has drawn.
+
+        It draws none more here, except those that the source has of it.
+        """
         opening, datasets = plan.opening, self.datasets
-        orders = dict(datasets.drawn.at(opening.dataset))
         if not opening.is_apart:
-            orders |= {id(own): datasets.drawn.of(own) + 1 for own, _ in opening.shuffles}
+            orders = {**orders} | {id(own): datasets.drawn.of(own) + 1 for own, _ in opening.shuffles}
 
         def at_first() -> None:
             with datasets.ours():

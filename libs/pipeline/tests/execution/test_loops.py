@@ -488,6 +488,38 @@ def test_a_map_that_is_made_for_each_epoch_is_forgotten_after_some(tmp_path: Pat
     assert 1 <= int(found[1]) <= PREPARED_MAX + 2
 
 
+THREADS = """
+import threading
+sys.setswitchinterval(1e-6)
+data = raw(300).shuffle(50, seed=3).map(parsed).batch(10)
+next(iter(data))
+iterators = [iter(data) for _ in range(12)]
+start = threading.Barrier(len(iterators))
+found = {}
+def take(place):
+    start.wait()
+    found[place] = [texts(element) for element in iterators[place]]
+threads = [threading.Thread(target=take, args=[place]) for place in range(len(iterators))]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+for place in range(len(iterators)):
+    print(place, *found[place])
+"""
+
+
+def test_iterators_of_several_threads_have_the_orders_that_they_were_made_with(tmp_path: Path) -> None:
+    with running(tmp_path / "alone", START + THREADS, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", START + THREADS, "--data-workers", "1") as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert "loop over a data set: 1 data workers prepare Map: " in ended[2]
+    assert steps_of(ended[2])[1] >= 12 * 30
+
+
 class Adds:
     """A framework whose preparations add a number."""
 
