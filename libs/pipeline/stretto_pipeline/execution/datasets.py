@@ -6,26 +6,31 @@ A pass over a data set is one iteration of it whose raw elements home pulls, and
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from types import ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
+from ..arrays import Parts
 from ..errors import PipelineError, ProgramRefused
 from ..partition.cut import Prices
 from . import graphs, splitting
 from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
-from .graphs import array_of
+from .graphs import GraphPreparation, array_of
 from .importing import Hook, replace_method
 from .opening import Drawn, Opening, Orders, check_travels
 from .splitting import Prepared, Split, Traced, moved_us, prepared_for, split_of
 from .values import packed
 
 OPS_NAMED = 6
+PREPARED_MAX = 16
+"""Bound of preparations that are kept though no pass needs them (taste)."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,12 @@ class Plan:
 class Splits:
     """The splits of one step. One holds for all data sets of one kind of elements, as a traced function does.
 
-    prepared: how data sets are prepared for them, by split and by what their maps have in common.
+    They keep how the last data sets were prepared for them.
     """
 
     def __init__(self) -> None:
-        self.prepared: dict[tuple[int, object], Prepared] = {}
+        self._prepared: dict[tuple[int, object], Prepared] = {}
+        """by split and by what maps have in common; the last one is the one used last"""
         self._splits: list[tuple[Any, Split]] = []
 
     def of(self, element_spec: Any) -> Split | None:
@@ -55,6 +61,60 @@ class Splits:
         """Keep a split for later data sets."""
         if self.of(element_spec) is None:
             self._splits.append((element_spec, split))
+
+    def prepared(self, split: Split, opening: Opening) -> Prepared:
+        """Return how a data set is prepared for one of them. Raises ProgramRefused: that cannot be."""
+        key = id(split), opening.stage_key
+        found = self._prepared.pop(key, None) or prepared_for(split, opening)
+        self._prepared[key] = found
+        if len(self._prepared) > PREPARED_MAX:
+            del self._prepared[next(iter(self._prepared))]
+        return found
+
+
+@dataclass(frozen=True)
+class LivePreparation(GraphPreparation):
+    """A preparation that lanes know as long as anything at home refers to it. live: the numbers of all of these."""
+
+    live: Callable[[], list[int]]
+
+    def parts(self) -> Parts:
+        """Return it as parts of one message."""
+        head, *rest = super().parts()
+        return [json.dumps(json.loads(bytes(head)) | {"live": self.live()}).encode(), *rest]
+
+
+class Numbered:
+    """Gives preparations the numbers under which lanes know them.
+
+    A preparation that no pass needs, and that was not used lately, is forgotten; if it is used again, it gets another
+    number, and lanes are taught again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[int, tuple[GraphPreparation, LivePreparation]] = {}
+        """by the identity of the first; the last one is the one used last"""
+        self._live: WeakValueDictionary[int, LivePreparation] = WeakValueDictionary()
+
+    def of(self, made: GraphPreparation) -> LivePreparation:
+        """Return a preparation under a number of now."""
+        with self._lock:
+            _, found = self._last.pop(id(made), (made, None))
+            if found is None:
+                values: dict[str, Any] = {each.name: getattr(made, each.name) for each in fields(made)}
+                values["number"] = next(splitting.numbers)
+                found = LivePreparation(**values, live=self.live)
+                self._live[found.number] = found
+            self._last[id(made)] = made, found
+            if len(self._last) > PREPARED_MAX:
+                del self._last[next(iter(self._last))]
+            return found
+
+    def live(self) -> list[int]:
+        """Return the numbers that lanes may still be asked for."""
+        with self._lock:
+            return [*self._live.keys()]
 
 
 @dataclass
@@ -91,6 +151,7 @@ class Pass:
     def take(self) -> dict[str, Any]:
         """Return what home takes of the next element, by name. Raises what the program's own iterator would."""
         raw, values = self.feed.take(self.stream)
+        _untie(self.stream.ended)
         prepared = self.plan.prepared
         taken = {name: raw.element[place] for name, place in prepared.local.items()}
         return taken | dict(zip(prepared.names, values, strict=True))
@@ -113,10 +174,13 @@ class Datasets:
     def __init__(self, workers: DataWorkers) -> None:
         self.workers = workers
         self.drawn = Drawn()
+        self.drawing = threading.RLock()
+        """held while an iterator is made and counted: its order is the one of its count"""
         self.is_keras = False
         """Set while Keras `fit` runs: it takes its steps itself."""
         self._fixed: dict[int, Any] = {}
         self._numbers = itertools.count()
+        self._numbered = Numbered()
         self._said: set[str] = set()
         self._thread = threading.local()
 
@@ -131,9 +195,10 @@ class Datasets:
         def made(original: Any) -> Any:
             @wraps(original)
             def create(iterator: Any, dataset: Any) -> Any:
-                if not self.is_ours:
-                    self.drawn.made(dataset)
-                return original(iterator, dataset)
+                with self.drawing:
+                    if not self.is_ours:
+                        self.drawn.made(dataset)
+                    return original(iterator, dataset)
 
             return create
 
@@ -198,10 +263,7 @@ class Datasets:
         if (left_us := moved_us(split, opening)) < splitting.REQUEST_US:
             raise ProgramRefused(f"{left_us / 1e3:.2f} ms of a step could move: too little")
         splits.keep(opening.dataset.element_spec, split)
-        key = id(split), opening.stage_key
-        if key not in splits.prepared:
-            splits.prepared[key] = prepared_for(split, opening)
-        return Plan(split, opening, splits.prepared[key])
+        return Plan(split, opening, splits.prepared(split, opening))
 
     def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
         """Say what moves. once: not if the same was said before."""
@@ -217,7 +279,7 @@ class Datasets:
 
     def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
         """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""
-        with self.ours():
+        with self.ours(), self.drawing:
             for own, twin in opening.shuffles:
                 while self.drawn.of(twin) < orders[id(own)] - 1:
                     iter(twin)  # draws of this shuffle only: those before it draw when an element is taken
@@ -237,9 +299,16 @@ class Datasets:
             return Raw(element, packed([array_of(element[place]) for place in prepared.used]))
 
         name = f"pass {next(self._numbers)}"
-        return Pass(plan, feed, Stream(name, prepared.preparation, pull, prepared.here), raw)
+        return Pass(plan, feed, Stream(name, self._numbered.of(prepared.preparation), pull, prepared.here), raw)
 
     def at_end(self, dataset: Any) -> Any:
         """Return an iterator at the end of a data set, of which nothing is drawn."""
         with self.ours():
             return iter(dataset.take(0))
+
+
+def _untie(error: BaseException | None) -> None:
+    """Free an error that waits for its step of the frames it was met in: they refer to the program's iterator."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__

@@ -73,7 +73,7 @@ class Iterators:
         """those that draw orders while they run"""
 
     def made(self, iterator: Any) -> None:
-        """Note a new iterator."""
+        """Note a new iterator. `Datasets.drawing` is held since before it was made."""
         dataset = iterator._dataset
         held = Held(dataset, self._datasets.drawn.at(dataset), ref(iterator))
         iterator.__dict__[_HELD] = held
@@ -158,7 +158,8 @@ class Iterators:
             if held.is_plain:
                 return
             held.is_plain = True
-            self._single.discard(held)
+            with self._datasets.drawing:
+                self._single.discard(held)
             if held.running is not None:
                 held.running.end()
                 self._datasets.say_once(f"{self._name}: the rest of an iteration is prepared at home: {reason}")
@@ -172,8 +173,10 @@ class Iterators:
 
     def settle_singles(self, dataset: Any) -> None:
         """Let iterators go on by themselves whose shuffles draw orders while they run, and will now for another one."""
-        shuffles = {id(each) for each in shuffles_of(dataset)} if self._single else set[int]()
-        for held in [*self._single]:
+        with self._datasets.drawing:
+            singles = [*self._single]
+        shuffles = {id(each) for each in shuffles_of(dataset)} if singles else set[int]()
+        for held in singles:
             if shuffles & held.orders.keys():
                 self.settle(held, "another iterator draws orders of its shuffle")
 
@@ -184,7 +187,8 @@ class Iterators:
         raw = self._raw(held, plan.opening) if held.running is None else held.running.end()
         held.running = self._datasets.begin(plan, raw)
         if plan.opening.is_single:
-            self._single.add(held)
+            with self._datasets.drawing:
+                self._single.add(held)
         finalize(held, held.running.feed.end, held.running.stream.name)
         return held.running
 
@@ -192,11 +196,12 @@ class Iterators:
         """Return the raw elements of an iterator, from the program's place on."""
         import tensorflow as tf
 
-        waiting = known(held.dataset).waiting
-        while held.raw is None:  # those made before draw their orders before
-            each = waiting.pop(0)()
-            if each is not None and not each.is_plain:
-                each.raw = self._datasets.raw_of(opening, each.orders)
+        with self._datasets.drawing:
+            waiting = known(held.dataset).waiting
+            while held.raw is None:  # those made before draw their orders before
+                each = waiting.pop(0)()
+                if each is not None and not each.is_plain:
+                    each.raw = self._datasets.raw_of(opening, each.orders)
         for _ in range(held.taken):
             with self._datasets.ours(), suppress(tf.errors.OpError):  # as above
                 held.raw.next()

@@ -11,24 +11,29 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 from ..errors import ProgramRefused
 from ..programs.tf2 import EAGER, Resources
 from .datasets import Datasets, Pass, Plan, Splits
 from .importing import Hook, replace_method
-from .opening import open_dataset
+from .opening import Orders, open_dataset
 from .splitting import XLA, Traced, traced
 
 NAME = "Keras fit"
+_FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
 
 @dataclass
 class _Fit:
+    """A call of `fit`. iterator: Keras' own of it; last: the steps of its pass, which that may refer to for longer."""
+
     trainer: Any
     iterator: Any = None
+    last: _Steps | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Steps:
     """The steps of one pass: stands where its iterator stood.
 
@@ -51,9 +56,9 @@ class _Steps:
 class _Passes:
     """Stands in the place of the data set: each iteration is a new pass."""
 
-    begin: Callable[[], _Steps]
+    begin: Callable[[], Any]
 
-    def __iter__(self) -> _Steps:
+    def __iter__(self) -> Any:
         return self.begin()
 
 
@@ -63,8 +68,6 @@ class KerasFit:
 
     datasets: Datasets
     _fits: list[_Fit] = field(default_factory=list[_Fit])
-    _functions: dict[int, _TrainFunction] = field(default_factory=dict[int, "_TrainFunction"])
-    """by the identity of Keras' own"""
     name: str = NAME
     was_asked: bool = False
     """Set once `fit` asked for data."""
@@ -79,11 +82,13 @@ class KerasFit:
         def fit(original: Any) -> Any:
             @wraps(original)
             def run(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-                self._fits.append(_Fit(trainer))
+                self._fits.append(fit := _Fit(trainer))
                 self.datasets.is_keras = True
                 try:
                     return original(trainer, *args, **kwargs)
                 finally:
+                    if fit.last is not None:
+                        fit.last.taking.end()
                     self._fits.pop()
                     self.datasets.is_keras = bool(self._fits)
 
@@ -106,7 +111,7 @@ class KerasFit:
                 # `fit` without a training function yet only looks at an element, to build the model
                 if fit is None or fit.trainer.train_function is None:
                     return dataset
-                return self._source(fit.trainer, dataset)
+                return self._source(fit, dataset)
 
             return run
 
@@ -116,19 +121,20 @@ class KerasFit:
 
     # --- decisions ----------------------------------------------------------------------------------------
 
-    def _source(self, trainer: Any, dataset: Any) -> Any:
+    def _source(self, fit: _Fit, dataset: Any) -> Any:
         """Return what `fit` iterates over: the data set itself where nothing moves."""
         self.was_asked = True
+        trainer = fit.trainer
         function = trainer.train_function
         if not isinstance(function, _TrainFunction):
-            function = self._functions.setdefault(id(function), _TrainFunction(function))
-        if id(dataset) not in function.plans:
-            function.plans[id(dataset)] = (dataset, self._planned(trainer, function, dataset))
-        _, plan = function.plans[id(dataset)]
-        if plan is None:
+            function = _train_function(trainer, function)
+        plans = _plans(dataset)
+        if function not in plans:
+            plans[function] = self._planned(trainer, function, dataset)
+        if (plan := plans[function]) is None:
             return dataset
         trainer.train_function = function
-        return _Passes(lambda: self._begin(plan))
+        return _Passes(lambda: self._begin(fit, function, plan))
 
     def _planned(self, trainer: Any, function: _TrainFunction, dataset: Any) -> Plan | None:
         datasets = self.datasets
@@ -145,30 +151,54 @@ class KerasFit:
             datasets.tell_moved(NAME, found)
         return found
 
-    def _begin(self, plan: Plan) -> _Steps:
-        """Begin a pass over the source, in the order that the data set itself would have now."""
+    def _begin(self, fit: _Fit, function: _TrainFunction, plan: Plan) -> Any:
+        """Begin a pass over the source, in the order that the data set itself would have now.
+
+        Return an iterator of the data set itself where that fails: from then on nothing of it moves.
+        """
+        opening, drawing = plan.opening, self.datasets.drawing
+        with drawing:
+            # draws an order of the program's own, which it may look at later
+            own = iter(opening.dataset) if opening.is_apart else None
+            orders = self.datasets.drawn.at(opening.dataset)
+        try:
+            with drawing:
+                fit.last = self._steps(plan, orders)
+        except Exception as error:  # data workers never stop a program that would run without them
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {reason}")
+            _plans(opening.dataset)[function] = None
+            return iter(opening.dataset) if own is None else own
+        return fit.last
+
+    def _steps(self, plan: Plan, orders: Orders) -> _Steps:
+        """Return the steps of a pass. orders: those that the data set itself has drawn.
+
+        It draws none more here, except those that the source has of it.
+        """
         opening, datasets = plan.opening, self.datasets
-        if opening.is_apart:
-            iter(opening.dataset)  # draws an order of the program's own, which it may look at later
-        else:
-            for own, _ in opening.shuffles:
-                datasets.drawn.made_one(own)
+        if not opening.is_apart:
+            orders = {**orders} | {id(own): datasets.drawn.of(own) + 1 for own, _ in opening.shuffles}
 
         def at_first() -> None:
             with datasets.ours():
                 for own, _ in opening.shuffles[:-1] if opening.is_apart else ():
                     iter(own)  # those before the last shuffle draw when an element is taken
 
-        raw = datasets.raw_of(opening, datasets.drawn.at(opening.dataset))
-        return _Steps(datasets.begin(plan, raw), at_first, lambda: datasets.at_end(opening.dataset))
+        taking = datasets.begin(plan, datasets.raw_of(opening, orders))
+        if not opening.is_apart:
+            for own, _ in opening.shuffles:
+                datasets.drawn.made_one(own)
+        steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset))
+        finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may leave it early, and then lets go of it
+        return steps
 
 
 class _TrainFunction:
-    """Stands in the place of the function that Keras trains with. plans: of each data set, None: it is as it was."""
+    """Stands in the place of the function that Keras trains with."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
-        self.plans: dict[int, tuple[Any, Plan | None]] = {}
         self.splits = Splits()
 
     def __call__(self, iterator: Any) -> Any:
@@ -182,9 +212,23 @@ class _TrainFunction:
         try:
             taken = iterator.taking.take()
         except tf.errors.OutOfRangeError:
+            iterator.taking.end()
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
+
+
+def _train_function(trainer: Any, original: Any) -> _TrainFunction:
+    """Return what stands in the place of a trainer's function; it lives as long as that trainer has the function."""
+    found = vars(trainer).get(_FUNCTION)
+    if found is None or found.original is not original:
+        vars(trainer)[_FUNCTION] = found = _TrainFunction(original)
+    return found
+
+
+def _plans(dataset: Any) -> WeakKeyDictionary[_TrainFunction, Plan | None]:
+    """Return the plans of a data set by who trains with it, None: it is as it was. They live as long as both."""
+    return vars(dataset).setdefault(_PLANS, WeakKeyDictionary())
 
 
 def _check(trainer: Any) -> None:

@@ -35,7 +35,11 @@ class Start:
 
 
 class Lane:
-    """Serves an address. It prepares one element at a time."""
+    """Serves an address. It prepares one element at a time.
+
+    The first part of a preparation is an object of JSON. Its `live` has the numbers of all preparations that home may
+    still ask for; the lane forgets the others. Without it, home may ask for all.
+    """
 
     def __init__(self, address: str, key: Key, framework: Framework) -> None:
         self._framework = framework
@@ -53,10 +57,15 @@ class Lane:
         number = int(bytes(message.parts[0]))
         if message.kind == Kind.TEACH:
             with self._turn:
+                live = json.loads(bytes(message.parts[1])).get("live")
+                for each in [each for each in self._taught if live is not None and each not in live]:
+                    del self._taught[each]
                 self._taught[number] = self._framework.taught(message.parts[1:])
             return Kind.TEACH, []
         if message.kind != Kind.PREPARE:
             raise PipelineError(f"a request of kind {message.kind} is refused: lanes prepare elements")
+        if number not in self._taught:
+            raise PipelineError(f"preparation {number} is not known here")
         raw = self._readers.setdefault(peer, Reader()).arrays(message.parts[1:])
         with self._turn:
             begun_s = time.process_time()

@@ -57,9 +57,10 @@ class Loops:
             def create(iterator: Any, dataset: Any) -> Any:
                 if not self._datasets.is_ours:
                     self._iterators.settle_singles(dataset)
-                result = original(iterator, dataset)
-                if self._is_program():
-                    self._iterators.made(iterator)
+                with self._datasets.drawing:  # after the above, which waits for iterators that may wait for this
+                    result = original(iterator, dataset)
+                    if self._is_program():
+                        self._iterators.made(iterator)
                 return result
 
             return create

@@ -10,9 +10,18 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from stretto_pipeline.arrays import Arrays, Reader, Writer
+from stretto_pipeline.execution.datasets import PREPARED_MAX, LivePreparation, Numbered
+from stretto_pipeline.execution.graphs import GraphPreparation
+from stretto_pipeline.execution.lane import Lane
+from stretto_pipeline.execution.protocol import Kind, Prepares, request
+from stretto_plane import Connection, Key, PeerFailed
 from test_run import FREE, running, steps_of, until
 
 pytestmark = pytest.mark.slow
@@ -443,3 +452,122 @@ def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_p
     assert outputs[0] == outputs[1]
     assert ended.stderr.count("data workers prepare ") >= 5
     assert steps_of(ended.stderr)[0] > 100
+
+
+MANY = """
+data = raw(100)
+for epoch in range(40):
+    for words, label in data.shuffle(50, seed=epoch).map(lambda number: parsed(number)).batch(5):
+        pass
+    tell("elements", texts([words]))
+    if epoch == 20:
+        first = iter(mapped := raw().map(parsed).batch(5))
+        next(first)
+for _ in range(100):
+    print(texts(next(first)))
+for words, label in mapped:
+    print(texts([words]))
+import gc
+gc.collect()
+from stretto_pipeline.execution.splitting import Prepared
+print("prepared", sum(type(each) is Prepared for each in gc.get_objects()), file=sys.stderr)
+"""
+
+
+def test_a_map_that_is_made_for_each_epoch_is_forgotten_after_some(tmp_path: Path) -> None:
+    with running(tmp_path / "alone", START + MANY, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", START + MANY, "--data-workers", "1") as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert "is not used any more" not in ended[2]
+    assert steps_of(ended[2])[0] > 100
+    found = re.search(r"^prepared (\d+)$", ended[2], re.M)
+    assert found is not None
+    assert 1 <= int(found[1]) <= PREPARED_MAX + 2
+
+
+THREADS = """
+import threading
+sys.setswitchinterval(1e-6)
+data = raw(300).shuffle(50, seed=3).map(parsed).batch(10)
+next(iter(data))
+iterators = [iter(data) for _ in range(12)]
+start = threading.Barrier(len(iterators))
+found = {}
+def take(place):
+    start.wait()
+    found[place] = [texts(element) for element in iterators[place]]
+threads = [threading.Thread(target=take, args=[place]) for place in range(len(iterators))]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+for place in range(len(iterators)):
+    print(place, *found[place])
+"""
+
+
+def test_iterators_of_several_threads_have_the_orders_that_they_were_made_with(tmp_path: Path) -> None:
+    with running(tmp_path / "alone", START + THREADS, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", START + THREADS, "--data-workers", "1") as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert "loop over a data set: 1 data workers prepare Map: " in ended[2]
+    assert steps_of(ended[2])[1] >= 12 * 30
+
+
+class Adds:
+    """A framework whose preparations add a number."""
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        del settings
+
+    def taught(self, parts: Sequence[memoryview]) -> Prepares:
+        added = int(bytes(parts[1]))
+
+        def add(raw: Arrays) -> Arrays:
+            return {name: each + added for name, each in raw.items()}
+
+        return add
+
+
+def made(graph: bytes) -> GraphPreparation:
+    return GraphPreparation(0, graph, (), (), (), (), (), (np.zeros(1),))
+
+
+def test_lanes_know_what_home_may_ask_for_and_forget_the_rest(tmp_path: Path) -> None:
+    address, key, numbered = f"unix:{tmp_path}/lane", Key.random(), Numbered()
+    lane = Lane(address, key, Adds())
+    all_made = [made(str(place).encode()) for place in range(PREPARED_MAX + 4)]
+    with Connection(address, key, timeout_s=20.0) as link:
+        writer, reader = Writer(), Reader()
+
+        def teach(each: LivePreparation) -> None:
+            link.call(Kind.TEACH, [str(each.number).encode(), *each.parts()])
+
+        def asked(number: int) -> int:
+            answer = link.call(Kind.PREPARE, request(number, {"one": np.array(100)}, writer))
+            return int(reader.arrays(answer.parts[1:])["one"])
+
+        in_use = numbered.of(all_made[0])
+        teach(in_use)
+        numbers: list[int] = []
+        for each in all_made[1:]:
+            numbers.append(numbered.of(each).number)
+            teach(numbered.of(each))
+        assert asked(in_use.number) == 100
+        last = numbered.of(all_made[-1])
+        assert last.number == numbers[-1]
+        assert sorted(numbered.live()) == [in_use.number, *numbers[-PREPARED_MAX:]]
+        assert asked(numbers[-PREPARED_MAX]) == 100 + 4
+        again = numbered.of(all_made[1])
+        assert again.number not in numbers, "lanes that have forgotten it are taught again"
+        teach(again)
+        assert asked(again.number) == 101
+        with pytest.raises(PeerFailed, match=f"preparation {numbers[0]} is not known here"):
+            asked(numbers[0])
+    lane.close()

@@ -384,6 +384,47 @@ def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
     assert elsewhere > steps // 10
 
 
+KEPT = (
+    MADE
+    + """
+import gc, weakref
+from stretto_pipeline.execution.feed import Stream
+class Counts(keras.callbacks.Callback):
+    def on_train_batch_begin(self, step, logs):
+        gc.collect()
+        print("streams", sum(type(each) is Stream for each in gc.get_objects()), file=sys.stderr)
+class Stops(Counts):
+    def on_train_batch_end(self, step, logs):
+        self.model.stop_training = step == 3
+data = raw().map(parsed).batch(60)
+model = fit("epochs", data, epochs=3, callbacks=[Counts()])
+fit("stopped", data.repeat(), model, epochs=2, steps_per_epoch=9, callbacks=[Stops()])
+fit("after it", data, model, epochs=2, callbacks=[Counts()])
+models, sets = [], []
+for place in range(6):
+    model = made() if place % 2 else model
+    own = raw().map(parsed).batch(60)
+    fit("a data set of its own", own, model)
+    fit("a data set of all", data, model)
+    models.append(weakref.ref(model)), sets.append(weakref.ref(own))
+del own
+gc.collect()
+print("kept", sum(each() is not None for each in models), sum(each() is not None for each in sets), file=sys.stderr)
+"""
+)
+
+
+def test_passes_data_sets_and_models_that_are_over_are_let_go(tmp_path: Path) -> None:
+    with running(tmp_path / "run", KEPT, "--data-workers", "1") as program:
+        status, _, errors = program.ended()
+    assert status == 0, errors
+    assert "1 data workers prepare " in errors
+    counts = [int(each) for each in re.findall(r"^streams (\d+)$", errors, re.M)]
+    assert len(counts) == 3 * 10 + 4 + 2 * 10
+    assert max(counts) <= 2, "a pass, and the one before it until the feed is asked again"
+    assert "\nkept 1 0\n" in errors, "the model that the program has"
+
+
 PLAIN = """
 import sys
 print(sys.argv, __name__, sys.path[0] == __file__.rpartition("/")[0] or sys.path[0])
