@@ -425,6 +425,36 @@ def test_passes_data_sets_and_models_that_are_over_are_let_go(tmp_path: Path) ->
     assert "\nkept 1 0\n" in errors, "the model that the program has"
 
 
+FAILS = (
+    """
+from stretto_pipeline.execution.datasets import Datasets
+begin, passes = Datasets.begin, []
+def second_fails(*given):
+    passes.append(given)
+    if len(passes) == 2:
+        raise RuntimeError("no pass")
+    return begin(*given)
+Datasets.begin = second_fails
+"""
+    + MADE
+    + """
+data = raw().shuffle(50, seed=2).map(parsed).shuffle(20, seed=3).batch(32)
+fit("shuffled", data, epochs=4)
+print([label.numpy().tolist() for _, label in data.take(1)])
+"""
+)
+
+
+def test_a_pass_that_cannot_begin_leaves_the_program_as_it_is(tmp_path: Path) -> None:
+    with running(tmp_path / "alone", FAILS, plain=True) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", FAILS, "--data-workers", "1") as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert "nothing moves to data workers any more: RuntimeError: no pass" in ended[2]
+
+
 PLAIN = """
 import sys
 print(sys.argv, __name__, sys.path[0] == __file__.rpartition("/")[0] or sys.path[0])
