@@ -35,7 +35,7 @@ class DataWorkers:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the program's process, and none that it forked."""
+        """Return whether this is the program's process, and none that it forked."""
         return os.getpid() == self._pid
 
     def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
