@@ -6,7 +6,6 @@ A pass over a data set is one iteration of it whose raw elements home pulls, and
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ..arrays import Parts
-from ..errors import PipelineError, ProgramRefused
+from ..errors import ProgramRefused, in_words
 from ..partition.cut import Prices
 from . import graphs, splitting
 from .data_workers import DataWorkers
@@ -25,10 +23,9 @@ from .feed import Feed, Raw, Stream
 from .graphs import GraphPreparation, array_of
 from .importing import Hook, replace_method
 from .opening import Drawn, Opening, Orders, check_travels
-from .splitting import Prepared, Split, Traced, moved_us, prepared_for, split_of
+from .splitting import Prepared, Split, Traced, moved_in_words, moved_us, prepared_for, split_of
 from .values import packed
 
-OPS_NAMED = 6
 PREPARED_MAX = 16
 """Bound of preparations that are kept though no pass needs them (taste)."""
 
@@ -78,10 +75,9 @@ class LivePreparation(GraphPreparation):
 
     live: Callable[[], list[int]]
 
-    def parts(self) -> Parts:
-        """Return it as parts of one message."""
-        head, *rest = super().parts()
-        return [json.dumps(json.loads(bytes(head)) | {"live": self.live()}).encode(), *rest]
+    def head(self) -> dict[str, Any]:
+        """Return the part that is JSON."""
+        return super().head() | {"live": self.live()}
 
 
 class Numbered:
@@ -246,10 +242,8 @@ class Datasets:
             with self.ours():
                 found = plan()
             self.workers.started(graphs.FRAMEWORK, graphs.settings())
-        except PipelineError as error:
-            reason = str(error)
         except Exception as error:  # data workers never stop a program that would run without them
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            reason = in_words(error)
         else:
             return found
         self.say_once(f"{title}: nothing moves to data workers: {reason}")
@@ -267,12 +261,8 @@ class Datasets:
 
     def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
         """Say what moves. once: not if the same was said before."""
-        found = plan.split.partition
-        nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
-        ops = dict.fromkeys([*plan.opening.moved, *(each.op for each in nodes if each.op != "IteratorGetNext")])
-        named = [*ops][:OPS_NAMED]
-        more = f" and {len(ops) - len(named)} more" if len(ops) > len(named) else ""
-        text = f"{title}: {self.workers.count} data workers prepare {', '.join(named)}{more}"
+        what = moved_in_words(plan.split.partition, plan.opening.moved)
+        text = f"{title}: {self.workers.count} data workers prepare {what}"
         if not once or text not in self._said:
             self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
         self._said.add(text)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..arrays import Arrays, difference, size_bytes
+from ..errors import in_words
 from ..feeding import (
     CREDITS,
     SPARE,
@@ -251,7 +252,7 @@ class Feed:
                         self._actions.extend(self.machine.handle(self._events.popleft(), time.monotonic()))
             except Exception as error:  # the program goes on without data workers
                 self._is_broken = True
-                self._say(f"no data worker is used any more: {type(error).__name__}: {error}")
+                self._say(f"no data worker is used any more: {in_words(error)}")
                 self._break()
             finally:
                 self._is_telling = False

@@ -69,9 +69,9 @@ class GraphPreparation:
     tables: tuple[Table, ...]
     contents: tuple[NDArray[Any], ...]
 
-    def parts(self) -> Parts:
-        """Return it as parts of one message."""
-        head = {
+    def head(self) -> dict[str, Any]:
+        """Return the part that is JSON."""
+        return {
             "number": self.number,
             "feeds": self.feeds,
             "fetches": self.fetches,
@@ -79,7 +79,10 @@ class GraphPreparation:
             "constants": self.constants,
             "tables": [asdict(each) for each in self.tables],
         }
-        return [json.dumps(head).encode(), self.graph, *Writer().parts(packed(self.contents))]
+
+    def parts(self) -> Parts:
+        """Return it as parts of one message."""
+        return [json.dumps(self.head()).encode(), self.graph, *Writer().parts(packed(self.contents))]
 
     def arrays_of(self, values: Sequence[Any]) -> Arrays:
         """Return tensors as arrays."""

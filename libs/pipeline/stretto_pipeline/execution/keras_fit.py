@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
-from ..errors import ProgramRefused
+from ..errors import ProgramRefused, in_words
 from ..programs.tf2 import EAGER, Resources
 from .datasets import Datasets, Pass, Plan, Splits
 from .importing import Hook, replace_method
 from .opening import Orders, open_dataset
-from .splitting import XLA, Traced, traced
+from .splitting import XLA, Traced, check_strategy, traced
 
 NAME = "Keras fit"
 _FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
@@ -165,8 +165,7 @@ class KerasFit:
             with drawing:
                 fit.last = self._steps(plan, orders)
         except Exception as error:  # data workers never stop a program that would run without them
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-            self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {reason}")
+            self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {in_words(error)}")
             _plans(opening.dataset)[function] = None
             return iter(opening.dataset) if own is None else own
         return fit.last
@@ -233,9 +232,7 @@ def _plans(dataset: Any) -> WeakKeyDictionary[_TrainFunction, Plan | None]:
 
 def _check(trainer: Any) -> None:
     """Raise ProgramRefused for a step that is no single graph of operations."""
-    strategy = trainer.distribute_strategy
-    if strategy.num_replicas_in_sync > 1 or "Default" not in type(strategy).__name__:
-        raise ProgramRefused(f"{type(strategy).__name__} runs the step on several devices")
+    check_strategy(trainer.distribute_strategy)
     if trainer.run_eagerly:
         raise ProgramRefused(f"run_eagerly is on: {EAGER}")
     if trainer.jit_compile:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from traceback import format_exception_only
 from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
@@ -24,7 +23,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 import numpy as np
 
 from ..arrays import size_bytes
-from ..errors import HookMissing, PipelineError, ProgramRefused
+from ..errors import HookMissing, ProgramRefused, in_words
 from ..partition.cut import Prices
 from ..partition.partition import WORTH_SHARE
 from . import purity, samples, trees
@@ -144,11 +143,8 @@ class TorchLoader:
         """
         try:
             return decide()
-        except PipelineError as error:
-            reason = str(error)
         except Exception as error:  # data workers never stop a program that would run without them
-            reason = (format_exception_only(error)[0].strip().splitlines() or [""])[0]
-        self.refuse(source, reason)
+            self.refuse(source, in_words(error))
         return None
 
     def preparation(self, source: _Source, code: samples.Code) -> samples.SamplePreparation:

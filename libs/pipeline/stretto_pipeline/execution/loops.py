@@ -18,7 +18,7 @@ from ..programs.tf2 import CHECKPOINTED, LOOP, Resources
 from .datasets import Datasets, Plan, Splits
 from .importing import Hook, replace_method
 from .iterators import ELEMENTS_MIN, Held, Iterators, held_of
-from .splitting import Traced, traced
+from .splitting import Traced, check_strategy, traced
 
 NAME = "loop over a data set"
 SIGNATURES_MAX = 16
@@ -200,7 +200,7 @@ class Loops:
             import tensorflow as tf
 
             self.was_asked = True
-            _check_strategy()
+            check_strategy(tf.distribute.get_strategy())
             positional, named = with_another(tf.data.IteratorSpec(held.dataset.element_spec))
             _, tensors = _passed(args, kwargs, iterator)
 
@@ -233,15 +233,6 @@ def _is_left_alone(function: Any) -> bool:
     return function._run_functions_eagerly or str(getattr(function.python_function, "__module__", "")).startswith(
         "keras."
     )
-
-
-def _check_strategy() -> None:
-    """Raise ProgramRefused for a step that runs on several devices."""
-    import tensorflow as tf
-
-    strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync > 1 or "Default" not in type(strategy).__name__:
-        raise ProgramRefused(f"{type(strategy).__name__} runs the step on several devices")
 
 
 def _passed(args: Sequence[Any], kwargs: Mapping[str, Any], iterator: Any) -> tuple[object, list[Any]]:

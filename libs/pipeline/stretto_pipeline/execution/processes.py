@@ -20,7 +20,7 @@ from typing import Any
 from stretto_plane import Connection, Key, PeerFailed, PlaneError
 
 from ..arrays import Arrays, Reader, Writer
-from ..errors import ArraysRefused
+from ..errors import ArraysRefused, in_words
 from ..feeding import CREDITS, Joined, Left, Range
 from .feed import Feed
 from .lane import Start
@@ -224,4 +224,4 @@ class _Lane:
                 return
             except Exception as error:  # a preparation that cannot be sent, or an answer that is none
                 writer, reader = Writer(), Reader()
-                self._feed.failed(name, wanted, f"{type(error).__name__}: {error}")
+                self._feed.failed(name, wanted, in_words(error))

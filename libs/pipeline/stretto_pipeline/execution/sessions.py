@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 from weakref import finalize
 
-from ..errors import PipelineError, ProgramRefused
+from ..errors import ProgramRefused, in_words
 from ..partition.cut import Prices
-from ..partition.effects import INITIALIZERS, SOURCES, WRITES
+from ..partition.effects import INITIALIZERS, WRITES
 from ..programs.sessions import FEED
 from . import graphs
 from .data_workers import DataWorkers
@@ -40,11 +40,11 @@ from .session_steps import (
     prepares,
     taken_by,
 )
+from .splitting import moved_in_words
 from .values import packed
 
 SIGNATURES_MAX = 16
 """Kinds of runs of one pass that get a callable of their own; a run of another kind is fed as a program feeds."""
-OPS_NAMED = 6
 _TRAINING = frozenset(each for each in WRITES - INITIALIZERS if "Apply" in each or "Scatter" in each)
 """Writes that train: an assignment of a fed value only loads a variable."""
 
@@ -367,10 +367,8 @@ class Sessions:
         twin: list[_Twin] = []
         try:
             return self._decided(call, known, maker, feeds, twin)
-        except PipelineError as error:
-            reason = str(error)
         except Exception as error:  # data workers never stop a program that would run without them
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            reason = in_words(error)
         for each in twin:
             each.close()
         known.plans[key] = None
@@ -406,13 +404,10 @@ class Sessions:
         return _Pass(plan, feed, stream, twin[0], maker, feeds, self._original, self._say_once, over)
 
     def _tell_moved(self, plan: Plan) -> None:
-        found = plan.partition
-        nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
-        ops = [*dict.fromkeys([*plan.opening.moved, *(each.op for each in nodes if each.op not in SOURCES)])]
-        more = f" and {len(ops) - OPS_NAMED} more" if len(ops) > OPS_NAMED else ""
+        found, count = plan.partition, self.workers.count
+        what = moved_in_words(found, plan.opening.moved)
         self.workers.say(
-            f"{self.name}: {self.workers.count} data workers prepare {', '.join(ops[:OPS_NAMED])}{more}: "
-            f"{found.moved_us / 1e3:.2f} ms of CPU a step"
+            f"{self.name}: {count} data workers prepare {what}: {found.moved_us / 1e3:.2f} ms of CPU a step"
         )
 
 

@@ -8,7 +8,7 @@ Both parts come of the step's own graph; `halves_of` cuts it where the partition
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..programs.tracing import Trace, trace
 from .graphs import GraphPreparation, Table, array_of
 from .opening import Opening, sample_of, staged
 
+OPS_NAMED = 6
 CONTENTS_BYTES_MAX = 1 << 30
 """Bound of the constants and tables that a lane gets."""
 REQUEST_US = 200.0
@@ -153,6 +154,20 @@ def worthwhile(graph: Graph, prices: Prices) -> Partition:
             f"moving would save {saved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step: too little"
         )
     return found
+
+
+def check_strategy(strategy: Any) -> None:
+    """Raise ProgramRefused for a step that runs on several devices. strategy: one of tf.distribute."""
+    if strategy.num_replicas_in_sync > 1 or "Default" not in type(strategy).__name__:
+        raise ProgramRefused(f"{type(strategy).__name__} runs the step on several devices")
+
+
+def moved_in_words(found: Partition, maps: Iterable[str]) -> str:
+    """Return the types of what moves: maps of tf.data, then operations of the step, the dearest first."""
+    nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
+    ops = [*dict.fromkeys([*maps, *(each.op for each in nodes if each.op not in SOURCES)])]
+    more = f" and {len(ops) - OPS_NAMED} more" if len(ops) > OPS_NAMED else ""
+    return ", ".join(ops[:OPS_NAMED]) + more
 
 
 def moved_us(split: Split, opening: Opening) -> float:

@@ -7,15 +7,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_run import FREE, running, steps_of, until
+from test_run import FREE, MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-pipeline[torch]")
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed here: pip install stretto-pipeline[torch]")
 
-START = '''
-import hashlib, os, random, sys, threading, time, traceback
+START = (
+    MEET
+    + """
+import hashlib, random, sys, threading, traceback
 from collections import namedtuple
 import numpy as np, torch
 from torch import nn
@@ -25,13 +27,6 @@ torch.set_num_threads(1)
 torch.manual_seed(7)
 np.random.seed(8)
 random.seed(9)
-
-def meet(step):
-    """Waits for the test at a step, if it is there."""
-    if "MEET" in os.environ:
-        open(f"step-{step}", "w").close()
-        while not os.path.exists(f"step-{step}-done"):
-            time.sleep(0.01)
 
 def states():
     arrays = [torch.get_rng_state(), *map(np.asarray, np.random.get_state())]
@@ -44,7 +39,8 @@ def worked(number, much=1500):
     for step in range(much):
         number = (number * 31 + step) % 1_000_003
     return number
-'''
+"""
+)
 TRAINING = '''
 class Clicks(data.Dataset):
     """Rows of numbers, and bags of words of varying lengths."""

@@ -22,12 +22,14 @@ from stretto_pipeline.execution.graphs import GraphPreparation
 from stretto_pipeline.execution.lane import Lane
 from stretto_pipeline.execution.protocol import Kind, Prepares, request
 from stretto_plane import Connection, Key, PeerFailed
-from test_run import FREE, running, steps_of, until
+from test_run import FREE, MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
-START = '''
-import hashlib, os, sys, time
+START = (
+    MEET
+    + """
+import hashlib, sys
 import tensorflow as tf
 tf.random.set_seed(7)
 rows = tf.Variable(tf.random.uniform([50, 4]))
@@ -38,13 +40,6 @@ def tell(name, *more):
 
 def texts(element):
     return hashlib.sha256(b"".join(element[0].numpy().reshape(-1).tolist())).hexdigest()[:8]
-
-def meet(step):
-    """Wait for the test, if it is there."""
-    if "MEET" in os.environ:
-        open(f"step-{step}", "w").close()
-        while not os.path.exists(f"step-{step}-done"):
-            time.sleep(0.01)
 
 def parsed(number):
     words = tf.strings.join(["w\\0", tf.strings.as_string(tf.range(number, number + 400) % 50)])
@@ -69,7 +64,8 @@ def step(iterator):
 def element_step(words, label):
     traces.append("element_step")
     return train(words, label)
-'''
+"""
+)
 LOOPS = """
 data = raw().shuffle(100, seed=3).map(parsed).batch(32).prefetch(2)
 iterator = iter(data)

@@ -8,12 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from test_run import running, steps_of, until
+from test_run import MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
-HEAD = '''
-import contextlib, hashlib, os, sys, time
+HEAD = (
+    MEET
+    + '''
+import contextlib, hashlib, sys
 import numpy as np
 import tensorflow as tf
 keys = tf.GraphKeys
@@ -25,11 +27,8 @@ class Meets(tf.train.SessionRunHook):
         self.seen = 0
     def after_run(self, context, values):
         self.seen += 1
-        if self.steps and self.seen >= self.steps[0] and "MEET" in os.environ:
-            name = f"step-{self.steps.pop(0)}"
-            open(name, "w").close()
-            while not os.path.exists(name + "-done"):
-                time.sleep(0.01)
+        if self.steps and self.seen >= self.steps[0]:
+            meet(self.steps.pop(0))
 
 def tell(name, session):
     found = hashlib.sha256()
@@ -81,6 +80,7 @@ def to_the_end(session, *fetches):
             return count, found
         count += 1
 '''
+)
 MONITORED = """
 with open("data.csv", "w") as file:
     file.writelines(f"{i % 2},{i / 7:.3f},w{i * 7919 % 500},v{i % 31}\\n" for i in range(3000))

@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_run import FREE, running, steps_of, until
+from test_run import FREE, MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
-STEPS = '''
-import hashlib, os, sys, time
+STEPS = (
+    MEET
+    + '''
+import hashlib, sys
 import tensorflow as tf
 tf.random.set_seed(7)
 rows = tf.Variable(tf.random.uniform([50, 4]))
@@ -23,13 +25,6 @@ fixed = tf.Variable(3, dtype=tf.int64, trainable=False)
 def tell(name, *variables):
     for variable in (rows, *variables):
         print(name, hashlib.sha256(variable.numpy().tobytes()).hexdigest(), flush=True)
-
-def meet():
-    """Wait until the test has seen the data workers, if it is there."""
-    if "MEET" in os.environ:
-        open("step-1", "w").close()
-        while not os.path.exists("step-1-done"):
-            time.sleep(0.01)
 
 def raw(count=150):
     return tf.data.Dataset.range(count)
@@ -66,7 +61,7 @@ def run(name, dataset, prepare=tf.identity, *variables):
     tell(name, *variables)
 
 run("pure", raw().shuffle(30, seed=1).map(hashed).batch(8))
-meet()
+meet(1)
 run("pure again", raw().shuffle(30, seed=1).map(hashed).batch(8))
 
 def noisy(number):
@@ -152,6 +147,7 @@ checkpoint.restore(path)
 step(iterator)
 tell("iterator in a checkpoint", tf.constant(next(iterator)))
 '''
+)
 KERAS = """
 import keras
 class Adapting(keras.layers.Layer):
