@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runtime_counting import add
-from stretto_bus import BusFault, Client
+from stretto_bus import BusFault, Client, Event
 from stretto_bus.ordered_consumer import read
 from stretto_wire.registry import STATE, STATE_PREFIX, partition_of
 
@@ -34,8 +34,8 @@ class Books:
     added: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     inputs: set[str] = field(default_factory=set)
-    doubled: int = 0
-    """how many ids came more than once"""
+    doubled: list[str] = field(default_factory=list)
+    """a line for each message whose id an earlier one has"""
 
     @property
     def settled(self) -> bool:
@@ -51,18 +51,20 @@ class Books:
 
     def check(self, accepted: set[str]) -> None:
         """Everything accepted is there, everything there was handled once and in order."""
-        assert self.doubled == 0
+        assert not self.doubled
         assert accepted <= self.inputs, f"{len(accepted - self.inputs)} accepted inputs are lost"
         for job, numbers in self.added.items():
             assert self.counted[job] == expected(numbers), job
 
 
 async def books(client: Client) -> Books:
-    found, ids = Books(), set[str]()
+    found, first = Books(), dict[str, Event]()
     async for event in client.events(follow=False):
         message_id = event.headers["ce-id"]
-        found.doubled += message_id in ids
-        ids.add(message_id)
+        earlier = first.setdefault(message_id, event)
+        if earlier is not event:
+            stored = f"{earlier.seq} at {earlier.time_s:.3f} and {event.seq} at {event.time_s:.3f}"
+            found.doubled.append(f"{event.subject} {message_id}: {stored}")
         if event.subject.startswith("evt.v1.gateway"):
             found.inputs.add(message_id)
             found.added[event.message.job].append(int(event.message.reason))
