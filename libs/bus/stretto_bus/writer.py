@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from stretto_wire.registry import STREAM
 
-from stretto_bus.bus import ACK_TIMEOUT_S, PIPELINED, Bus, Receiver
+from stretto_bus.bus import PIPELINED, Bus, Receiver
 from stretto_bus.connection import Sent, lines_of
 from stretto_bus.faults import BusFault
 from stretto_bus.tasks import end
@@ -34,11 +34,6 @@ SECOND_NS = 10**9
 OLDEST_SERVER = (2, 12, 5)
 """The oldest NATS that our tests pass on. They fail on 2.12.0, 2.12.1 and 2.12.3, which reorder or refuse batches."""
 INVALID_JSON = 10025
-ONE_IN_FLIGHT = 10164
-INCOMPLETE_BATCH = 10176
-TOO_MANY_BATCHES = 10210
-NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
-"""Refusals that do not concern the fence: nothing was stored, so the same batch may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,27 +135,16 @@ def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
 async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> list[int]:
     """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns their sequences.
 
-    It repeats only what the server reports as not stored. A lost answer is a fault, because a repetition under the same
-    fence could overtake.
+    It sends each once, even where the server says that it stored nothing. When a network that was cut comes back, the
+    former leader of the stream leads on for some milliseconds: it refuses (error 10164) what the new one stores.
 
     Raises:
         Fenced: a newer owner has written.
         BusFault: refused or not answered; unknown whether stored.
     """
-    give_up_s = asyncio.get_running_loop().time() + ACK_TIMEOUT_S
-    delay_s = 0.005
-    while True:
-        try:
-            if len(outputs) >= threshold:
-                return await _commit(bus, fence, outputs)
-            return await _single(bus, fence, outputs)
-        except BusFault as fault:
-            some_stored = 1 < len(outputs) < threshold  # sent one by one: the first may be there
-            late = asyncio.get_running_loop().time() > give_up_s
-            if fault.code not in NOTHING_STORED or some_stored or late:
-                raise
-        await asyncio.sleep(delay_s)
-        delay_s = min(0.2, 2 * delay_s)
+    if len(outputs) >= threshold:
+        return await _commit(bus, fence, outputs)
+    return await _single(bus, fence, outputs)
 
 
 async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from runtime_live import connect
 from stretto_bus import BusFault, Client
+from stretto_bus.bus import Msg
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import (
@@ -75,6 +76,22 @@ async def test_where_a_cluster_takes_one_at_a_time_a_frame_goes_with_the_outputs
     (frame,) = await read(bus, STREAM, ["journal.dispatcher.3"])
     assert (await waiting)["seq"] == frame.seq == writer.last_seq - 1
     assert frame.headers["Nats-Batch-Sequence"] == "2"
+
+
+async def test_what_a_former_leader_refuses_is_not_sent_again_for_the_new_one_stores_it(client: Client) -> None:
+    refusals: list[asyncio.Task[None]] = []
+
+    def refuse(message: Msg) -> None:
+        refusal = b'{"error": {"code": 400, "err_code": 10164}}'
+        refusals.append(asyncio.create_task(client.bus.send(message.reply, refusal)))
+
+    former_leader = await client.bus.subscribe("elsewhere", refuse)  # no stream has this subject
+    for threshold in (1, 2):
+        with pytest.raises(BusFault) as fault:
+            await store_together(client.bus, Fence("fence.dispatcher.3", 1), [Output("elsewhere", b"")], threshold)
+        assert fault.value.code == 10164
+    await former_leader.unsubscribe()
+    assert len(refusals) == 2
 
 
 def store_frame(writer: Writer) -> asyncio.Future[dict[str, Any]]:

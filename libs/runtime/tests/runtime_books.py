@@ -51,7 +51,7 @@ class Books:
 
     def check(self, accepted: set[str]) -> None:
         """Everything accepted is there, everything there was handled once and in order."""
-        assert not self.doubled
+        assert not self.doubled, "\n".join(self.doubled)
         assert accepted <= self.inputs, f"{len(accepted - self.inputs)} accepted inputs are lost"
         for job, numbers in self.added.items():
             assert self.counted[job] == expected(numbers), job
