@@ -103,6 +103,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
         AfterImport([exact], _raise)
         _run_script(options)
         return
+    from .execution.checkpoints import Checkpoints
     from .execution.data_workers import DataWorkers
     from .execution.datasets import Datasets
     from .execution.keras_fit import KerasFit
@@ -116,7 +117,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     resume = Resume(options.script.name, say, is_on=options.is_resuming)
     datasets, torch = Datasets(workers, resume), TorchLoader(workers)
     ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers, resume), torch]
-    hooks = [datasets.hooks(), *(each.hooks() for each in ways), resume.hooks()]
+    hooks = [datasets.hooks(), *(each.hooks() for each in ways), Checkpoints(resume).hooks()]
     AfterImport(hooks, lambda missing: say(f"nothing moves: {missing}"))
     AfterImport([exact], _raise)
     try:

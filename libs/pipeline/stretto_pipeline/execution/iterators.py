@@ -5,73 +5,19 @@ An iterator stays one of TensorFlow, which can go on by itself at any time: it i
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet, finalize, ref
 
 from ..errors import ProgramRefused
 from .datasets import Datasets, Pass, Plan, RawElements
-from .opening import Opening, Orders, has_fixed_order, open_dataset, shuffles_of
+from .held import Held, held_of, hold, known
+from .iterator_places import IteratorPlaces
+from .opening import Opening, has_fixed_order, open_dataset, shuffles_of
 from .places import Place
 
 ELEMENTS_MIN = 8
 """Least elements of an iteration: data workers begin with it, and must come before its end (taste)."""
-_HELD, _KNOWN = "_stretto_held", "_stretto_known"
-
-
-@dataclass(eq=False)
-class Held:
-    """An iterator of the program. orders: those that it has drawn. iterator: refers to it.
-
-    taken: elements that the program has had; pulled: those of them that the iterator itself has given. is_plain: it
-    goes on by itself for good. made, used: when it was made, and last gave an element. is_over: it met its end.
-    by_function: a function took its elements. place: where it began, until it is there. unknown: why nobody can tell
-    its place any more. is_saved: it is in a checkpoint of the program's own.
-    """
-
-    dataset: Any
-    orders: Orders
-    iterator: ref[Any]
-    taken: int = 0
-    pulled: int = 0
-    raw: RawElements | None = None
-    running: Pass | None = None
-    is_plain: bool = False
-    made: int = 0
-    used: int = 0
-    is_over: bool = False
-    by_function: bool = False
-    place: Place | None = None
-    unknown: str = ""
-    is_saved: bool = False
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-@dataclass(eq=False)
-class Known:
-    """A data set of the program. waiting: its iterators without raw elements, in the order in which they were made.
-
-    plans: by what is done with an element; None: that cannot move.
-    """
-
-    waiting: list[ref[Held]] = field(default_factory=list[ref[Held]])
-    opening: Opening | None = None
-    meets_end: bool = False
-    """An iterator of it met its end."""
-    plans: dict[object, Plan | None] = field(default_factory=dict[object, Plan | None])
-
-
-def known(dataset: Any) -> Known:
-    """Return what is known of a data set; it lives as long as that."""
-    return dataset.__dict__.setdefault(_KNOWN, Known())
-
-
-def held_of(value: Any) -> Held | None:
-    """Return the iterator that a value is, None if it is none of the program's."""
-    return getattr(value, "__dict__", {}).get(_HELD)
 
 
 class Iterators:
@@ -83,23 +29,17 @@ class Iterators:
         self._name = name
         self._single: WeakSet[Held] = WeakSet()
         """those that draw orders while they run"""
-        self._clock = itertools.count(1)
-        self._all: WeakSet[Held] = WeakSet()
-        self._iterated: WeakSet[Any] = WeakSet()
-        """data sets of which an iterator was made"""
-        datasets.resume.tells(self._places)
-        datasets.resume.calls(self._restored)
+        self.places = IteratorPlaces(datasets)
+        datasets.resume.tells(self.places.of_now)
+        datasets.resume.calls(lambda: self.places.restored(self._remade))
 
     def made(self, iterator: Any, place: Place | None = None) -> None:
         """Note a new iterator. `Datasets.drawing` is held since before it was made. place: where it begins."""
         dataset = iterator._dataset
         held = Held(dataset, self._datasets.drawn.at(dataset), ref(iterator))
-        iterator.__dict__[_HELD] = held
-        if self._datasets.resume.is_on:
-            held.made = held.used = next(self._clock)
-            held.place, held.taken = place, place.consumed if place else 0
-            self._all.add(held)
-            self._iterated.add(dataset)
+        hold(iterator, held)
+        held.place, held.taken = place, place.consumed if place else 0
+        self.places.made(held)
         found = known(dataset)
         found.waiting = [each for each in found.waiting if each() is not None]
         found.waiting.append(ref(held))
@@ -143,7 +83,7 @@ class Iterators:
             with held.lock:
                 running = self._running(held, plan)
                 taken = running.take()
-                self._count(held)
+                self.places.count(held)
         except _TooShort:
             held.taken = 0
             self.settle(held, "it has too few elements")
@@ -177,7 +117,7 @@ class Iterators:
             held.is_plain = True  # behind a lost element of a batch, batches are others
             raise
         finally:
-            self._count(held)
+            self.places.count(held)
             held.pulled += 1
 
     def settle(self, held: Held, reason: str) -> None:
@@ -265,41 +205,10 @@ class Iterators:
             held.is_over = known(held.dataset).meets_end = True
             raise
         except tf.errors.OpError:
-            self._count(held)
+            self.places.count(held)
             raise
-        self._count(held)
+        self.places.count(held)
         return result
-
-    def counts(self, held: Held) -> bool:
-        """Return whether elements of an iterator that goes on by itself are counted."""
-        return self._datasets.resume.is_on and not held.unknown and not held.is_saved
-
-    def _count(self, held: Held) -> None:
-        held.taken += 1
-        held.used = next(self._clock)
-
-    def claimed(self, dataset: Any) -> Place | None:
-        """Return where the next iterator over a data set begins, its orders drawn; None: at its beginning.
-
-        `Datasets.drawing` is held.
-        """
-        place = self._datasets.claimed(dataset)
-        return place if place is not None and self._datasets.advance(dataset, place) else None
-
-    def _restored(self) -> None:
-        """Let iterators that are not used yet go on at places that wait."""
-        if self._datasets.is_keras:  # `fit` takes no element of them
-            return
-        with self._datasets.drawing:
-            for held in sorted(self._all, key=lambda each: each.made):
-                iterator = held.iterator()
-                if iterator is None or held.taken or held.is_plain or held.running is not None:
-                    continue
-                place = self._datasets.claimed(held.dataset)
-                if place is not None and place.orders == tuple(held.orders.values()):
-                    held.place, held.taken = place, place.consumed
-                elif place is not None and self._datasets.advance(held.dataset, place):
-                    self._remade(iterator, place)
 
     def _remade(self, iterator: Any, place: Place | None) -> Held:
         """Let an iterator begin again, with the next order."""
@@ -318,33 +227,6 @@ class Iterators:
             return False
         self._datasets.resume.say_at(place)
         return True
-
-    def _places(self) -> Iterator[Place]:
-        """Return the places of iterators under way, and of data sets without one."""
-        running = sorted((each for each in self._all if self._is_running(each)), key=lambda each: each.made)
-        for held in running:
-            orders = [*held.orders.values()]
-            place = self._datasets.place(held.dataset, orders, held.taken)
-            yield replace(place, unknown=held.unknown or place.unknown)
-        under_way = {id(each.dataset) for each in self._all if self._is_running(each) or each.is_saved}
-        for dataset in [*self._iterated]:
-            if id(dataset) not in under_way and any(True for _ in shuffles_of(dataset)):
-                yield self._datasets.next_place(dataset)
-
-    def _is_running(self, held: Held) -> bool:
-        """Return whether the program would go on with an iterator.
-
-        It has left one once it uses a later one of such a data set. A function took the last element of an iterator
-        whose end the program does not look for: it counts, and makes another.
-        """
-        if held.iterator() is None or held.is_over or held.is_saved:
-            return False
-        identity = self._datasets.identity(held.dataset).digest
-        later = [each for each in self._all if each.made > held.used and each.used > each.made]
-        if any(self._datasets.identity(each.dataset).digest == identity for each in later):
-            return False
-        is_all = held.taken == int(held.dataset.cardinality())
-        return not (is_all and held.by_function and not known(held.dataset).meets_end)
 
 
 class _TooShort(Exception):

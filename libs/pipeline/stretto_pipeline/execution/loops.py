@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 from ..errors import PipelineError, ProgramRefused, in_words
 from ..programs.tf2 import CHECKPOINTED, LOOP, Resources
 from .datasets import Datasets, Plan, Splits
+from .held import Held, held_of
 from .importing import Hook, replace_method
-from .iterators import ELEMENTS_MIN, Held, Iterators, held_of
+from .iterators import ELEMENTS_MIN, Iterators
 from .places import Place
 from .splitting import Traced, check_strategy, traced
 
@@ -65,7 +66,7 @@ class Loops:
                     self._iterators.settle_singles(dataset)
                 with self._datasets.drawing:  # after the above, which waits for iterators that may wait for this
                     is_program = self._is_program()
-                    place = self._iterators.claimed(dataset) if is_program else None
+                    place = self._iterators.places.claimed(dataset) if is_program else None
                     result = original(iterator, dataset)
                     if is_program:
                         self._iterators.made(iterator, place)
@@ -79,7 +80,9 @@ class Loops:
             @wraps(original)
             def run(iterator: Any) -> Any:
                 held = held_of(iterator)
-                if held is None or not self._is_program() or (held.is_plain and not self._iterators.counts(held)):
+                if held is None or not self._is_program():
+                    return original(iterator)
+                if held.is_plain and not self._iterators.places.counts(held):
                     return original(iterator)
                 if held.is_plain:
                     return self._iterators.plain_element(iterator, held)
@@ -143,7 +146,7 @@ class Loops:
                 helds = [held for each in (*args, *kwargs.values()) if (held := held_of(each)) is not None]
                 if len(helds) != 1 or not self._is_program() or _is_left_alone(function):
                     return original(function, *args, **kwargs)
-                if helds[0].is_plain and not self._iterators.counts(helds[0]):
+                if helds[0].is_plain and not self._iterators.places.counts(helds[0]):
                     return original(function, *args, **kwargs)
                 return self._call(original, function, args, kwargs, helds[0])
 
@@ -249,7 +252,7 @@ class Loops:
         found = None if held.is_plain else self._iterators.plan(held, (function, key), title, plan)
         if found is not None:
             return self._iterators.step(held, found, tensors, plain, at_end)
-        if not self._iterators.counts(held):
+        if not self._iterators.places.counts(held):
             return plain()
         held.unknown = self._not_one(function, key, trace)
         return plain() if held.unknown else self._iterators.counted(held, plain)

@@ -17,14 +17,10 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import wraps
-from numbers import Integral
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ..errors import in_words
-from .importing import Hook, replace_method
 from .places import SUFFIX, Kept, Place, PlacesRefused, begun, ended, kept_of, of_checkpoint, text_of
 from .seeds import Seeds
 
@@ -58,7 +54,7 @@ class Resume:
         self._program, self._say = program, say
         self._run = secrets.token_hex(8)
         self._pid = os.getpid()
-        self._seeds = Seeds(say)
+        self.seeds = Seeds(say)
         self._lock = threading.RLock()
         self._sources: list[Callable[[], Iterable[Place]]] = []
         self._restored: list[Callable[[], None]] = []
@@ -79,116 +75,6 @@ class Resume:
     def calls(self, restored: Callable[[], None]) -> None:
         """Add what is called after a restore: iterators that are not used yet may claim their places."""
         self._restored.append(restored)
-
-    # --- hooks --------------------------------------------------------------------------------------------
-
-    def hooks(self) -> dict[str, Hook]:
-        """Return the hooks, by the module after whose import they belong."""
-        if not self.is_on:
-            return {}
-        return {
-            "tensorflow.python.checkpoint.checkpoint": self._hook_checkpoints,
-            "tensorflow.python.training.saver": self._hook_savers,
-            "keras.src.saving.saving_api": self._hook_keras,
-            "keras.src.callbacks.backup_and_restore": self._hook_backups,
-            **self._seeds.hooks(),
-        }
-
-    def _hook_checkpoints(self, module: ModuleType) -> None:
-        def save(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, file_prefix: Any, *args: Any, **kwargs: Any) -> Any:
-                from tensorflow.python.checkpoint import checkpoint_context
-
-                if checkpoint_context.in_async_metrics_context():
-                    self._say_once("an asynchronous checkpoint is written after later steps: no place is kept for it")
-                    return original(saver, file_prefix, *args, **kwargs)
-                with self.writing(file_prefix):
-                    return original(saver, file_prefix, *args, **kwargs)
-
-            return run
-
-        def restore(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(saver, save_path, *args, **kwargs)
-                self.read(save_path)
-                return result
-
-            return run
-
-        replace_method(module.TrackableSaver, "save", save)
-        replace_method(module.TrackableSaver, "restore", restore)
-
-    def _hook_savers(self, module: ModuleType) -> None:
-        def save(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, sess: Any, save_path: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
-                from tensorflow.python.training.training_util import global_step as step_of
-
-                if global_step is not None and not isinstance(global_step, Integral):
-                    global_step = int(step_of(sess, global_step))
-                step = f"{global_step:08d}" if saver._pad_step_number and global_step is not None else global_step
-                with self.writing(save_path if step is None else f"{save_path}-{step}"):
-                    return original(saver, sess, save_path, global_step, *args, **kwargs)
-
-            return run
-
-        def restore(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, sess: Any, save_path: Any) -> Any:
-                result = original(saver, sess, save_path)
-                self.read(save_path)
-                return result
-
-            return run
-
-        replace_method(module.Saver, "save", save)
-        replace_method(module.Saver, "restore", restore)
-
-    def _hook_keras(self, module: ModuleType) -> None:
-        def save(original: Any) -> Any:
-            @wraps(original)
-            def run(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-                with self.writing(filepath):
-                    return original(model, filepath, *args, **kwargs)
-
-            return run
-
-        def load_weights(original: Any) -> Any:
-            @wraps(original)
-            def run(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(model, filepath, *args, **kwargs)
-                self.read(filepath)
-                return result
-
-            return run
-
-        def load_model(original: Any) -> Any:
-            @wraps(original)
-            def run(filepath: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(filepath, *args, **kwargs)
-                self.read(filepath)
-                return result
-
-            return run
-
-        replace_method(module, "save_model", save)
-        replace_method(module, "save_weights", save)
-        replace_method(module, "load_weights", load_weights)
-        replace_method(module, "load_model", load_model)
-
-    def _hook_backups(self, module: ModuleType) -> None:
-        def load(original: Any) -> Any:
-            @wraps(original)
-            def run(callback: Any) -> None:
-                original(callback)
-                # Keras forgets it: within a resumed epoch the next backup would name epoch 0
-                callback._current_epoch = callback.model._initial_epoch or 0
-
-            return run
-
-        replace_method(module.BackupAndRestore, "_load_model", load)
 
     # --- files --------------------------------------------------------------------------------------------
 
@@ -213,7 +99,7 @@ class Resume:
 
     def _file_of(self, checkpoint: str) -> Path | None:
         if "://" in checkpoint:
-            self._say_once(f"{checkpoint} is not on a file system of this machine: no place is kept beside it")
+            self.say_once(f"{checkpoint} is not on a file system of this machine: no place is kept beside it")
             return None
         return Path(f"{checkpoint}{SUFFIX}")
 
@@ -232,7 +118,7 @@ class Resume:
             made.write_text(text_of(kept, self._program))
             made.replace(file)
         except OSError as error:
-            self._say_once(f"{file} is not written: {error}")
+            self.say_once(f"{file} is not written: {error}")
             return False
         return True
 
@@ -250,7 +136,7 @@ class Resume:
     # --- places -------------------------------------------------------------------------------------------
 
     def _now(self, digest: str) -> Kept:
-        return Kept(self._run, digest, tuple(self._places()), self._seeds.states())
+        return Kept(self._run, digest, tuple(self._places()), self.seeds.states())
 
     def _places(self) -> list[Place]:
         """Return the places of now; those that wait are still those of their data sets."""
@@ -259,10 +145,10 @@ class Resume:
             try:
                 found += places()
             except Exception as error:  # a checkpoint of the program is written in any case
-                self._say_once(f"places are not told: {in_words(error)}")
+                self.say_once(f"places are not told: {in_words(error)}")
         for each in found:
             if each.unknown:
-                self._say_once(f"no place is kept for {each.source}: {each.unknown}")
+                self.say_once(f"no place is kept for {each.source}: {each.unknown}")
         if self._waiting and not self._is_claimed and any(each.consumed for each in found):
             self._waiting = []
         return found + [each for each in self._waiting if not each.unknown]
@@ -278,13 +164,13 @@ class Resume:
         try:
             kept = of_checkpoint(kept_of(file.read_text()), digest_of(path))
         except FileNotFoundError:
-            self._say_once(f"{file} is not there: {ANEW}. It is written where the program runs with --resume")
+            self.say_once(f"{file} is not there: {ANEW}. It is written where the program runs with --resume")
             return
         except (OSError, PlacesRefused) as error:
-            self._say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
+            self.say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
             return
         if kept is None:
-            self._say_once(
+            self.say_once(
                 f"{file} belongs to another checkpoint of this name: {ANEW}. Restore one written with --resume"
             )
             return
@@ -293,10 +179,10 @@ class Resume:
                 return
             self._waiting = [each for each in kept.places if each not in self._claimed]
             self._file, self._is_claimed = str(file), len(self._waiting) < len(kept.places)
-        self._seeds.restore(kept.seeds)
+        self.seeds.restore(kept.seeds)
         for each in self._waiting:
             if each.unknown:
-                self._say_once(f"{each.source} begins anew: {each.unknown}")
+                self.say_once(f"{each.source} begins anew: {each.unknown}")
         for restored in self._restored:
             restored()
 
@@ -337,18 +223,19 @@ class Resume:
 
     def refuse(self, place: Place, reason: str) -> None:
         """Say why a place is not used."""
-        self._say_once(f"{self._file}: {place.source} begins anew: {reason}. Give the data that it had")
+        self.say_once(f"{self._file}: {place.source} begins anew: {reason}. Give the data that it had")
 
     def _say_none(self, identity: Identity) -> None:
         """Say that the file is of no use, unless only an element is looked at."""
         if self._waiting and not self._is_claimed and not 0 <= identity.elements < LOOKED_AT_MAX:
             named = ", ".join(dict.fromkeys(each.source for each in self._waiting))
-            self._say_once(
+            self.say_once(
                 f"{self._file} has no place for {identity.source}, but for {named}: {ANEW}. "
                 "Restore a checkpoint of the same pipeline"
             )
 
-    def _say_once(self, text: str) -> None:
+    def say_once(self, text: str) -> None:
+        """Say something to people, once."""
         if text not in self._said:
             self._said.add(text)
             self._say(f"resume: {text}")

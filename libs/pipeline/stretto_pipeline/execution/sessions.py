@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 from ..errors import ProgramRefused, in_words
 from ..partition.cut import Prices
@@ -26,10 +26,9 @@ from . import graphs
 from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
 from .graph_opening import PREFIX, GraphOpening
-from .identities import identity_in_graph
 from .importing import Hook, replace_method
-from .places import Place
-from .resume import Identity, Resume
+from .resume import Resume
+from .session_places import SessionPlaces, Taken, dropped
 from .session_steps import (
     Asked,
     Plan,
@@ -97,23 +96,10 @@ class _Twin:
 
     def drop(self, count: int) -> int:
         """Drop elements that the program has had; return how many there were. An error is one at its place."""
-        return _dropped(self, count)
+        return dropped(self, count)
 
     def close(self) -> None:
         self._session.close()
-
-
-def _dropped(take: Callable[[], object], count: int) -> int:
-    import tensorflow as tf
-
-    for place in range(count):
-        try:
-            take()
-        except tf.errors.OutOfRangeError:
-            return place
-        except tf.errors.OpError:
-            continue
-    return count
 
 
 def _is_in(graph: Any, tensor: str) -> bool:
@@ -134,16 +120,6 @@ class _Step:
     call: Any
 
 
-@dataclass(eq=False)
-class _Taken:
-    """The elements that runs of one pass have taken. unknown: why nobody can tell. is_over: a run met the end."""
-
-    identity: Identity | None = None
-    consumed: int = 0
-    unknown: str = ""
-    is_over: bool = False
-
-
 @dataclass
 class _Pass:
     """One pass over a data set, from one initialisation of its iterator to the next.
@@ -161,7 +137,7 @@ class _Pass:
     original: Callable[..., Any]
     say: Callable[[str], None]
     over: Callable[[], object]
-    taken: _Taken
+    taken: Taken
     _steps: dict[Asked, _Step] = field(default_factory=dict[Asked, _Step])
     _turn: Any = field(default_factory=threading.Lock)
 
@@ -228,7 +204,7 @@ class _Iterators:
 
     begun: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict[str, tuple[str, Mapping[str, Any]]])
     passes: dict[str, _Pass | None] = field(default_factory=dict[str, "_Pass | None"])
-    taken: dict[str, _Taken] = field(default_factory=dict[str, _Taken])
+    taken: dict[str, Taken] = field(default_factory=dict[str, Taken])
 
     def begin(self, iterator: str, maker: str, feeds: Mapping[str, Any]) -> None:
         """Note an initialisation."""
@@ -268,10 +244,9 @@ class Sessions:
     _numbers: Any = field(default_factory=itertools.count)
     _turn: Any = field(default_factory=threading.RLock)
     _original: Any = None
-    _states: WeakSet[_Iterators] = field(default_factory=WeakSet[_Iterators])
 
     def __post_init__(self) -> None:
-        self.resume.tells(self._places)
+        self.places = SessionPlaces(self.resume)
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
@@ -346,7 +321,7 @@ class Sessions:
         """Run with an element of the program's own iterator."""
         import tensorflow as tf
 
-        taken = self._iterators_of(call.session).taken.get(known.iterator_of(call.source).name, _Taken())
+        taken = self._iterators_of(call.session).taken.get(known.iterator_of(call.source).name, Taken())
         if len(sources := known.reached(call.asked).sources) > 1:
             taken.unknown = f"a run takes elements at {len(sources)} places"
         try:
@@ -364,7 +339,7 @@ class Sessions:
         found: _Iterators | None = vars(session).get(_KNOWN)
         if found is None:
             vars(session)[_KNOWN] = found = _Iterators()
-            self._states.add(found)
+            self.places.add(found)
         return found
 
     def _call(
@@ -421,61 +396,20 @@ class Sessions:
             if iterator.name not in state.begun and iterator.type in ("Iterator", "IteratorV2"):
                 return None  # it was never initialised, which the run itself tells
             maker, feeds = state.begun.get(iterator.name, ("", {}))
-            taken = state.taken[iterator.name] = _Taken()
-            place = self._claimed(call, known, maker, taken)
+            taken = state.taken[iterator.name] = Taken()
+            place = self.places.claimed(known, call.source, maker, taken)
             begun = state.passes[iterator.name] = self._begun(call, known, maker, feeds, taken)
             if place is not None:
                 if begun is None:
-                    self._advance(call, maker, feeds, taken)
+                    self.places.advance(call.session, call.source, maker, feeds, taken)
                 if taken.consumed == place.consumed:
                     self.resume.say_at(place)
         return state.passes[iterator.name]
 
-    # --- places -------------------------------------------------------------------------------------------
-
-    def _places(self) -> Iterator[Place]:
-        """Return the places of passes that are not over."""
-        for state in [*self._states]:
-            for name, taken in state.taken.items():
-                if taken.is_over:
-                    continue
-                if taken.identity is None:
-                    yield Place(f"the data of {name}", "", unknown=taken.unknown or "its data set cannot be told")
-                else:
-                    found = taken.identity
-                    unknown = found.unknown or taken.unknown
-                    yield Place(found.source, found.digest, (), taken.consumed, 0, found.length, unknown)
-
-    def _claimed(self, call: _Call, known: SessionGraph, maker: str, taken: _Taken) -> Place | None:
-        """Return where a pass begins, None: at its beginning."""
-        if not self.resume.is_on:
-            return None
-        try:
-            taken.identity = identity_in_graph(known, call.source, maker)
-        except Exception as error:  # the program runs as it does alone
-            taken.unknown = in_words(error)
-            return None
-        place = self.resume.claim(taken.identity)
-        taken.consumed = place.consumed if place else 0
-        return place
-
-    def _advance(self, call: _Call, maker: str, feeds: Mapping[str, Any], taken: _Taken) -> None:
-        """Advance the program's own iterator to the place where its pass begins."""
-        there = _dropped(lambda: own_run(call.session, [], [call.source]), taken.consumed)
-        if there < taken.consumed:
-            self._too_short(taken, there)
-            if maker:
-                own_run(call.session, [], [maker], feeds)
-
-    def _too_short(self, taken: _Taken, there: int) -> None:
-        assert taken.identity is not None
-        self.resume.say_short(Place(taken.identity.source, "", consumed=taken.consumed), there)
-        taken.consumed = 0
-
     # --- passes -------------------------------------------------------------------------------------------
 
     def _begun(
-        self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any], taken: _Taken
+        self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any], taken: Taken
     ) -> _Pass | None:
         key = _key(call, known, maker)
         if known.plans.get(key, self) is None:
@@ -498,7 +432,7 @@ class Sessions:
         maker: str,
         feeds: Mapping[str, Any],
         twin: list[_Twin],
-        taken: _Taken,
+        taken: Taken,
     ) -> _Pass:
         """Begin a pass whose elements data workers prepare. Raises what stands in the way; `twin` is to be closed."""
         _check(call, known, known.reached(call.asked).sources)
@@ -519,7 +453,7 @@ class Sessions:
         if taken.consumed:
             first.clear()
             if (there := 1 + twin[0].drop(taken.consumed - 1)) < taken.consumed:
-                self._too_short(taken, there)
+                self.places.too_short(taken, there)
                 twin.append(_Twin(opening, call.session, feeds))
 
         def pull() -> Raw:
