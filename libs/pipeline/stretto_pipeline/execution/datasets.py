@@ -318,20 +318,22 @@ class Datasets:
 
     def advance(self, dataset: Any, place: Place) -> bool:
         """Draw the orders before a place; return whether the next iterator draws the place's own. `drawing` is held."""
-        shuffles = [*shuffles_of(dataset)]
-        missing = [wanted - 1 - self.drawn.of(each) for each, wanted in zip(shuffles, place.orders, strict=True)]
-        if min(missing, default=0) < 0:
-            self.resume.refuse(place, "the program has drawn more orders of its shuffle than before the checkpoint")
-        elif any(missing) and not draws_more(dataset):
-            self.resume.refuse(place, "nobody can tell how many orders a shuffle under a repeat or a cache has drawn")
-        else:
-            for each in shuffles:
-                for _ in range(missing[0]):
+        try:
+            shuffles = [*shuffles_of(dataset)]
+            missing = [wanted - 1 - self.drawn.of(each) for each, wanted in zip(shuffles, place.orders, strict=True)]
+            if min(missing, default=0) < 0:
+                raise ProgramRefused("the program has drawn more orders of its shuffle than before the checkpoint")
+            if any(missing) and not draws_more(dataset):
+                raise ProgramRefused("nobody can tell how many orders a shuffle under a repeat or a cache has drawn")
+            for each, count in zip(shuffles, missing, strict=True):
+                for _ in range(count):
                     with self.ours():
                         iter(each)
                     self.drawn.made_one(each)
-            return True
-        return False
+        except Exception as error:  # the data begin where they do alone
+            self.resume.refuse(place, in_words(error))
+            return False
+        return True
 
     # --- passes -------------------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ def kept_of(text: str) -> tuple[Kept, ...]:
         document = json.loads(text)
         if document["version"] != VERSION:
             raise PlacesRefused(f"it has version {document['version']}, and version {VERSION} is known")
+        if not isinstance(document["checkpoints"], list):
+            raise TypeError("it has no list of checkpoints")
         return tuple(_kept(each) for each in document["checkpoints"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlacesRefused(f"it cannot be read ({type(error).__name__}: {error})") from error

@@ -85,17 +85,24 @@ class Resume:
             is_outer = self._depth == 0 and os.getpid() == self._pid
             self._depth += 1
         try:
-            path = os.fspath(checkpoint) if is_outer else ""
+            path = path_of(checkpoint) if is_outer else ""
             file = self._file_of(path) if path else None
             kept = () if file is None else self._begun(file)
             yield
             if file is not None and kept:
                 # asked again: a program may have shown while it was saved that nobody can tell its place
-                self._write(file, ended(kept, self._now(digest_of(path))))
-                self._sweep(file)
+                self._ended(file, kept, path)
         finally:
             with self._lock:
                 self._depth -= 1
+
+    def _ended(self, file: Path, kept: tuple[Kept, ...], checkpoint: str) -> None:
+        try:
+            now = self._now(digest_of(checkpoint))
+            self._write(file, ended(kept, now))
+            self._sweep(file)
+        except OSError as error:
+            self.say_once(f"{file} is not complete: {error}")
 
     def _file_of(self, checkpoint: str) -> Path | None:
         if "://" in checkpoint:
@@ -155,10 +162,8 @@ class Resume:
 
     def read(self, checkpoint: Any) -> None:
         """Let the places of a checkpoint wait for their data sets."""
-        if checkpoint is None or os.getpid() != self._pid:
-            return
-        path = os.fspath(checkpoint)
-        file = self._file_of(path)
+        path = path_of(checkpoint) if os.getpid() == self._pid else ""
+        file = self._file_of(path) if path else None
         if file is None:
             return
         try:
@@ -184,7 +189,10 @@ class Resume:
             if each.unknown:
                 self.say_once(f"{each.source} begins anew: {each.unknown}")
         for restored in self._restored:
-            restored()
+            try:
+                restored()
+            except Exception as error:  # the program goes on as it does alone
+                self.say_once(f"{ANEW}: {in_words(error)}")
 
     @property
     def is_waiting(self) -> bool:
@@ -239,6 +247,14 @@ class Resume:
         if text not in self._said:
             self._said.add(text)
             self._say(f"resume: {text}")
+
+
+def path_of(checkpoint: object) -> str:
+    """Return the path of a checkpoint, "" if it is none."""
+    try:
+        return os.fsdecode(checkpoint)  # type: ignore[arg-type]
+    except TypeError:
+        return ""
 
 
 def digest_of(checkpoint: str) -> str:
