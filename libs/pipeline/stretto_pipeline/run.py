@@ -34,12 +34,13 @@ class Options:
     """The command line.
 
     is_exact: TensorFlow's optimizer of graphs is off, also in the plain program. is_tf1: the program is one of
-    TensorFlow 1.
+    TensorFlow 1. is_resuming: places in the data are kept beside its checkpoints, and its data go on there.
     """
 
     lanes: int
     is_exact: bool
     is_tf1: bool
+    is_resuming: bool
     script: Path
     arguments: tuple[str, ...]
 
@@ -64,13 +65,14 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
     parser.add_argument("--data-workers", type=int, default=max(1, cores - 1), metavar="N")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--tf1", action="store_true")
+    parser.add_argument("--resume", action="store_true")
     parser.add_argument("script", type=Path)
     given = parser.parse_args(arguments[: (ours := _own_part(arguments))])
     if not 1 <= given.data_workers <= LANES_MAX:
         parser.error(f"--data-workers {given.data_workers}: give 1 to {LANES_MAX}")
     if not given.script.is_file():
         parser.error(f"{given.script} is no file: name a Python script")
-    return Options(given.data_workers, given.exact, given.tf1, given.script, tuple(arguments[ours:]))
+    return Options(given.data_workers, given.exact, given.tf1, given.resume, given.script, tuple(arguments[ours:]))
 
 
 def _own_part(arguments: Sequence[str]) -> int:
@@ -101,24 +103,30 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
         AfterImport([exact], _raise)
         _run_script(options)
         return
+    from .execution.checkpoints import Checkpoints
     from .execution.data_workers import DataWorkers
     from .execution.datasets import Datasets
     from .execution.keras_fit import KerasFit
     from .execution.loader import TorchLoader
     from .execution.loops import Loops
+    from .execution.resume import Resume
     from .execution.sessions import Sessions
 
     say = _sayer()
     workers = DataWorkers(options.lanes, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
-    datasets = Datasets(workers)
-    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers), TorchLoader(workers)]
-    AfterImport([datasets.hooks(), *(each.hooks() for each in ways)], lambda missing: say(f"nothing moves: {missing}"))
+    resume = Resume(options.script.name, say, is_on=options.is_resuming)
+    datasets, torch = Datasets(workers, resume), TorchLoader(workers)
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers, resume), torch]
+    hooks = [datasets.hooks(), *(each.hooks() for each in ways), Checkpoints(resume).hooks()]
+    AfterImport(hooks, lambda missing: say(f"nothing moves: {missing}"))
     AfterImport([exact], _raise)
     try:
         _run_script(options)
     finally:
         if workers.is_ours:
             workers.close()
+            if options.is_resuming and torch.was_asked:
+                say("resume: no place is kept for a PyTorch DataLoader: what its sampler drew is the program's own")
             say(_brought(workers, ways))
 
 

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         epilog=example(
             "stretto run train.py --epochs 3",
             "stretto run --data-workers 4 train.py",
+            "stretto run --resume train.py",
             "STRETTO_PIPELINE=off stretto run --exact train.py",
         ),
     )(run)
@@ -48,6 +49,14 @@ def run(
         bool,
         typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Keep the place in the data beside each checkpoint, and go on there after a restore; "
+            "give it from the first run on.",
+        ),
+    ] = False,
 ) -> None:
     """Run a training program; other processes on this machine prepare its batches.
 
@@ -61,6 +70,6 @@ def run(
     if not script.is_file():
         raise BadInput(f"{script} is no file: name a Python script")
     options = ["--data-workers", str(data_workers)] if data_workers else []
-    options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1)) if is_on]
+    options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1), ("--resume", resume)) if is_on]
     command = [sys.executable, "-P", "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
     os.execv(sys.executable, command)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 SCRIPT = "import os, sys\nprint(os.getpid(), sys.argv)\nsys.stdin.read()\nsys.exit(7)\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--data-workers", "2", "--exact"]])
+@pytest.mark.parametrize("options", [[], ["--data-workers", "2", "--exact", "--resume"]])
 def test_output_status_input_and_process_are_those_of_the_program(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "stretto_cli.main", "run", *options, "train.py", "--exact", "-o", "json"]

@@ -21,13 +21,17 @@ from . import graphs, splitting
 from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
 from .graphs import GraphPreparation, array_of
+from .identities import draws_more, identity_of
 from .importing import Hook, replace_method
-from .opening import Drawn, Opening, Orders, check_travels
+from .opening import Drawn, Opening, Orders, check_travels, shuffles_of
+from .places import Place
+from .resume import Identity, Resume
 from .splitting import Prepared, Split, Traced, moved_in_words, moved_us, prepared_for, split_of
 from .values import packed
 
 PREPARED_MAX = 16
 """Bound of preparations that are kept though no pass needs them (taste)."""
+_IDENTITY = "_stretto_identity"
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,19 @@ class RawElements:
         except StopIteration:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
+    def drop(self, count: int) -> int:
+        """Drop elements that the program has had; return how many there were. An error is one at its place."""
+        import tensorflow as tf
+
+        for place in range(count):
+            try:
+                self.next()
+            except tf.errors.OutOfRangeError:
+                return place
+            except tf.errors.OpError:
+                continue
+        return count
+
 
 @dataclass
 class Pass:
@@ -165,10 +182,13 @@ class Pass:
 
 
 class Datasets:
-    """The tf.data of one program, and what all ways know of it. workers: prepare elements."""
+    """The tf.data of one program, and what all ways know of it.
 
-    def __init__(self, workers: DataWorkers) -> None:
-        self.workers = workers
+    workers: prepare elements. resume: knows the places of iterations.
+    """
+
+    def __init__(self, workers: DataWorkers, resume: Resume) -> None:
+        self.workers, self.resume = workers, resume
         self.drawn = Drawn()
         self.drawing = threading.RLock()
         """held while an iterator is made and counted: its order is the one of its count"""
@@ -266,6 +286,56 @@ class Datasets:
         if not once or text not in self._said:
             self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
         self._said.add(text)
+
+    # --- places -------------------------------------------------------------------------------------------
+
+    def identity(self, dataset: Any) -> Identity:
+        """Return the identity of a data set."""
+        found: Identity | None = vars(dataset).get(_IDENTITY)
+        if found is None:
+            with self.ours():
+                vars(dataset)[_IDENTITY] = found = identity_of(dataset)
+        return found
+
+    def place(self, dataset: Any, orders: Sequence[int], consumed: int, *, epoch_steps: int = 0) -> Place:
+        """Return a place in a data set."""
+        found = self.identity(dataset)
+        return Place(found.source, found.digest, tuple(orders), consumed, epoch_steps, found.length, found.unknown)
+
+    def next_place(self, dataset: Any) -> Place:
+        """Return the place of the next iterator over a data set."""
+        return self.place(dataset, [self.drawn.of(each) + 1 for each in shuffles_of(dataset)], 0)
+
+    def claimed(self, dataset: Any) -> Place | None:
+        """Return the place at which the next iterator over a data set begins, None: at its beginning."""
+        if not self.resume.is_waiting:
+            return None
+        try:
+            return self.resume.claim(self.identity(dataset))
+        except Exception as error:  # a data set that nobody can read begins where it does alone
+            self.say_once(f"resume: a data set begins anew: {in_words(error)}")
+            return None
+
+    def advance(self, dataset: Any, place: Place) -> bool:
+        """Draw the orders before a place; return whether the next iterator draws the place's own. `drawing` is held."""
+        try:
+            shuffles = [*shuffles_of(dataset)]
+            missing = [wanted - 1 - self.drawn.of(each) for each, wanted in zip(shuffles, place.orders, strict=True)]
+            if min(missing, default=0) < 0:
+                raise ProgramRefused("the program has drawn more orders of its shuffle than before the checkpoint")
+            if any(missing) and not draws_more(dataset):
+                raise ProgramRefused("nobody can tell how many orders a shuffle under a repeat or a cache has drawn")
+            for each, count in zip(shuffles, missing, strict=True):
+                for _ in range(count):
+                    with self.ours():
+                        iter(each)
+                    self.drawn.made_one(each)
+        except Exception as error:  # the data begin where they do alone
+            self.resume.refuse(place, in_words(error))
+            return False
+        return True
+
+    # --- passes -------------------------------------------------------------------------------------------
 
     def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
         """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""

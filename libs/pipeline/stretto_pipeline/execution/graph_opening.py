@@ -170,7 +170,7 @@ def _check_source(inside: Reading, source: Any, changing: Collection[str]) -> tu
                 raise ProgramRefused(
                     f"{operation.type} runs Python code of the program, which must not run ahead of the training"
                 )
-            for called in _functions(inside, node):
+            for called in functions_of(inside, node):
                 effect = effect_of(called.op)
                 if effect in (Effect.PYTHON, Effect.OUTSIDE) or "Generator" in called.op:
                     raise ProgramRefused(f"{operation.type} runs {called.op}, which must not run ahead of the training")
@@ -202,7 +202,7 @@ def _is_dataset(operation: Any) -> bool:
     return any(each.dtype.name == "variant" for each in operation.outputs) and "Dataset" in operation.type
 
 
-def _functions(inside: Reading, node: Any) -> Iterator[Any]:
+def functions_of(inside: Reading, node: Any) -> Iterator[Any]:
     """Return all nodes of the functions that a node calls."""
     waiting, seen = [node], set[str]()
     while waiting:
@@ -216,7 +216,7 @@ def _functions(inside: Reading, node: Any) -> Iterator[Any]:
 
 def _bodies(inside: Reading, behind: Sequence[Any]) -> dict[str, str]:
     """Return the operations in the functions of the maps: their types, by name."""
-    return {node.name: node.op for each in behind if kind_is_map(each) for node in _functions(inside, each.node_def)}
+    return {node.name: node.op for each in behind if kind_is_map(each) for node in functions_of(inside, each.node_def)}
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------

@@ -5,61 +5,19 @@ An iterator stays one of TensorFlow, which can go on by itself at any time: it i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet, finalize, ref
 
 from ..errors import ProgramRefused
 from .datasets import Datasets, Pass, Plan, RawElements
-from .opening import Opening, Orders, has_fixed_order, open_dataset, shuffles_of
+from .held import Held, held_of, hold, known
+from .iterator_places import IteratorPlaces
+from .opening import Opening, has_fixed_order, open_dataset, shuffles_of
+from .places import Place
 
 ELEMENTS_MIN = 8
 """Least elements of an iteration: data workers begin with it, and must come before its end (taste)."""
-_HELD, _KNOWN = "_stretto_held", "_stretto_known"
-
-
-@dataclass(eq=False)
-class Held:
-    """An iterator of the program. orders: those that it has drawn. iterator: refers to it.
-
-    taken: elements that the program has had; pulled: those of them that the iterator itself has given. is_plain: it
-    goes on by itself for good.
-    """
-
-    dataset: Any
-    orders: Orders
-    iterator: ref[Any]
-    taken: int = 0
-    pulled: int = 0
-    raw: RawElements | None = None
-    running: Pass | None = None
-    is_plain: bool = False
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-@dataclass(eq=False)
-class Known:
-    """A data set of the program. waiting: its iterators without raw elements, in the order in which they were made.
-
-    plans: by what is done with an element; None: that cannot move.
-    """
-
-    waiting: list[ref[Held]] = field(default_factory=list[ref[Held]])
-    opening: Opening | None = None
-    plans: dict[object, Plan | None] = field(default_factory=dict[object, Plan | None])
-
-
-def known(dataset: Any) -> Known:
-    """Return what is known of a data set; it lives as long as that."""
-    return dataset.__dict__.setdefault(_KNOWN, Known())
-
-
-def held_of(value: Any) -> Held | None:
-    """Return the iterator that a value is, None if it is none of the program's."""
-    return getattr(value, "__dict__", {}).get(_HELD)
 
 
 class Iterators:
@@ -71,12 +29,17 @@ class Iterators:
         self._name = name
         self._single: WeakSet[Held] = WeakSet()
         """those that draw orders while they run"""
+        self.places = IteratorPlaces(datasets)
+        datasets.resume.tells(self.places.of_now)
+        datasets.resume.calls(lambda: self.places.restored(self._remade))
 
-    def made(self, iterator: Any) -> None:
-        """Note a new iterator. `Datasets.drawing` is held since before it was made."""
+    def made(self, iterator: Any, place: Place | None = None) -> None:
+        """Note a new iterator. `Datasets.drawing` is held since before it was made. place: where it begins."""
         dataset = iterator._dataset
         held = Held(dataset, self._datasets.drawn.at(dataset), ref(iterator))
-        iterator.__dict__[_HELD] = held
+        hold(iterator, held)
+        held.place, held.taken = place, place.consumed if place else 0
+        self.places.made(held)
         found = known(dataset)
         found.waiting = [each for each in found.waiting if each() is not None]
         found.waiting.append(ref(held))
@@ -120,8 +83,13 @@ class Iterators:
             with held.lock:
                 running = self._running(held, plan)
                 taken = running.take()
-                held.taken += 1
+                self.places.count(held)
+        except _TooShort:
+            held.taken = 0
+            self.settle(held, "it has too few elements")
+            return plain()
         except tf.errors.OutOfRangeError:
+            held.is_over = known(held.dataset).meets_end = True
             return at_end()
         except Exception as error:
             if isinstance(error, tf.errors.OpError) and not has_fixed_order(held.dataset):
@@ -136,18 +104,20 @@ class Iterators:
         """Return the next element as the program alone takes it."""
         import tensorflow as tf
 
-        if held.running is not None:
+        if held.running is not None or held.place is not None:
             self.settle(held, "the program takes an element itself")
+            held = held_of(iterator) or held
         try:
             with self._datasets.ours():
                 return self.next(iterator)
         except tf.errors.OutOfRangeError:
+            held.is_over = known(held.dataset).meets_end = True
             raise
         except tf.errors.OpError:
             held.is_plain = True  # behind a lost element of a batch, batches are others
             raise
         finally:
-            held.taken += 1
+            self.places.count(held)
             held.pulled += 1
 
     def settle(self, held: Held, reason: str) -> None:
@@ -166,10 +136,24 @@ class Iterators:
             held.running = held.raw = None
             iterator = held.iterator()
             with tf.init_scope(), self._datasets.ours():
-                while iterator is not None and held.pulled < held.taken:
-                    held.pulled += 1
-                    with suppress(tf.errors.OpError):  # the program has met it at its place
-                        self.next(iterator)
+                there = 0 if iterator is None else self._pulled(iterator, held)
+            if iterator is not None and held.place is not None and not self._arrived(held, there):
+                with tf.init_scope(), self._datasets.drawing:
+                    self._remade(iterator, None).is_plain = True
+
+    def _pulled(self, iterator: Any, held: Held) -> int:
+        """Pull an iterator as far as the program is; return the elements that there were before it."""
+        import tensorflow as tf
+
+        while held.pulled < held.taken:
+            try:
+                self.next(iterator)
+            except tf.errors.OutOfRangeError:
+                return held.pulled
+            except tf.errors.OpError:
+                pass  # the program has met it at its place
+            held.pulled += 1
+        return held.pulled
 
     def settle_singles(self, dataset: Any) -> None:
         """Let iterators go on by themselves whose shuffles draw orders while they run, and will now for another one."""
@@ -193,16 +177,57 @@ class Iterators:
         return held.running
 
     def _raw(self, held: Held, opening: Opening) -> RawElements:
-        """Return the raw elements of an iterator, from the program's place on."""
-        import tensorflow as tf
-
+        """Return the raw elements of an iterator, from the program's place on. Raises _TooShort."""
         with self._datasets.drawing:
             waiting = known(held.dataset).waiting
             while held.raw is None:  # those made before draw their orders before
                 each = waiting.pop(0)()
                 if each is not None and not each.is_plain:
                     each.raw = self._datasets.raw_of(opening, each.orders)
-        for _ in range(held.taken):
-            with self._datasets.ours(), suppress(tf.errors.OpError):  # as above
-                held.raw.next()
+        with self._datasets.ours():
+            there = held.raw.drop(held.taken)
+        if held.place is not None and not self._arrived(held, there):
+            raise _TooShort
         return held.raw
+
+    # --- places -------------------------------------------------------------------------------------------
+
+    def counted(self, held: Held, plain: Callable[[], Any]) -> Any:
+        """Do a step that takes one element of an iterator, as the program alone."""
+        import tensorflow as tf
+
+        iterator = held.iterator()
+        self.settle(held, "the program takes an element itself")
+        held = held_of(iterator) or held
+        try:
+            result = plain()
+        except tf.errors.OutOfRangeError:
+            held.is_over = known(held.dataset).meets_end = True
+            raise
+        except tf.errors.OpError:
+            self.places.count(held)
+            raise
+        self.places.count(held)
+        return result
+
+    def _remade(self, iterator: Any, place: Place | None) -> Held:
+        """Let an iterator begin again, with the next order."""
+        iterator._create_iterator(iterator._dataset)
+        held = held_of(iterator)
+        assert held is not None
+        held.place, held.taken = place, place.consumed if place else 0
+        return held
+
+    def _arrived(self, held: Held, there: int) -> bool:
+        """Tell whether an iterator has the elements before its place."""
+        place, held.place = held.place, None
+        assert place is not None
+        if there < place.consumed:
+            self._datasets.resume.say_short(place, there)
+            return False
+        self._datasets.resume.say_at(place)
+        return True
+
+
+class _TooShort(Exception):
+    """Tells that an iterator has not the elements before its place."""

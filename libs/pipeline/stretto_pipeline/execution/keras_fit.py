@@ -1,36 +1,54 @@
 """Keras `fit` with data workers: its step is split, and its iterator gives steps whose preparation is elsewhere.
 
 The decision falls when `fit` asks for its first iterator, before anything of the data set is drawn. From then on a pass
-over the data set is a pass over its source. Metrics, callbacks, validation and epochs are Keras' own.
+over the data set is a pass over its source. Metrics, callbacks, validation and epochs are Keras' own. A pass that goes
+on at a place of a checkpoint begins with that step of its epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from ..errors import ProgramRefused, in_words
 from ..programs.tf2 import EAGER, Resources
-from .datasets import Datasets, Pass, Plan, Splits
+from .datasets import Datasets, Pass, Plan, RawElements, Splits
 from .importing import Hook, replace_method
 from .opening import Orders, open_dataset
+from .places import Place
 from .splitting import XLA, Traced, check_strategy, traced
 
 NAME = "Keras fit"
 _FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
 
+@dataclass(eq=False)
+class _Progress:
+    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before."""
+
+    dataset: Any
+    orders: tuple[int, ...]
+    consumed: int = 0
+    skipped: int = 0
+    is_over: bool = False
+
+
 @dataclass
 class _Fit:
-    """A call of `fit`. iterator: Keras' own of it; last: the steps of its pass, which that may refer to for longer."""
+    """A call of `fit`. iterator: Keras' own of it; last: the steps of its pass, which that may refer to for longer.
+
+    progress: of the last pass. epoch_steps: done of the epoch under way, None between epochs.
+    """
 
     trainer: Any
     iterator: Any = None
     last: _Steps | None = None
+    progress: _Progress | None = None
+    epoch_steps: int | None = None
 
 
 @dataclass(eq=False)
@@ -43,6 +61,7 @@ class _Steps:
     taking: Pass
     at_first: Callable[[], None]
     at_end: Callable[[], Any]
+    progress: _Progress
     is_begun: bool = False
 
     def __iter__(self) -> _Steps:
@@ -71,10 +90,18 @@ class KerasFit:
     name: str = NAME
     was_asked: bool = False
     """Set once `fit` asked for data."""
+    _fitted: WeakSet[Any] = field(default_factory=WeakSet[Any])
+    """Data sets of `fit`, where places are kept."""
+
+    def __post_init__(self) -> None:
+        self.datasets.resume.tells(self._places)
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
-        return {"keras.src.backend.tensorflow.trainer": self._hook_keras}
+        hooks = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
+        if self.datasets.resume.is_on:
+            hooks["keras.src.trainers.epoch_iterator"] = self._hook_epochs
+        return hooks
 
     # --- hooks --------------------------------------------------------------------------------------------
 
@@ -90,6 +117,8 @@ class KerasFit:
                     if fit.last is not None:
                         fit.last.taking.end()
                     self._fits.pop()
+                    if self.datasets.resume.is_on:
+                        trainer._initial_epoch = None  # Keras keeps a restored one for all later calls
                     self.datasets.is_keras = bool(self._fits)
 
             return run
@@ -119,6 +148,81 @@ class KerasFit:
         replace_method(module.TFEpochIterator, "__init__", init)
         replace_method(module.TFEpochIterator, "_get_iterator", get)
 
+    def _hook_epochs(self, module: ModuleType) -> None:
+        def enumerate_(original: Any) -> Any:
+            @wraps(original)
+            def run(iterator: Any) -> Any:
+                fit = next((each for each in self._fits if each.iterator is iterator), None)
+                return original(iterator) if fit is None else self._epoch(fit, original(iterator))
+
+            return run
+
+        replace_method(module.EpochIterator, "_enumerate_iterator", enumerate_)
+
+    def _epoch(self, fit: _Fit, steps: Iterator[Any]) -> Iterator[Any]:
+        """Give the steps of an epoch, without those that another run has done of it."""
+        skipped = None
+        for place, each in enumerate(steps):
+            if skipped is None and fit.progress is not None:
+                skipped, fit.progress.skipped = fit.progress.skipped, 0
+            if place < (skipped or 0):
+                continue
+            fit.epoch_steps = place + 1
+            yield each
+        fit.epoch_steps = None
+
+    # --- places -------------------------------------------------------------------------------------------
+
+    def _places(self) -> Iterator[Place]:
+        """Return the places of passes under way, and of data sets without one."""
+        running = [fit for fit in self._fits if fit.progress is not None]
+        under_way: set[int] = set()
+        for fit in running:
+            progress = fit.progress
+            assert progress is not None
+            persists = fit.iterator.steps_per_epoch is not None and not progress.is_over
+            is_in_epoch = fit.epoch_steps is not None and not progress.is_over
+            if is_in_epoch or persists:
+                under_way.add(id(progress.dataset))
+                yield self.datasets.place(
+                    progress.dataset, progress.orders, progress.consumed, epoch_steps=fit.epoch_steps or 0
+                )
+        for dataset in [*self._fitted]:
+            if id(dataset) not in under_way:
+                yield self.datasets.next_place(dataset)
+
+    def _claimed(self, dataset: Any) -> Place | None:
+        """Return where the next pass over a data set begins, the orders before it drawn; None: at its beginning."""
+        datasets = self.datasets
+        place = datasets.claimed(dataset)
+        return place if place is not None and datasets.advance(dataset, place) else None
+
+    def _progress(self, fit: _Fit, dataset: Any, orders: Orders, place: Place | None) -> _Progress:
+        """Note that a pass has begun."""
+        fit.progress = _Progress(dataset, tuple(orders.values()))
+        if place is not None:
+            fit.progress.consumed, fit.progress.skipped = place.consumed, place.epoch_steps
+            self.datasets.resume.say_at(place)
+        if self.datasets.resume.is_on:
+            self._fitted.add(dataset)
+        return fit.progress
+
+    def _begin_plain(self, fit: _Fit, function: _TrainFunction, dataset: Any) -> Any:
+        """Begin a pass of which nothing moves: its steps are counted."""
+        with self.datasets.drawing:
+            place = self._claimed(dataset)
+            iterator = iter(dataset)
+            orders = self.datasets.drawn.at(dataset)
+        if place is not None:
+            with self.datasets.ours():
+                there = RawElements(iterator).drop(place.consumed)
+            if there < place.consumed:
+                self.datasets.resume.say_short(place, there)
+                return self._begin_plain(fit, function, dataset)
+        function.progress = self._progress(fit, dataset, orders, place)
+        function.elements = fit.trainer.steps_per_execution
+        return iterator
+
     # --- decisions ----------------------------------------------------------------------------------------
 
     def _source(self, fit: _Fit, dataset: Any) -> Any:
@@ -132,9 +236,23 @@ class KerasFit:
         if function not in plans:
             plans[function] = self._planned(trainer, function, dataset)
         if (plan := plans[function]) is None:
-            return dataset
+            if not self._counts(dataset):
+                return dataset
+            trainer.train_function = function
+            return _Passes(lambda: self._begin_plain(fit, function, dataset))
         trainer.train_function = function
         return _Passes(lambda: self._begin(fit, function, plan))
+
+    def _counts(self, dataset: Any) -> bool:
+        """Return whether places are kept of a data set of which nothing moves."""
+        if not self.datasets.resume.is_on:
+            return False
+        try:
+            self.datasets.identity(dataset)
+        except Exception as error:  # one that is distributed, or of another kind
+            self.datasets.say_once(f"resume: no place is kept for the data of {NAME}: {in_words(error)}")
+            return False
+        return True
 
     def _planned(self, trainer: Any, function: _TrainFunction, dataset: Any) -> Plan | None:
         datasets = self.datasets
@@ -158,17 +276,24 @@ class KerasFit:
         """
         opening, drawing = plan.opening, self.datasets.drawing
         with drawing:
+            place = self._claimed(opening.dataset)
             # draws an order of the program's own, which it may look at later
             own = iter(opening.dataset) if opening.is_apart else None
             orders = self.datasets.drawn.at(opening.dataset)
         try:
             with drawing:
-                fit.last = self._steps(plan, orders)
+                steps = self._steps(plan, orders)
+            if place is not None and (there := steps.taking.raw.drop(place.consumed)) < place.consumed:
+                self.datasets.resume.say_short(place, there)
+                steps.taking.end()
+                return self._begin(fit, function, plan)
         except Exception as error:  # data workers never stop a program that would run without them
             self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {in_words(error)}")
             _plans(opening.dataset)[function] = None
             return iter(opening.dataset) if own is None else own
-        return fit.last
+        steps.progress = self._progress(fit, opening.dataset, orders, place)
+        fit.last = steps
+        return steps
 
     def _steps(self, plan: Plan, orders: Orders) -> _Steps:
         """Return the steps of a pass. orders: those that the data set itself has drawn.
@@ -188,7 +313,8 @@ class KerasFit:
         if not opening.is_apart:
             for own, _ in opening.shuffles:
                 datasets.drawn.made_one(own)
-        steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset))
+        progress = _Progress(opening.dataset, tuple(orders.values()))
+        steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset), progress)
         finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may leave it early, and then lets go of it
         return steps
 
@@ -199,18 +325,31 @@ class _TrainFunction:
     def __init__(self, original: Any) -> None:
         self.original = original
         self.splits = Splits()
+        self.progress: _Progress | None = None
+        """of a pass of which nothing moves"""
+        self.elements = 1
+        """Elements that a call takes there."""
 
     def __call__(self, iterator: Any) -> Any:
-        if not isinstance(iterator, _Steps):
-            return self.original(iterator)
         import tensorflow as tf
+
+        if not isinstance(iterator, _Steps):
+            progress = self.progress or _Progress(None, ())
+            progress.consumed += self.elements
+            try:
+                return self.original(iterator)
+            except tf.errors.OutOfRangeError:
+                progress.is_over = True
+                raise
 
         if not iterator.is_begun:
             iterator.is_begun = True
             iterator.at_first()
         try:
             taken = iterator.taking.take()
+            iterator.progress.consumed += 1
         except tf.errors.OutOfRangeError:
+            iterator.progress.is_over = True
             iterator.taking.end()
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())

@@ -7,22 +7,25 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import PipelineError, ProgramRefused
+from ..errors import PipelineError, ProgramRefused, in_words
 from ..programs.tf2 import CHECKPOINTED, LOOP, Resources
 from .datasets import Datasets, Plan, Splits
+from .held import Held, held_of
 from .importing import Hook, replace_method
-from .iterators import ELEMENTS_MIN, Held, Iterators, held_of
+from .iterators import ELEMENTS_MIN, Iterators
+from .places import Place
 from .splitting import Traced, check_strategy, traced
 
 NAME = "loop over a data set"
 SIGNATURES_MAX = 16
 """Bound of the graphs of one function that are split."""
+ANOTHER_WAY = "the program uses its iterator in another way"
 MANY_GRAPHS = "it takes values beside its iterator for which nobody can tell one graph"
 
 
@@ -33,12 +36,16 @@ class Loops:
 
     def __init__(self, datasets: Datasets) -> None:
         self.was_asked = False
+        self._has_graph_loops = False
         self._datasets = datasets
+        datasets.resume.tells(self._places)
         self._iterators = Iterators(datasets, NAME)
         self._elements: dict[object, Splits | PipelineError] = {}
         """of loops over elements, by the code of the maps; or why they stay"""
         self._splits: WeakKeyDictionary[Any, dict[object, Splits]] = WeakKeyDictionary()
         """of each function, by its arguments"""
+        self._elements_taken: WeakKeyDictionary[Any, dict[object, str]] = WeakKeyDictionary()
+        """of each function, by its arguments: why a call may not take one element"""
 
     # --- hooks --------------------------------------------------------------------------------------------
 
@@ -58,9 +65,11 @@ class Loops:
                 if not self._datasets.is_ours:
                     self._iterators.settle_singles(dataset)
                 with self._datasets.drawing:  # after the above, which waits for iterators that may wait for this
+                    is_program = self._is_program()
+                    place = self._iterators.places.claimed(dataset) if is_program else None
                     result = original(iterator, dataset)
-                    if self._is_program():
-                        self._iterators.made(iterator)
+                    if is_program:
+                        self._iterators.made(iterator, place)
                 return result
 
             return create
@@ -71,16 +80,28 @@ class Loops:
             @wraps(original)
             def run(iterator: Any) -> Any:
                 held = held_of(iterator)
-                if held is None or held.is_plain or not self._is_program():
+                if held is None or not self._is_program():
                     return original(iterator)
+                if held.is_plain and not self._iterators.places.counts(held):
+                    return original(iterator)
+                if held.is_plain:
+                    return self._iterators.plain_element(iterator, held)
                 return self._element(iterator, held)
 
             return run
 
+        replace_method(module.OwnedIterator, "_create_iterator", made)
+        replace_method(module.OwnedIterator, "_next_internal", following)
+        module.OwnedIterator._iterator_resource = self._resource_property()  # type: ignore[attr-defined]
+
+    def _resource_property(self) -> property:
+        """Return what stands in the place of an iterator's resource: whoever asks for it finds the program's place."""
+
         def resource(iterator: Any) -> Any:
             held = held_of(iterator)
             if held is not None and not held.is_plain and not self._datasets.is_ours:
-                self._iterators.settle(held, "the program uses its iterator in another way")
+                held.unknown = ANOTHER_WAY
+                self._iterators.settle(held, ANOTHER_WAY)
             try:
                 return iterator.__dict__["_iterator_resource"]
             except KeyError:
@@ -89,15 +110,13 @@ class Loops:
         def set_resource(iterator: Any, handle: Any) -> None:
             iterator.__dict__["_iterator_resource"] = handle
 
-        replace_method(module.OwnedIterator, "_create_iterator", made)
-        replace_method(module.OwnedIterator, "_next_internal", following)
-        module.OwnedIterator._iterator_resource = property(resource, set_resource)  # type: ignore[attr-defined]
+        return property(resource, set_resource)
 
     def _hook_graph_loops(self, module: ModuleType) -> None:
         def loop(original: Any) -> Any:
             @wraps(original)
             def run(*args: Any, **kwargs: Any) -> Any:
-                self.was_asked = True
+                self.was_asked = self._has_graph_loops = True
                 self._datasets.say_once(f"tf.function: nothing moves to data workers: {LOOP}")
                 return original(*args, **kwargs)
 
@@ -112,6 +131,7 @@ class Loops:
                 for each in (root, *values.values()):
                     if (held := held_of(each)) is not None:
                         self._datasets.say_once(f"{NAME}: nothing moves to data workers: {CHECKPOINTED}")
+                        held.is_saved, held.place, held.taken = True, None, held.pulled if held.place else held.taken
                         self._iterators.settle(held, CHECKPOINTED)
                 original(checkpoint, root, **values)
 
@@ -124,7 +144,9 @@ class Loops:
             @wraps(original)
             def call(function: Any, *args: Any, **kwargs: Any) -> Any:
                 helds = [held for each in (*args, *kwargs.values()) if (held := held_of(each)) is not None]
-                if len(helds) != 1 or helds[0].is_plain or not self._is_program() or _is_left_alone(function):
+                if len(helds) != 1 or not self._is_program() or _is_left_alone(function):
+                    return original(function, *args, **kwargs)
+                if helds[0].is_plain and not self._iterators.places.counts(helds[0]):
                     return original(function, *args, **kwargs)
                 return self._call(original, function, args, kwargs, helds[0])
 
@@ -137,6 +159,10 @@ class Loops:
         import tensorflow as tf
 
         return not self._datasets.is_ours and not self._datasets.is_keras and tf.executing_eagerly()
+
+    def _places(self) -> Iterator[Place]:
+        if self._has_graph_loops:
+            yield Place("the loop of a tf.function over a data set", "", unknown=LOOP)
 
     # --- elements -----------------------------------------------------------------------------------------
 
@@ -196,36 +222,52 @@ class Loops:
             positional, named = with_another(self._datasets.at_end(held.dataset))
             return original(function, *positional, **named)
 
-        def plan() -> Plan:
+        def trace() -> Traced:
             import tensorflow as tf
 
-            self.was_asked = True
             check_strategy(tf.distribute.get_strategy())
             positional, named = with_another(tf.data.IteratorSpec(held.dataset.element_spec))
-            _, tensors = _passed(args, kwargs, iterator)
+            step = traced(function.get_concrete_function(*positional, **named), Resources(), self._datasets.is_fixed)
+            if len(step.fed) != len(tensors):
+                raise ProgramRefused("it takes values beside its iterator that are no tensors, or have a name")
+            return step
 
-            def trace() -> Traced:
-                step = traced(function.get_concrete_function(*positional, **named), Resources(), datasets.is_fixed)
-                if len(step.fed) != len(tensors):
-                    raise ProgramRefused("it takes values beside its iterator that are no tensors, or have a name")
-                return step
-
-            datasets = self._datasets
+        def plan() -> Plan:
+            self.was_asked = True
             by_key = self._splits.setdefault(function, {})
             if len(by_key) >= SIGNATURES_MAX:
                 raise ProgramRefused(f"it is called with more than {SIGNATURES_MAX} kinds of arguments")
             splits = by_key.setdefault(key, Splits())
-            found = datasets.plan(self._iterators.open(held), splits, trace)
-            datasets.tell_moved(title, found, once=True)
+            found = self._datasets.plan(self._iterators.open(held), splits, trace)
+            self._datasets.tell_moved(title, found, once=True)
             return found
 
+        held.by_function = True
         title = f"tf.function {getattr(function, '__name__', 'step')}"
         key, tensors = _passed(args, kwargs, iterator)
         if key is None:
             self._datasets.say_once(f"{title}: nothing moves to data workers: {MANY_GRAPHS}")
+            held.unknown = MANY_GRAPHS
             return plain()
-        found = self._iterators.plan(held, (function, key), title, plan)
-        return plain() if found is None else self._iterators.step(held, found, tensors, plain, at_end)
+        found = None if held.is_plain else self._iterators.plan(held, (function, key), title, plan)
+        if found is not None:
+            return self._iterators.step(held, found, tensors, plain, at_end)
+        if not self._iterators.places.counts(held):
+            return plain()
+        held.unknown = self._not_one(function, key, trace)
+        return plain() if held.unknown else self._iterators.counted(held, plain)
+
+    def _not_one(self, function: Any, key: object, trace: Callable[[], Traced]) -> str:
+        """Return why a call of a function may not take one element of its iterator, "" if it does."""
+        known = self._elements_taken.setdefault(function, {})
+        if key not in known:
+            known[key] = ""
+            try:
+                with self._datasets.ours():
+                    trace()
+            except Exception as error:  # the program itself goes on
+                known[key] = in_words(error)
+        return known[key]
 
 
 def _is_left_alone(function: Any) -> bool:

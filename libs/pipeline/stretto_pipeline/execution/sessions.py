@@ -27,6 +27,8 @@ from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
 from .graph_opening import PREFIX, GraphOpening
 from .importing import Hook, replace_method
+from .resume import Resume
+from .session_places import SessionPlaces, Taken, dropped
 from .session_steps import (
     Asked,
     Plan,
@@ -92,6 +94,10 @@ class _Twin:
         """Return the next raw element."""
         return [as_array(value, dtype) for value, dtype in zip(self._next(), self._types, strict=True)]
 
+    def drop(self, count: int) -> int:
+        """Drop elements that the program has had; return how many there were. An error is one at its place."""
+        return dropped(self, count)
+
     def close(self) -> None:
         self._session.close()
 
@@ -131,6 +137,7 @@ class _Pass:
     original: Callable[..., Any]
     say: Callable[[str], None]
     over: Callable[[], object]
+    taken: Taken
     _steps: dict[Asked, _Step] = field(default_factory=dict[Asked, _Step])
     _turn: Any = field(default_factory=threading.Lock)
 
@@ -145,7 +152,10 @@ class _Pass:
             try:
                 raw, values = self.feed.take(self.stream)
             except tf.errors.OpError as error:
+                self.taken.is_over = isinstance(error, tf.errors.OutOfRangeError)
+                self.taken.consumed += not self.taken.is_over
                 return self._failed(call, error)
+            self.taken.consumed += 1
         given = dict(zip(self.plan.prepared.names, values, strict=True))
         given |= {name: raw.element[place] for name, place in self.plan.local.items()}
         if step.extra is not None:
@@ -184,7 +194,7 @@ class _Pass:
         return call.session._do_call(_raising(error))
 
 
-@dataclass
+@dataclass(eq=False)
 class _Iterators:
     """Iterators of one session.
 
@@ -194,6 +204,7 @@ class _Iterators:
 
     begun: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict[str, tuple[str, Mapping[str, Any]]])
     passes: dict[str, _Pass | None] = field(default_factory=dict[str, "_Pass | None"])
+    taken: dict[str, Taken] = field(default_factory=dict[str, Taken])
 
     def begin(self, iterator: str, maker: str, feeds: Mapping[str, Any]) -> None:
         """Note an initialisation."""
@@ -202,6 +213,7 @@ class _Iterators:
 
     def end(self, iterator: str) -> None:
         """Forget the pass of an iterator."""
+        self.taken.pop(iterator, None)
         ended = self.passes.pop(iterator, None)
         if ended is not None:
             ended.over()
@@ -224,6 +236,7 @@ class Sessions:
     """The hooks, and all that they know of the program."""
 
     workers: DataWorkers
+    resume: Resume
     name: str = "Session.run"
     was_asked: bool = False
     """Set once a session ran."""
@@ -231,6 +244,9 @@ class Sessions:
     _numbers: Any = field(default_factory=itertools.count)
     _turn: Any = field(default_factory=threading.RLock)
     _original: Any = None
+
+    def __post_init__(self) -> None:
+        self.places = SessionPlaces(self.resume)
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
@@ -293,15 +309,38 @@ class Sessions:
             result = call.plain(self._original)
             with self._turn:
                 fed = _arrays(session.graph, _fed(module, session.graph, feed_dict))
-                state = _iterators_of(session)
+                state = self._iterators_of(session)
                 for maker in reached.makers:
                     state.begin(known.iterator_of(maker).name, maker, fed)
             return result
         with self._turn:
             current = self._pass(call, known)
-        if current is None:
-            return call.plain(self._original)
-        return current.run(call, known)
+        return self._counted(call, known) if current is None else current.run(call, known)
+
+    def _counted(self, call: _Call, known: SessionGraph) -> Any:
+        """Run with an element of the program's own iterator."""
+        import tensorflow as tf
+
+        taken = self._iterators_of(call.session).taken.get(known.iterator_of(call.source).name, Taken())
+        if len(sources := known.reached(call.asked).sources) > 1:
+            taken.unknown = f"a run takes elements at {len(sources)} places"
+        try:
+            result = call.plain(self._original)
+        except tf.errors.OutOfRangeError:
+            taken.is_over = True
+            raise
+        except tf.errors.OpError:
+            taken.unknown = "a run failed that takes an element"
+            raise
+        taken.consumed += 1
+        return result
+
+    def _iterators_of(self, session: Any) -> _Iterators:
+        found: _Iterators | None = vars(session).get(_KNOWN)
+        if found is None:
+            vars(session)[_KNOWN] = found = _Iterators()
+            self.places.add(found)
+        return found
 
     def _call(
         self, module: ModuleType, session: Any, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any
@@ -352,21 +391,32 @@ class Sessions:
     def _pass(self, call: _Call, known: SessionGraph) -> _Pass | None:
         """Return the pass that a run belongs to; None: it takes elements of the program's own iterator."""
         iterator = known.iterator_of(call.source)
-        state = _iterators_of(call.session)
+        state = self._iterators_of(call.session)
         if iterator.name not in state.passes:
             if iterator.name not in state.begun and iterator.type in ("Iterator", "IteratorV2"):
                 return None  # it was never initialised, which the run itself tells
             maker, feeds = state.begun.get(iterator.name, ("", {}))
-            state.passes[iterator.name] = self._begun(call, known, maker, feeds)
+            taken = state.taken[iterator.name] = Taken()
+            place = self.places.claimed(known, call.source, maker, taken)
+            begun = state.passes[iterator.name] = self._begun(call, known, maker, feeds, taken)
+            if place is not None:
+                if begun is None:
+                    self.places.advance(call.session, call.source, maker, feeds, taken)
+                if taken.consumed == place.consumed:
+                    self.resume.say_at(place)
         return state.passes[iterator.name]
 
-    def _begun(self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any]) -> _Pass | None:
+    # --- passes -------------------------------------------------------------------------------------------
+
+    def _begun(
+        self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any], taken: Taken
+    ) -> _Pass | None:
         key = _key(call, known, maker)
         if known.plans.get(key, self) is None:
             return None
         twin: list[_Twin] = []
         try:
-            return self._decided(call, known, maker, feeds, twin)
+            return self._decided(call, known, maker, feeds, twin, taken)
         except Exception as error:  # data workers never stop a program that would run without them
             reason = in_words(error)
         for each in twin:
@@ -376,7 +426,13 @@ class Sessions:
         return None
 
     def _decided(
-        self, call: _Call, known: SessionGraph, maker: str, feeds: Mapping[str, Any], twin: list[_Twin]
+        self,
+        call: _Call,
+        known: SessionGraph,
+        maker: str,
+        feeds: Mapping[str, Any],
+        twin: list[_Twin],
+        taken: Taken,
     ) -> _Pass:
         """Begin a pass whose elements data workers prepare. Raises what stands in the way; `twin` is to be closed."""
         _check(call, known, known.reached(call.asked).sources)
@@ -394,14 +450,19 @@ class Sessions:
             self._tell_moved(plan)
             known.plans[key] = plan
         used = plan.prepared.used
+        if taken.consumed:
+            first.clear()
+            if (there := 1 + twin[0].drop(taken.consumed - 1)) < taken.consumed:
+                self.places.too_short(taken, there)
+                twin.append(_Twin(opening, call.session, feeds))
 
         def pull() -> Raw:
-            element = first.pop() if first else twin[0]()
+            element = first.pop() if first else twin[-1]()
             return Raw(element, packed([element[place] for place in used]))
 
         stream = Stream(f"pass {next(self._numbers)} of sessions", plan.prepared.preparation, pull, plan.prepared.here)
         over = finalize(call.session, feed.end, stream.name)
-        return _Pass(plan, feed, stream, twin[0], maker, feeds, self._original, self._say_once, over)
+        return _Pass(plan, feed, stream, twin[-1], maker, feeds, self._original, self._say_once, over, taken)
 
     def _tell_moved(self, plan: Plan) -> None:
         found, count = plan.partition, self.workers.count
@@ -409,10 +470,6 @@ class Sessions:
         self.workers.say(
             f"{self.name}: {count} data workers prepare {what}: {found.moved_us / 1e3:.2f} ms of CPU a step"
         )
-
-
-def _iterators_of(session: Any) -> _Iterators:
-    return vars(session).setdefault(_KNOWN, _Iterators())
 
 
 def _key(call: _Call, known: SessionGraph, maker: str) -> _Key:

@@ -1,0 +1,94 @@
+"""The places of a program's iterators: which it would go on with, and where they go on after a restore."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from weakref import WeakSet
+
+from .datasets import Datasets
+from .held import Held, known
+from .opening import shuffles_of
+from .places import Place
+
+
+class IteratorPlaces:
+    """All iterators of one program, while places are kept."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        self._datasets = datasets
+        self._clock = itertools.count(1)
+        self._all: WeakSet[Held] = WeakSet()
+        self._iterated: WeakSet[Any] = WeakSet()
+        """data sets of which an iterator was made"""
+
+    def made(self, held: Held) -> None:
+        """Note a new iterator."""
+        if self._datasets.resume.is_on:
+            held.made = held.used = next(self._clock)
+            self._all.add(held)
+            self._iterated.add(held.dataset)
+
+    def count(self, held: Held) -> None:
+        """Note that the program has had an element."""
+        held.taken += 1
+        held.used = next(self._clock)
+
+    def counts(self, held: Held) -> bool:
+        """Return whether elements of an iterator that goes on by itself are counted."""
+        return self._datasets.resume.is_on and not held.unknown and not held.is_saved
+
+    def claimed(self, dataset: Any) -> Place | None:
+        """Return where the next iterator over a data set begins, its orders drawn; None: at its beginning.
+
+        `Datasets.drawing` is held.
+        """
+        place = self._datasets.claimed(dataset)
+        return place if place is not None and self._datasets.advance(dataset, place) else None
+
+    def restored(self, remade: Callable[[Any, Place], Held]) -> None:
+        """Let iterators that are not used yet go on at places that wait.
+
+        remade: lets one begin again, with the next order.
+        """
+        if self._datasets.is_keras:  # `fit` takes no element of them
+            return
+        with self._datasets.drawing:
+            for held in sorted(self._all, key=lambda each: each.made):
+                iterator = held.iterator()
+                if iterator is None or held.taken or held.is_plain or held.running is not None:
+                    continue
+                place = self._datasets.claimed(held.dataset)
+                if place is not None and place.orders == tuple(held.orders.values()):
+                    held.place, held.taken = place, place.consumed
+                elif place is not None and self._datasets.advance(held.dataset, place):
+                    remade(iterator, place)
+
+    def of_now(self) -> Iterator[Place]:
+        """Return the places of iterators under way, and of data sets without one."""
+        running = sorted((each for each in self._all if self._is_running(each)), key=lambda each: each.made)
+        for held in running:
+            orders = [*held.orders.values()]
+            place = self._datasets.place(held.dataset, orders, held.taken)
+            yield replace(place, unknown=held.unknown or place.unknown)
+        under_way = {id(each.dataset) for each in self._all if self._is_running(each) or each.is_saved}
+        for dataset in [*self._iterated]:
+            if id(dataset) not in under_way and any(True for _ in shuffles_of(dataset)):
+                yield self._datasets.next_place(dataset)
+
+    def _is_running(self, held: Held) -> bool:
+        """Return whether the program would go on with an iterator.
+
+        It has left one once it uses a later one of such a data set. A function took the last element of an iterator
+        whose end the program does not look for: it counts, and makes another.
+        """
+        if held.iterator() is None or held.is_over or held.is_saved:
+            return False
+        identity = self._datasets.identity(held.dataset).digest
+        later = [each for each in self._all if each.made > held.used and each.used > each.made]
+        if any(self._datasets.identity(each.dataset).digest == identity for each in later):
+            return False
+        is_all = held.taken == int(held.dataset.cardinality())
+        return not (is_all and held.by_function and not known(held.dataset).meets_end)

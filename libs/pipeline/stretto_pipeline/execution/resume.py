@@ -1,0 +1,266 @@
+"""`stretto run --resume`: a file of places in the data beside each checkpoint; after a restore the data go on there.
+
+    save:     places of all sources -> <checkpoint>.stretto.json
+    restore:  <checkpoint>.stretto.json -> waiting places -> each claimed by the next iterator of its data set
+
+A program that is started again restores its variables itself, and its data begin anew. Here they are advanced, so that
+the next step takes the element behind the last one that was trained before the checkpoint. Whatever stands in the way
+is said, and the program goes on as without `--resume`: it must also start where there is no checkpoint of it yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import in_words
+from .places import SUFFIX, Kept, Place, PlacesRefused, begun, ended, kept_of, of_checkpoint, text_of
+from .seeds import Seeds
+
+ANEW = "the data begin anew"
+LOOKED_AT_MAX = 8
+"""A data set of fewer elements is looked at, and not trained (taste)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A data set, as another process finds it again; see `Place` for the names.
+
+    elements: of one iteration, negative if not known. unknown: why its order cannot be repeated.
+    """
+
+    source: str
+    digest: str
+    length: int
+    elements: int
+    unknown: str
+
+
+class Resume:
+    """All places of one program: the files beside its checkpoints, and what waits after a restore.
+
+    program: the script's name. say: writes a line to people.
+    """
+
+    def __init__(self, program: str, say: Callable[[str], None], *, is_on: bool) -> None:
+        self.is_on = is_on
+        self._program, self._say = program, say
+        self._run = secrets.token_hex(8)
+        self._pid = os.getpid()
+        self.seeds = Seeds(say)
+        self._lock = threading.RLock()
+        self._sources: list[Callable[[], Iterable[Place]]] = []
+        self._restored: list[Callable[[], None]] = []
+        self._waiting: list[Place] = []
+        self._file = ""
+        """the file whose places wait"""
+        self._is_claimed = False
+        """a place of that file was claimed"""
+        self._claimed: list[Place] = []
+        self._said: set[str] = set()
+        self._written: list[Path] = []
+        self._depth = 0
+
+    def tells(self, places: Callable[[], Iterable[Place]]) -> None:
+        """Add a source: it tells its places when a checkpoint is written."""
+        self._sources.append(places)
+
+    def calls(self, restored: Callable[[], None]) -> None:
+        """Add what is called after a restore: iterators that are not used yet may claim their places."""
+        self._restored.append(restored)
+
+    # --- files --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, checkpoint: Any) -> Generator[None]:
+        """Write the file of a checkpoint, before that is written and when it is."""
+        with self._lock:
+            is_outer = self._depth == 0 and os.getpid() == self._pid
+            self._depth += 1
+        try:
+            path = path_of(checkpoint) if is_outer else ""
+            file = self._file_of(path) if path else None
+            kept = () if file is None else self._begun(file)
+            yield
+            if file is not None and kept:
+                # asked again: a program may have shown while it was saved that nobody can tell its place
+                self._ended(file, kept, path)
+        finally:
+            with self._lock:
+                self._depth -= 1
+
+    def _ended(self, file: Path, kept: tuple[Kept, ...], checkpoint: str) -> None:
+        try:
+            now = self._now(digest_of(checkpoint))
+            self._write(file, ended(kept, now))
+            self._sweep(file)
+        except OSError as error:
+            self.say_once(f"{file} is not complete: {error}")
+
+    def _file_of(self, checkpoint: str) -> Path | None:
+        if "://" in checkpoint:
+            self.say_once(f"{checkpoint} is not on a file system of this machine: no place is kept beside it")
+            return None
+        return Path(f"{checkpoint}{SUFFIX}")
+
+    def _begun(self, file: Path) -> tuple[Kept, ...]:
+        before: tuple[Kept, ...] = ()
+        with suppress(OSError, PlacesRefused):
+            before = kept_of(file.read_text())
+        kept = begun(before, self._now(""))
+        return kept if self._write(file, kept) else ()
+
+    def _write(self, file: Path, kept: tuple[Kept, ...]) -> bool:
+        """Write a file so that it is always a whole one; return whether it was written."""
+        made = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            made.write_text(text_of(kept, self._program))
+            made.replace(file)
+        except OSError as error:
+            self.say_once(f"{file} is not written: {error}")
+            return False
+        return True
+
+    def _sweep(self, written: Path) -> None:
+        """Remove files of this process whose checkpoint the program has removed."""
+        kept: list[Path] = []
+        for file in dict.fromkeys([*self._written, written]):
+            checkpoint = str(file).removesuffix(SUFFIX)
+            if os.path.exists(checkpoint) or os.path.exists(f"{checkpoint}.index"):
+                kept.append(file)
+            else:
+                file.unlink(missing_ok=True)
+        self._written = kept
+
+    # --- places -------------------------------------------------------------------------------------------
+
+    def _now(self, digest: str) -> Kept:
+        return Kept(self._run, digest, tuple(self._places()), self.seeds.states())
+
+    def _places(self) -> list[Place]:
+        """Return the places of now; those that wait are still those of their data sets."""
+        found: list[Place] = []
+        for places in self._sources:
+            try:
+                found += places()
+            except Exception as error:  # a checkpoint of the program is written in any case
+                self.say_once(f"places are not told: {in_words(error)}")
+        for each in found:
+            if each.unknown:
+                self.say_once(f"no place is kept for {each.source}: {each.unknown}")
+        if self._waiting and not self._is_claimed and any(each.consumed for each in found):
+            self._waiting = []
+        return found + [each for each in self._waiting if not each.unknown]
+
+    def read(self, checkpoint: Any) -> None:
+        """Let the places of a checkpoint wait for their data sets."""
+        path = path_of(checkpoint) if os.getpid() == self._pid else ""
+        file = self._file_of(path) if path else None
+        if file is None:
+            return
+        try:
+            kept = of_checkpoint(kept_of(file.read_text()), digest_of(path))
+        except FileNotFoundError:
+            self.say_once(f"{file} is not there: {ANEW}. It is written where the program runs with --resume")
+            return
+        except (OSError, PlacesRefused) as error:
+            self.say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
+            return
+        if kept is None:
+            self.say_once(
+                f"{file} belongs to another checkpoint of this name: {ANEW}. Restore one written with --resume"
+            )
+            return
+        with self._lock:
+            if kept.run == self._run:  # no restart: the program goes back within one run
+                return
+            self._waiting = [each for each in kept.places if each not in self._claimed]
+            self._file, self._is_claimed = str(file), len(self._waiting) < len(kept.places)
+        self.seeds.restore(kept.seeds)
+        for each in self._waiting:
+            if each.unknown:
+                self.say_once(f"{each.source} begins anew: {each.unknown}")
+        for restored in self._restored:
+            try:
+                restored()
+            except Exception as error:  # the program goes on as it does alone
+                self.say_once(f"{ANEW}: {in_words(error)}")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether a place waits for its data set."""
+        return bool(self._waiting)
+
+    def claim(self, identity: Identity) -> Place | None:
+        """Return the place at which the next iterator of a data set begins; None: at its beginning."""
+        with self._lock:
+            found = next((each for each in self._waiting if each.identity == identity.digest), None)
+            if found is None:
+                self._say_none(identity)
+                return None
+            self._waiting.remove(found)
+            self._claimed.append(found)
+            self._is_claimed = True
+        if found.unknown or (not found.consumed and not found.orders):
+            return None
+        if 0 <= identity.elements < found.consumed:
+            self.say_short(found, identity.elements)
+            return None
+        if found.orders and identity.length != found.length:
+            self.refuse(found, f"its source has {identity.length} elements and had {found.length}: orders are others")
+            return None
+        return found
+
+    def say_at(self, place: Place) -> None:
+        """Say that a data set goes on at a place."""
+        if place.consumed:
+            passes = f" of order {place.orders[0]}" if place.orders else ""
+            self._say(f"resume: {place.source} goes on behind {place.consumed} elements{passes}: {self._file}")
+
+    def say_short(self, place: Place, length: int) -> None:
+        """Say that a data set has fewer elements than were consumed."""
+        self.refuse(place, f"it has {length} elements, of which {place.consumed} were trained")
+
+    def refuse(self, place: Place, reason: str) -> None:
+        """Say why a place is not used."""
+        self.say_once(f"{self._file}: {place.source} begins anew: {reason}. Give the data that it had")
+
+    def _say_none(self, identity: Identity) -> None:
+        """Say that the file is of no use, unless only an element is looked at."""
+        if self._waiting and not self._is_claimed and not 0 <= identity.elements < LOOKED_AT_MAX:
+            named = ", ".join(dict.fromkeys(each.source for each in self._waiting))
+            self.say_once(
+                f"{self._file} has no place for {identity.source}, but for {named}: {ANEW}. "
+                "Restore a checkpoint of the same pipeline"
+            )
+
+    def say_once(self, text: str) -> None:
+        """Say something to people, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(f"resume: {text}")
+
+
+def path_of(checkpoint: object) -> str:
+    """Return the path of a checkpoint, "" if it is none."""
+    try:
+        return os.fsdecode(checkpoint)  # type: ignore[arg-type]
+    except TypeError:
+        return ""
+
+
+def digest_of(checkpoint: str) -> str:
+    """Return a digest of a checkpoint's content: of TensorFlow's, the index has the checksum of each tensor."""
+    for path in (f"{checkpoint}.index", checkpoint):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+    return ""

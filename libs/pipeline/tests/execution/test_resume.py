@@ -1,0 +1,264 @@
+"""`stretto run --resume`: a program that is killed and run again ends with the variables of the program run whole.
+
+Each program runs whole and alone, then with data workers and `--resume`: killed with SIGKILL some steps behind a
+checkpoint, and started again, until it ends. Both tell all variables to the last bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import test_loops
+import test_run
+import test_sessions
+from test_run import running, steps_of, until
+
+pytestmark = pytest.mark.slow
+
+AT = """
+def at(step):
+    if str(step) in os.environ.get("MEETS", "").split():
+        meet(step)
+"""
+LOOPS = (
+    test_loops.START.replace("def step(", "def function_step(")
+    + AT
+    + """
+step, epoch = tf.Variable(0, dtype=tf.int64), tf.Variable(0)
+checkpoint = tf.train.Checkpoint(rows=rows, step=step, epoch=epoch)
+manager = tf.train.CheckpointManager(checkpoint, os.environ["SAVED"], 2)
+endless = iter(raw().map(parsed).shuffle(50, seed=4).repeat().batch(32))
+checkpoint.restore(manager.latest_checkpoint)
+numbers = iter(tf.data.Dataset.range(200).shuffle(30, seed=8))
+data = raw(300).shuffle(100, seed=3).map(parsed).batch(16)
+validation = raw(160).map(parsed).shuffle(20, seed=9).batch(16)
+
+@tf.function
+def cheap(iterator):
+    rows.assign_add(tf.cast(next(iterator), tf.float32) * 1e-6 * tf.ones_like(rows))
+
+def trained(saves=True):
+    step.assign_add(1)
+    if saves and int(step) % 7 == 0:
+        manager.save()
+    at(int(step))
+
+while int(step) < 60:
+    function_step(endless)
+    cheap(numbers)  # of which nothing moves
+    trained()
+while int(epoch) < 3:
+    for words, label in data:
+        element_step(words, label)
+        trained()
+    for words, label in validation:
+        element_step(words, label)
+        trained(saves=False)
+    epoch.assign_add(1)
+tell("variables", int(step), int(epoch))
+print(next(numbers).numpy(), [label.numpy().tolist() for _, label in data.take(1)])
+print(sorted(each for each in os.listdir(os.environ["SAVED"]) if each.endswith(".index")))
+"""
+)
+FIT = (
+    test_run.MADE
+    + AT
+    + """
+data = raw(640).shuffle(100, seed=3).map(parsed).batch(32).prefetch(2)
+model = made()
+class Meets(keras.callbacks.Callback):
+    def on_train_batch_end(self, step, logs):
+        at(int(self.model.optimizer.iterations))
+backup = keras.callbacks.BackupAndRestore(os.environ["SAVED"], save_freq=7, delete_checkpoint=False)
+model.fit(data, epochs=3, verbose=0, callbacks=[backup, Meets()])
+tell("variables", model)
+repeated = raw().map(parsed).shuffle(80, seed=3).repeat().batch(32)
+backup = keras.callbacks.BackupAndRestore(os.environ["SAVED"] + "-2", save_freq=7, delete_checkpoint=False)
+model.fit(repeated, epochs=4, steps_per_epoch=15, verbose=0, callbacks=[backup, Meets()])
+tell("variables", model)
+print([label.numpy().tolist() for _, label in data.take(1)])
+"""
+)
+SESSION = (
+    test_sessions.HEAD
+    + AT
+    + """
+tf.set_random_seed(7)
+data = raw(1000).shuffle(90, seed=4).repeat(2).map(parsed).batch(32)
+iterator = tf.data.make_initializable_iterator(data)
+texts, label = iterator.get_next()
+train, loss = model(hashed(texts), label, rate=0.0)
+step = tf.train.get_global_step()
+class Meets(tf.train.SessionRunHook):
+    def before_run(self, context):
+        return tf.train.SessionRunArgs(step)
+    def after_run(self, context, values):
+        at(int(values.results))
+scaffold = tf.train.Scaffold(local_init_op=tf.group(tf.local_variables_initializer(), iterator.initializer))
+config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+with tf.train.MonitoredTrainingSession(checkpoint_dir=os.environ["SAVED"], scaffold=scaffold, config=config,
+                                       hooks=[Meets()], save_checkpoint_steps=10) as session:
+    while not session.should_stop():
+        session.run(train)
+with tf.Session() as session:
+    tf.train.Saver().restore(session, tf.train.latest_checkpoint(os.environ["SAVED"]))
+    session.run(tf.local_variables_initializer())
+    print(int(session.run(step)))
+    tell("variables", session)
+"""
+)
+
+
+CASES = (
+    test_loops.START
+    + """
+import keras, numpy as np
+SECOND, saved = os.path.exists(os.environ["SAVED"]), os.environ["SAVED"]
+def named(name):
+    print(name, file=sys.stderr, flush=True)
+def taken(iterator, count):
+    return [int(tf.reshape(next(iterator), [])) for _ in range(count)]
+def case(name, first, second, checkpointed=False):
+    \"""Take 5 elements, save, take 2; in the second run: restore, and take 3.\"""
+    named(name)
+    step = tf.Variable(0)
+    if checkpointed:
+        iterator = iter(second if SECOND else first)
+        checkpoint = tf.train.Checkpoint(step=step, iterator=iterator)
+    else:
+        checkpoint = tf.train.Checkpoint(step=step)
+    if SECOND:
+        checkpoint.read(f"{saved}/{name}").assert_consumed()
+    if not checkpointed:
+        iterator = iter(second if SECOND else first)
+    print(name, taken(iterator, 3) if SECOND else taken(iterator, 5), end=" ")
+    if not SECOND:
+        checkpoint.write(f"{saved}/{name}")
+        print(taken(iterator, 2), end=" ")
+        checkpoint.read(f"{saved}/{name}")
+        print(taken(iterator, 1), end=" ")
+    print()
+
+def plus(number):
+    return number + 1
+numbers = tf.data.Dataset.range(30)
+case("plain", numbers.map(plus), numbers.map(plus))
+case("in-the-checkpoint", numbers.map(plus), numbers.map(plus), checkpointed=True)
+case("shorter", numbers.map(plus).prefetch(1), tf.data.Dataset.range(4).map(plus).prefetch(1))
+even = numbers.filter(lambda number: number % 3 < 3)
+case("shorter-of-unknown-length", even, numbers.filter(lambda number: number % 30 < 4))
+case("without-a-file", numbers, numbers)
+tf.random.set_seed(None)
+case("unseeded", numbers.shuffle(30), numbers.shuffle(30))
+case("another", numbers.batch(1), numbers.batch(1).map(lambda each: each))
+case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)), numbers)
+case("cached", numbers.shuffle(9, seed=1).cache(), numbers.shuffle(9, seed=1).cache())
+
+named("fit")
+class Stops(keras.callbacks.Callback):
+    def on_train_batch_end(self, step, logs):
+        if not SECOND and int(self.model.optimizer.iterations) == 17:
+            raise KeyboardInterrupt
+def fitted(*callbacks):
+    keras.utils.set_random_seed(3)
+    keys = keras.Input((3,))
+    model = keras.Model(keys, keras.layers.Dense(1)(keras.layers.Dropout(0.3)(keys)))
+    model.compile("adam", "mse")
+    rows = np.arange(120.0, dtype=np.float32).reshape(40, 3) / 100
+    model.fit(rows, rows[:, 0], batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.variables)).hexdigest()
+try:
+    backup = keras.callbacks.BackupAndRestore(f"{saved}/backup", save_freq=4, delete_checkpoint=False)
+    resumed = fitted(backup, Stops())
+except KeyboardInterrupt:
+    pass
+else:
+    print("fit", resumed == fitted())
+"""
+)
+
+
+def whole(folder: Path, text: str, options: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the output of a program that runs whole, alone."""
+    monkeypatch.setenv("SAVED", str(folder / "whole-saved"))
+    with running(folder / "whole", text, *options, plain=True) as program:
+        _, out, errors = program.ended()
+    assert "variables" in out, errors
+    return out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "kills", "places"),
+    [(LOOPS, [], (25, 101), 4), (FIT, [], (31, 88), 3), (SESSION, ["--tf1"], (27, 46), 2)],
+    ids=["loops", "fit", "session"],
+)
+def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    options: list[str],
+    kills: tuple[int, int],
+    places: int,
+) -> None:
+    expected = whole(tmp_path, text, options, monkeypatch)
+    monkeypatch.setenv("SAVED", str(tmp_path / "saved"))
+    told = ""
+    for count, kill in enumerate(kills, 1):
+        folder = tmp_path / f"killed-{kill}"
+        monkeypatch.setenv("MEETS", f"{kill - 6} {kill}")
+        with running(folder, text, "--resume", "--data-workers", str(count), *options, meet=True) as program:
+            program.meet(kill - 6)
+            until(lambda: len(program.lanes) == count)  # noqa: B023
+            program.go_on(kill - 6)
+            program.meet(kill)
+            program.kill()
+        told += (folder / "stderr").read_text()
+    later = kills[-1] + 4
+    monkeypatch.setenv("MEETS", f"{later}")
+    with running(tmp_path / "ended", text, "--resume", "--data-workers", "2", *options, meet=True) as program:
+        program.meet(later)
+        until(lambda: len(program.lanes) == 2)
+        program.go_on(later)
+        _, out, errors = program.ended()
+    assert out == expected, errors
+    assert (told + errors).count(" goes on behind ") == places
+    assert "anew" not in told + errors
+    assert steps_of(errors)[0] > 0
+
+
+def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One program runs twice with `--resume`. It takes elements of many data sets, of which nothing moves."""
+    monkeypatch.setenv("SAVED", str(tmp_path / "saved"))
+    with running(tmp_path / "first", CASES, "--resume", "--data-workers", "1") as program:
+        _, first, errors = program.ended()
+    assert "plain [1, 2, 3, 4, 5] [6, 7] [8] " in first, errors
+    assert "in-the-checkpoint [1, 2, 3, 4, 5] [6, 7] [6] " in first
+    assert "no place is kept for Range → Shuffle: its shuffle has no fixed seed" in errors
+    (tmp_path / "saved" / "without-a-file.stretto.json").unlink()
+    with running(tmp_path / "second", CASES, "--resume", "--data-workers", "1") as program:
+        status, out, errors = program.ended()
+    assert status == 0, errors
+    found = dict(line.rstrip().split(" ", 1) for line in out.splitlines())
+    told = dict(re.findall(r"^([a-z-]+)\n((?:.*\n)*?)(?=[a-z-]+\n|\Z)", errors, re.M))
+    assert found.pop("fit") == "True", errors
+    assert "goes on behind 6 elements" in told["fit"]
+    assert found["plain"] == found["in-the-checkpoint"] == "[6, 7, 8]"
+    assert "goes on behind 5 elements" in told["plain"]
+    assert "stretto: resume" not in told["in-the-checkpoint"]
+    for name, reason in {
+        "shorter": "it has 4 elements, of which 5 were trained",
+        "shorter-of-unknown-length": "it has 4 elements, of which 5 were trained",
+        "without-a-file": "without-a-file.stretto.json is not there",
+        "unseeded": "Range → Shuffle begins anew: its shuffle has no fixed seed",
+        "another": "has no place for Range → Batch → Map, but for ",
+        "random": "RandomUniform, which may give other elements",
+        "cached": "goes on behind 5 elements",
+    }.items():
+        assert reason in told[name], name
+    assert found["shorter"] == "[1, 2, 3]"
+    assert found["without-a-file"] == found["another"] == found["shorter-of-unknown-length"] == "[0, 1, 2]"
