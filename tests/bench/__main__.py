@@ -38,6 +38,7 @@ MODULES = (
         "readers",
         "crossings",
         "feeding",
+        "hostile",
         "trainer",
         "lease_ahead",
         "adapted",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from stretto_wire.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 BATCH, BATCHES = 256, 96
+HOSTILE = Path(__file__).with_name("hostile_peers.py")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,39 @@ def test_a_lane_whose_data_differ_is_found_and_named(
         assert "is not used, nor any other lane" in caplog.text
     finally:
         wrong.close()
+
+
+def test_hostile_peers_are_refused_and_change_nothing(spec: JobSpec, access: Access, lanes: Lanes, alone: int) -> None:
+    """Goal: no peer without the key, and no damaged frame, is accepted; lanes, trainer and numbers stay as they were.
+
+    Method: another process attacks two lanes while they feed a trainer, and is itself a third lane of it.
+    """
+    wait_for(lambda: len(lanes.addresses) == 2)
+    before = lanes.pids
+    attacker = subprocess.Popen(
+        [sys.executable, HOSTILE, *lanes.addresses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert attacker.stdin is not None
+    assert attacker.stdout is not None
+    print(json.dumps(access.key.pem.decode()), file=attacker.stdin, flush=True)
+    wrong = json.loads(attacker.stdout.readline())
+
+    def begin(feed: Feed, program: Program) -> None:
+        print(json.dumps({"frames": 600, "per_s": 10_000, "seed": 1}), file=attacker.stdin, flush=True)
+        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec, program.task))
+
+    found: list[Feed] = []
+    assert trained(spec, begin, found.append) == alone
+    told = json.loads(attacker.stdout.readline())
+    attacker.communicate()
+    assert told["honest"]
+    assert told["accepted"] == 0
+    assert all(count >= 30 for count in told["tried"].values())
+    assert told["nonsense"] > 1, "the trainer has asked the wrong lane for batches"
+    assert not found[0].differing
+    assert trained(spec, joined(lanes, access, spec), found.append) == alone
+    assert found[1].counts.from_lanes > 0
+    assert lanes.pids == before
 
 
 POD = """
