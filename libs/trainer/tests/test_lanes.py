@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from stretto_wire.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 BATCH, BATCHES = 256, 96
+SMALL = {"seed": 5, "categories": 2000, "hidden": "16"}
+"""The arguments of the model in `spec_of`."""
 HOSTILE = Path(__file__).with_name("hostile_peers.py")
 
 
@@ -114,6 +117,44 @@ def test_a_lane_that_dies_or_stops_costs_time_only(
     wait_for(lambda: len(lanes.addresses) == 2 and lanes.pids[0] != victim)
 
 
+def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int, tmp_path: Path) -> None:
+    """Goal: a data worker that goes costs no batch that another would have to prepare again.
+
+    Method: a slow store, so that each lane always has two batches in hand; one of two pods ends while they are trained.
+    """
+    slow = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "samples_per_s": BATCH / 0.1}})
+    stays, leaves = (
+        Lanes(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
+    )
+    feeds: list[tuple[Feed, Program]] = []
+    left_at: list[int] = []
+
+    def join(feed: Feed, program: Program) -> None:
+        wait_for(lambda: stays.addresses and leaves.addresses)
+        feed.use((*stays.addresses, *leaves.addresses), access, fingerprint_of(slow, program.task))
+        feeds.append((feed, program))
+
+    def leave() -> None:
+        feed, program = feeds[0]
+        wait_for(lambda: feed.counts.delivered > BATCHES * 5 / 8)
+        left_at.append(feed.counts.delivered)
+        feed.use(stays.addresses, access, fingerprint_of(slow, program.task))
+        leaves.close()
+
+    leaving = threading.Thread(target=leave)
+    try:
+        assert trained(slow, join, lambda _: leaving.start()) == alone
+        leaving.join()
+        assert left_at[0] < BATCHES - 20, "it left while batches were trained"
+        answers = feeds[0][0].counts.answers
+        assert leaves.work.batches > 2
+        wait_for(lambda: stays.work.batches + leaves.work.batches >= answers)
+        assert stays.work.batches + leaves.work.batches == answers
+    finally:
+        stays.close()
+        leaves.close()
+
+
 def test_a_lane_with_other_code_is_not_used(
     spec: JobSpec, access: Access, lanes: Lanes, alone: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,7 +170,7 @@ def test_a_lane_with_other_code_is_not_used(
 def test_a_lane_whose_data_differ_is_found_and_named(
     spec: JobSpec, access: Access, alone: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = spec_of(BATCH * BATCHES, model={"arguments": {"seed": 6, "categories": 2000, "hidden": "16"}})
+    other = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "seed": 6}})
     wrong = Lanes(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
     try:
         wait_for(lambda: wrong.addresses)
