@@ -24,7 +24,7 @@ STORE_S, REST_S, MOST = 0.4, 0.03, 12
 WIDTH = 4096
 """Numbers of a sample: 8.4 MB a batch."""
 WIDE_MOST, WIDE_REST_S = 2, 0.0
-WINDOW_S, WINDOWS, ROUNDS, ROUND_STEPS = 4.0, 10, 3, {"alone": 20, "tuned": 100}
+WINDOW_S, WINDOWS, MORE_WINDOWS, ROUNDS, ROUND_STEPS = 4.0, 10, 20, 3, {"alone": 20, "tuned": 100}
 SPEED_BAR, LEAST, SAVING_BAR = 4.0, 8, 60.0
 READ, TRANSFER = "read-bound job", "transfer-bound job"
 CLAIMS = (
@@ -77,7 +77,7 @@ def tuned(fed: Bench, most: int) -> Tuned:
     """Tune a job from no data workers on. Its rates are measured in turns in the end."""
     job = TunedJob(fed, lanes=1, most=most)
     job.run(WINDOWS, WINDOW_S)
-    job.until_told(WINDOW_S, WINDOWS)
+    job.until_told(WINDOW_S, MORE_WINDOWS)
     rates: dict[str, list[float]] = {"alone": [], "tuned": []}
     for _ in range(ROUNDS):
         for name, count in (("alone", 0), ("tuned", job.given)):

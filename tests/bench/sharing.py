@@ -58,7 +58,7 @@ class Need(NamedTuple):
     rest_s: float
 
 
-NEEDS = {"modest": Need(200, 0.18), "long": Need(500, 0.085), "hungry": Need(260, 0.055)}
+NEEDS = {"modest": Need(200, 0.18), "long": Need(500, 0.085), "hungry": Need(260, 0.03)}
 """They need 2, 4 and 6 data workers; the first has the least work, the second the most."""
 CORES = PLAN_CORES * len(NEEDS) + ROOM
 

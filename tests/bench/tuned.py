@@ -8,6 +8,7 @@ would be missing here. So nothing waits for pods to start, and the arbiter alway
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,9 +67,11 @@ class TunedJob:
                 self.give(proposed.count)
 
     def until_told(self, window_s: float, windows_max: int) -> None:
-        """Go on while it is being tried what data workers bring, for so many windows at most."""
+        """Go on while it may still turn out that data workers bring nothing, for so many windows at most."""
+        patience = math.ceil(self.rules.patience_s / window_s) + self.rules.windows
         for _ in range(windows_max):
-            if not self.tuning.is_trying:
+            unchanged = [each.data_workers == self.given for each in self.seen[-patience:]]
+            if not (self.given and self.tuning.is_trying) and (not self.given or all(unchanged)):
                 return
             self.run(1, window_s)
 

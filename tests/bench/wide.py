@@ -16,7 +16,7 @@ from tests.bench.tuned import TunedJob
 
 WIDTHS = {"0.3 MB": 128, "4 MB": 2048, "17 MB": 8192}
 LANES, ROUNDS, STEPS = 2, 3, 80
-WINDOWS, WINDOW_S = 6, 2.5
+WINDOWS, MORE_WINDOWS, WINDOW_S = 6, 20, 4.0
 AUTO_BAR, LAST_CHANGE = 0.98, 4
 """Two windows tell that data workers may pay, and two that they do not."""
 LITTLE = 2.0
@@ -63,7 +63,7 @@ def _decided(wide: Bench, size: str) -> Row:
     """Return the rate once the tuning has decided, beside that alone."""
     job = TunedJob(wide, lanes=1, most=LANES)
     job.run(WINDOWS, WINDOW_S)
-    job.until_told(WINDOW_S, WINDOWS)
+    job.until_told(WINDOW_S, MORE_WINDOWS)
     alone, chosen = [], []
     for _ in range(ROUNDS if job.given else 0):
         wide.use(())
