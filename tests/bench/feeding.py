@@ -97,7 +97,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.program = make_program(load(self.spec.model), options_of(self.spec))
-        self.feed = Feed(self.program)
+        self.feed, self.meter = Feed(self.program), Meter()
         self.opened = ExitStack()
         key = Key.random()
         address = self.opened.enter_context(server(self.program.layout, key))
@@ -106,7 +106,7 @@ class Bench:
             self.program,
             self.parameters,
             BATCH,
-            Meter(),
+            self.meter,
             passed=lambda _: self._passed(),
             pipeline_from_step=0,
             feed=self.feed,
@@ -128,10 +128,10 @@ class Bench:
             assert time.monotonic() < deadline, f"{len(self.lanes.addresses)} of {self.lanes_most} lanes serve"
             time.sleep(0.1)
 
-    def use(self, addresses: Collection[str]) -> None:
+    def use(self, addresses: Collection[str], warm: int = WARM) -> None:
         """Use these lanes and no others, from when they are trusted on."""
         self.feed.use(addresses, self.access, fingerprint_of(self.spec, self.program.task))
-        self.steps(WARM + 4 * len(addresses))
+        self.steps(warm + 4 * len(addresses))
 
     def steps(self, count: int, midway: Callable[[], None] = lambda: None) -> list[float]:
         """Train so many steps as one shard; return the times between their ends. ``midway`` is called in the middle."""

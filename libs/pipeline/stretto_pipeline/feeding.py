@@ -82,6 +82,13 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """A lane is to be asked for nothing more. What it has in hand is still taken; then it is :class:`Released`."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A lane has prepared a batch of ``size_bytes``; or it failed (``is_failure``)."""
 
@@ -114,7 +121,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Wanted | Needed | Joined | Left | Answered | HomePrepared | Compared | Tick
+Event = Wanted | Needed | Joined | Left | Leaving | Answered | HomePrepared | Compared | Tick
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
@@ -174,7 +181,14 @@ class Excluded:
     lane: str
 
 
-Action = Ask | Prepare | Compare | Deliver | Drop | Differs | Excluded
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A lane that was leaving has nothing in hand any more, or is gone."""
+
+    lane: str
+
+
+Action = Ask | Prepare | Compare | Deliver | Drop | Differs | Excluded | Released
 
 
 # --- state ----------------------------------------------------------------------------------------------------------
@@ -192,6 +206,7 @@ class _Lane:
     """Kinds of batches of which an answer was the same as home's."""
     is_checked: bool = False
     """Its first answer waits for home's."""
+    is_leaving: bool = False
 
     @property
     def is_trusted(self) -> bool:
@@ -207,7 +222,7 @@ class _Lane:
 
     @property
     def is_available(self) -> bool:
-        return not self.late and self.failures < FAILURES_MAX
+        return not self.late and self.failures < FAILURES_MAX and not self.is_leaving
 
     @property
     def credits(self) -> int:
@@ -215,6 +230,15 @@ class _Lane:
         if not self.is_available or self.is_checked:
             return 0
         return (CREDITS if self.is_trusted else 1) - len(self.asked)
+
+    def is_leaving_with(self, wanted: Range) -> bool:
+        """Return whether it leaves, and has a batch in hand."""
+        return self.is_leaving and wanted in self.asked
+
+    @property
+    def has_answered(self) -> bool:
+        """Return whether nothing more is to come from it in time."""
+        return bool(self.late) or not self.asked
 
     def left_s(self, wanted: Range, now_s: float) -> float:
         """Return how long it will take for a batch that it was asked for; infinity if nothing says so."""
@@ -307,6 +331,8 @@ class FeedMachine:
                     self._lanes.setdefault(lane, _Lane())
             case Left(lane):
                 self._leave(lane)
+            case Leaving(lane):
+                self._lanes.setdefault(lane, _Lane()).is_leaving = True
             case Answered():
                 self._answered(event, now_s)
             case HomePrepared():
@@ -316,6 +342,7 @@ class FeedMachine:
             case Tick():
                 pass
         self._note_late(now_s)
+        self._release()
         self._deliver()
         self._ask(now_s)
         self._use_home(now_s)
@@ -334,7 +361,8 @@ class FeedMachine:
         self._failed &= wanted
 
     def _leave(self, name: str) -> None:
-        self._lanes.pop(name, None)
+        if self._lanes.pop(name, _Lane()).is_leaving:
+            self._actions.append(Released(name))
         for gone in [each for each, lane in self._unchecked.items() if lane == name]:
             self._drop_unchecked(gone)
 
@@ -398,6 +426,7 @@ class FeedMachine:
     def _use_no_lanes(self, name: str, wanted: Range) -> None:
         self.is_alone = True
         self._actions.append(Differs(name, wanted))
+        self._actions += [Released(each) for each, lane in self._lanes.items() if lane.is_leaving]
         self._lanes.clear()
         for each, lane in [*self._here.items()]:
             if lane:
@@ -413,6 +442,12 @@ class FeedMachine:
             late = {each for each, since_s in lane.asked.items() if since_s + after_s <= now_s} - lane.late
             lane.late |= late
             self.counts.late += len(late)
+
+    def _release(self) -> None:
+        """Let leaving lanes go that have nothing in hand, or would be late with it."""
+        for name in [name for name, lane in self._lanes.items() if lane.is_leaving]:
+            if self._lanes[name].has_answered and name not in self._unchecked.values():
+                self._leave(name)
 
     def _deliver(self) -> None:
         if self._is_needed and self._order[0] in self._here:
@@ -448,7 +483,7 @@ class FeedMachine:
             self._prepare(head, now_s)
         elif self._unchecked and self._is_home_ahead:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
-        elif not self.lanes and head not in self._here:
+        elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
             self._prepare(head, now_s)
 
     def _is_missing(self, head: Range, now_s: float) -> bool:

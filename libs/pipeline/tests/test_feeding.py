@@ -32,10 +32,12 @@ from stretto_pipeline.feeding import (
     FeedMachine,
     HomePrepared,
     Joined,
+    Leaving,
     Left,
     Needed,
     Prepare,
     Range,
+    Released,
     Tick,
     Wanted,
 )
@@ -43,12 +45,13 @@ from stretto_pipeline.feeding import (
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane that joins, may stop or die, fails at some batches, and may be wrong from its first answer on."""
+    """A lane that joins, may stop, die or leave, fails at some batches, and may be wrong from its first answer on."""
 
     takes_s: float
     joins_s: float = 0.0
     stops_s: float = inf
     dies_s: float = inf
+    leaves_s: float = inf
     fails: frozenset[int] = frozenset()
     is_wrong: bool = False
 
@@ -71,6 +74,9 @@ class Run:
     asked: list[tuple[str, Range]] = field(default_factory=list[tuple[str, Range]])
     differing: list[str] = field(default_factory=list[str])
     excluded: list[str] = field(default_factory=list[str])
+    prepared: list[Range] = field(default_factory=list[Range])
+    """at home"""
+    released: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead)
@@ -90,6 +96,8 @@ class Run:
             self.at(lane.joins_s, Joined(name))
             if lane.dies_s < inf:
                 self.at(lane.dies_s, Left(name))
+            if lane.leaves_s < inf:
+                self.at(lane.leaves_s, Leaving(name))
         next(self._steps)
         while self._queue:
             self.now_s, _, event = heapq.heappop(self._queue)
@@ -102,11 +110,13 @@ class Run:
 
     def tell(self, event: Event) -> None:
         if isinstance(event, Answered):
-            if self.lanes[event.lane].dies_s <= self.now_s:
+            if self.lanes[event.lane].dies_s <= self.now_s or event.lane in self.released:
                 return
             self._hand[event.lane].remove(event.range)
             if not event.is_failure:
                 self._held.add((event.range, event.lane))
+        if isinstance(event, Joined) and event.lane in self.released:
+            return
         if isinstance(event, HomePrepared):
             assert self._home == event.range
             self._home = None
@@ -120,6 +130,7 @@ class Run:
         match action:
             case Ask(name, wanted):
                 lane = self.lanes[name]
+                assert self.now_s < lane.leaves_s, "asked although it leaves"
                 self._hand[name].append(wanted)
                 self.asked.append((name, wanted))
                 assert len(self._hand[name]) <= CREDITS
@@ -131,6 +142,7 @@ class Run:
                 assert self._home is None, "one at a time"
                 assert self.is_home_ahead or self.is_waiting, "nobody waits"
                 self._home = wanted
+                self.prepared.append(wanted)
                 self.at(
                     self.now_s + self.home_s, HomePrepared(wanted, 1000, is_failure=wanted.start in self.home_fails)
                 )
@@ -149,6 +161,10 @@ class Run:
                 self.differing.append(name)
             case Excluded(name):
                 self.excluded.append(name)
+            case Released(name):
+                assert self.lanes[name].leaves_s <= self.now_s
+                assert name not in self.released
+                self.released.append(name)
 
     def _consume(self) -> Iterator[bool]:
         for number, shard in enumerate(self.shards):
@@ -174,6 +190,7 @@ lanes = st.builds(
     joins_s=st.floats(0, 2),
     stops_s=st.just(inf) | st.floats(0, 5),
     dies_s=st.just(inf) | st.floats(2, 5),
+    leaves_s=st.just(inf) | st.floats(0, 5),
     fails=st.frozensets(st.integers(0, 60), max_size=20),
     is_wrong=st.sampled_from([False, False, False, True]),
 )
@@ -253,6 +270,24 @@ def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:
     assert max(run.waits_s) < OVERDUE_FACTOR * 0.2 + 0.1 + 0.01, "home prepares what is overdue"
     assert [name for name, _ in run.asked[-100:]].count("stops") == 0
     assert run.feed.counts.late == CREDITS
+
+
+@given(st.floats(0.5, 8.0), st.integers(1, 4), st.integers(1, 3))
+def test_of_lanes_that_leave_nothing_is_prepared_twice(leaves_s: float, leaving: int, staying: int) -> None:
+    """Method: one lane is enough, so nobody waits, and only what is compared is prepared again."""
+    lanes = {f"leaves-{n}": Lane(0.1, leaves_s=leaves_s + n) for n in range(leaving)}
+    run = Run({**lanes, **{f"stays-{n}": Lane(0.1) for n in range(staying)}}, shards_of(90, 90), 0.3, 0.15)
+    run.run()
+    end_s = run.now_s
+    assert {*run.released} == {name for name, lane in lanes.items() if lane.leaves_s < end_s}
+    times = len(run.asked) + len(run.prepared)
+    assert times == len(run.delivered) + run.feed.counts.checked
+
+
+def test_a_lane_that_stops_while_it_leaves_is_released() -> None:
+    run = Run({"stops": Lane(0.1, stops_s=1.0, leaves_s=1.05), "good": Lane(0.1)}, shards_of(100), 0.1, 0.02)
+    run.run()
+    assert run.released == ["stops"]
 
 
 def test_a_batch_at_which_lanes_fail_is_prepared_at_home_and_excludes_nobody() -> None:

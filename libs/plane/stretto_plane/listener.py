@@ -66,6 +66,12 @@ class Listener:
         """Counts since the start."""
         return self._journal.counts
 
+    @property
+    def connections(self) -> int:
+        """Connections that are served now."""
+        with self._lock:
+            return len(self._served)
+
     def close(self) -> None:
         """End all connections and leave the address; repeatable. Handlers that run get two seconds to end."""
         self._closing.set()

@@ -37,10 +37,12 @@ from stretto_pipeline.feeding import (
     FeedMachine,
     HomePrepared,
     Joined,
+    Leaving,
     Left,
     Needed,
     Prepare,
     Range,
+    Released,
     Tick,
     Wanted,
 )
@@ -82,6 +84,8 @@ class Feed:
         self._needed: Future[Prepared] | None = None
         self._lanes: dict[str, _Lane] = {}
         """by address"""
+        self._leaving: dict[str, _Lane] = {}
+        """by name: lanes that are not used any more, and still have batches in hand"""
         self._numbers = itertools.count()
         self._counted = (0, 0)
         """batches delivered, and those of lanes, when a share was last asked for"""
@@ -130,19 +134,19 @@ class Feed:
         return future
 
     def use(self, addresses: Collection[str], access: Access, fingerprint: Fingerprint) -> None:
-        """Use the lanes at these addresses, and no others."""
+        """Use the lanes at these addresses, and no others; those that are left out finish what they have in hand."""
         with self._lock:
             if self._closed:
                 return
             for address in [*self._lanes]:
                 if address not in addresses:
                     gone = self._lanes.pop(address)
-                    gone.close()
-                    self._tell(Left(gone.name))
+                    self._leaving[gone.name] = gone
+                    self._tell(Leaving(gone.name))
             for address in addresses:
                 if address not in self._lanes:
                     name = f"{address} ({next(self._numbers)})"
-                    self._lanes[address] = _Lane(name, address, access, fingerprint, self._tell, self._answered)
+                    self._lanes[address] = _Lane(name, address, access, fingerprint, self._lane_changed, self._answered)
             if self._timer is None and self._lanes:
                 self._timer = threading.Thread(target=self._keep_time, name="feed", daemon=True)
                 self._timer.start()
@@ -150,7 +154,7 @@ class Feed:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            for lane in self._lanes.values():
+            for lane in (*self._lanes.values(), *self._leaving.values()):
                 lane.close()
             self._due.notify()
         self._home.shutdown(wait=False, cancel_futures=True)
@@ -176,6 +180,13 @@ class Feed:
             if self._machine.next_s() < self._due_s:
                 self._due.notify()
 
+    def _lane_changed(self, event: Joined | Left) -> None:
+        """Note that a lane can be asked, or is lost; one that is not used any more has come too late."""
+        with self._lock:
+            is_used = any(lane.name == event.lane for lane in self._lanes.values())
+            if is_used or isinstance(event, Left):
+                self._tell(event)
+
     def _do(self, action: Action) -> None:
         match action:
             case Ask(name, wanted):
@@ -193,6 +204,8 @@ class Feed:
                 log.error(
                     "%s is not used, nor any other lane: it prepared %s otherwise, %s", name, wanted, self.differing
                 )
+            case Released(name):
+                self._leaving.pop(name).close()
             case Excluded(name):
                 log.warning("%s is not used any more: it failed at several batches in a row", name)
 
@@ -254,7 +267,7 @@ class _Lane:
         address: str,
         access: Access,
         fingerprint: Fingerprint,
-        tell: Callable[[Event], None],
+        tell: Callable[[Joined | Left], None],
         answered: Callable[[str, Range, Prepared | None], None],
     ) -> None:
         self.name = name

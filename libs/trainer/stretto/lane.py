@@ -20,6 +20,8 @@ from .preparation import REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, 
 
 log = logging.getLogger("stretto.lane")
 
+LEAVE_S, LEAVE_LOOK_S = 5.0, 0.02
+
 
 class Lane:
     """Serves an address. It prepares one batch at a time; trainers that ask meanwhile wait in the order they came."""
@@ -36,7 +38,14 @@ class Lane:
         )
         self.address = self._listener.address
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Serve on until no trainer is connected any more, or for LEAVE_S; then end.
+
+        A trainer that was told of it asks for nothing more, and closes its connections once it has its answers.
+        """
+        end_s = time.monotonic() + LEAVE_S
+        while self._listener.connections and time.monotonic() < end_s:
+            time.sleep(LEAVE_LOOK_S)
         self._listener.close()
 
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:

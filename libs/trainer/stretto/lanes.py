@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -27,7 +28,8 @@ log = logging.getLogger("stretto.lanes")
 
 START_S = 120.0
 RETRY_S = 1.0
-STOP_S = 2.0
+STOP_S = 7.0
+"""Seconds in which a lane leaves: more than its trainers may take (lane.LEAVE_S)."""
 COUNT_S = 0.5
 """Seconds between two words of a lane on its work."""
 
@@ -102,14 +104,15 @@ class Lanes:
         return tuple(self._addresses[number] for number in sorted(self._addresses))
 
     def close(self) -> None:
-        """Let each lane finish the batch in its hand, and end."""
+        """Let each lane answer what it was asked, and end."""
         self._leaving.set()
         with self._lock:
             processes = [*self._processes.values()]
         for process in processes:
             process.terminate()
+        end_s = time.monotonic() + STOP_S
         for thread in self._threads:
-            thread.join(STOP_S)
+            thread.join(max(0.0, end_s - time.monotonic()))
         for process in processes:
             if process.is_alive():
                 process.kill()
@@ -218,7 +221,8 @@ def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connectio
     told.send(_Told(address=lane.address))
     while not leaving.wait(COUNT_S):
         told.send(lane.work)
-    lane.close()
+    lane.leave()
+    told.send(lane.work)
 
 
 def _end_with_pod() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from stretto_wire.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 BATCH, BATCHES = 256, 96
+SMALL = {"seed": 5, "categories": 2000, "hidden": "16"}
+"""The arguments of the model in `spec_of`."""
+HOSTILE = Path(__file__).with_name("hostile_peers.py")
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +117,44 @@ def test_a_lane_that_dies_or_stops_costs_time_only(
     wait_for(lambda: len(lanes.addresses) == 2 and lanes.pids[0] != victim)
 
 
+def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int, tmp_path: Path) -> None:
+    """Goal: a data worker that goes costs no batch that another would have to prepare again.
+
+    Method: a slow store, so that each lane always has two batches in hand; one of two pods ends while they are trained.
+    """
+    slow = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "samples_per_s": BATCH / 0.1}})
+    stays, leaves = (
+        Lanes(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
+    )
+    feeds: list[tuple[Feed, Program]] = []
+    left_at: list[int] = []
+
+    def join(feed: Feed, program: Program) -> None:
+        wait_for(lambda: stays.addresses and leaves.addresses)
+        feed.use((*stays.addresses, *leaves.addresses), access, fingerprint_of(slow, program.task))
+        feeds.append((feed, program))
+
+    def leave() -> None:
+        feed, program = feeds[0]
+        wait_for(lambda: feed.counts.delivered > BATCHES * 5 / 8)
+        left_at.append(feed.counts.delivered)
+        feed.use(stays.addresses, access, fingerprint_of(slow, program.task))
+        leaves.close()
+
+    leaving = threading.Thread(target=leave)
+    try:
+        assert trained(slow, join, lambda _: leaving.start()) == alone
+        leaving.join()
+        assert left_at[0] < BATCHES - 20, "it left while batches were trained"
+        answers = feeds[0][0].counts.answers
+        assert leaves.work.batches > 2
+        wait_for(lambda: stays.work.batches + leaves.work.batches >= answers)
+        assert stays.work.batches + leaves.work.batches == answers
+    finally:
+        stays.close()
+        leaves.close()
+
+
 def test_a_lane_with_other_code_is_not_used(
     spec: JobSpec, access: Access, lanes: Lanes, alone: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,7 +170,7 @@ def test_a_lane_with_other_code_is_not_used(
 def test_a_lane_whose_data_differ_is_found_and_named(
     spec: JobSpec, access: Access, alone: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = spec_of(BATCH * BATCHES, model={"arguments": {"seed": 6, "categories": 2000, "hidden": "16"}})
+    other = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "seed": 6}})
     wrong = Lanes(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
     try:
         wait_for(lambda: wrong.addresses)
@@ -142,6 +185,39 @@ def test_a_lane_whose_data_differ_is_found_and_named(
         assert "is not used, nor any other lane" in caplog.text
     finally:
         wrong.close()
+
+
+def test_hostile_peers_are_refused_and_change_nothing(spec: JobSpec, access: Access, lanes: Lanes, alone: int) -> None:
+    """Goal: no peer without the key, and no damaged frame, is accepted; lanes, trainer and numbers stay as they were.
+
+    Method: another process attacks two lanes while they feed a trainer, and is itself a third lane of it.
+    """
+    wait_for(lambda: len(lanes.addresses) == 2)
+    before = lanes.pids
+    attacker = subprocess.Popen(
+        [sys.executable, HOSTILE, *lanes.addresses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert attacker.stdin is not None
+    assert attacker.stdout is not None
+    print(json.dumps(access.key.pem.decode()), file=attacker.stdin, flush=True)
+    wrong = json.loads(attacker.stdout.readline())
+
+    def begin(feed: Feed, program: Program) -> None:
+        print(json.dumps({"frames": 600, "per_s": 10_000, "seed": 1}), file=attacker.stdin, flush=True)
+        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec, program.task))
+
+    found: list[Feed] = []
+    assert trained(spec, begin, found.append) == alone
+    told = json.loads(attacker.stdout.readline())
+    attacker.communicate()
+    assert told["honest"]
+    assert told["accepted"] == 0
+    assert all(count >= 30 for count in told["tried"].values())
+    assert told["nonsense"] > 1, "the trainer has asked the wrong lane for batches"
+    assert not found[0].differing
+    assert trained(spec, joined(lanes, access, spec), found.append) == alone
+    assert found[1].counts.from_lanes > 0
+    assert lanes.pids == before
 
 
 POD = """

@@ -218,7 +218,8 @@ class Tuning:
             )
         promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
         least = rules.little * promised if state.before else rules.same * state.before_per_s
-        if state.given > state.before and per_s - state.before_per_s < least:
+        is_scant = _is_scant(state, worker_per_s, rules)
+        if state.given > state.before and per_s - state.before_per_s < least and not is_scant:
             state.phase, state.enough = ("settled" if state.before else "fallen-back"), state.before
             reason = f"{per_s:.1f} batches/s with {state.given} data workers, {state.before_per_s:.1f} with"
             return self._propose(
@@ -332,6 +333,11 @@ class Tuning:
 
 def _steps_per_s(window: ProfileMeasured) -> float:
     return window.throughput / window.batch_size
+
+
+def _is_scant(state: TuningState, worker_per_s: float, rules: TuningRules) -> bool:
+    """Return True if there was room for so few that they promised nothing: workers read no more for themselves."""
+    return state.given < state.wanted and state.given * worker_per_s <= (1 + rules.same) * state.before_per_s
 
 
 def _waits(feed: FeedProfile) -> str:

@@ -107,6 +107,18 @@ def test_a_job_that_waits_for_its_reader_gets_as_many_as_it_lacks_in_one_step() 
     assert job.per_s == pytest.approx(100.0)
 
 
+def test_a_job_with_room_for_too_few_to_gain_anything_keeps_them_and_grows_once_there_is_more() -> None:
+    """One data worker prepares as much as the worker did alone, which reads no more: that says nothing of five."""
+    job = Job(train_s=0.01, prepare_s=0.05, room=1)
+    job.run(2 * RULES.windows + 10)
+    assert (job.given, job.state.wanted, job.state.phase) == (1, 5, "settled")
+    job.given = 5
+    job.tuning.decided(5)
+    job.run(10)
+    assert (job.given, job.state.phase) == (5, "settled")
+    assert job.per_s == pytest.approx(100.0)
+
+
 def test_nothing_starts_where_nothing_is_to_gain_or_the_job_ends_soon() -> None:
     fast = Job(train_s=0.02, prepare_s=0.01, cpu_s=0.0005)
     fast.run(50)

@@ -33,6 +33,7 @@ from ..feeding import (
     Needed,
     Prepare,
     Range,
+    Released,
     Tick,
     Wanted,
 )
@@ -291,6 +292,8 @@ class Feed:
                 self._say(f"no data worker is used any more: {lane} prepared other values, {self._differing}")
             case Excluded(lane):
                 self._say(f"{lane} is not used any more: it failed several times in a row: {self._failure}")
+            case Released():
+                raise AssertionError("lanes of a program stay until it ends")
 
     def _deliver(self, found: _Found | BaseException) -> None:
         future, self._needed = self._needed, None
