@@ -23,6 +23,9 @@ from stretto_core.model.throughput import ENDLESS, Supply
 from stretto_core.model.types import DataWorkerLimits
 
 
+SLOWER = "the job was slower with data workers than without"
+
+
 @dataclass(frozen=True, slots=True)
 class TuningRules:
     """Thresholds of the tuning. Shares are parts of 1."""
@@ -75,6 +78,8 @@ class TuningState:
     """Data workers before the last increase, and the rate with them."""
     enough: int = 0
     """Number beyond which more brought nothing, under this plan; 0: not known."""
+    short: int = 0
+    """Number with which workers waited, under this plan: it is not enough, whatever the rates say; 0: none."""
     slow_since_s: float | None = None
     is_pinned: bool = False
     """A user has asked for a number: the queue decides nothing."""
@@ -147,7 +152,7 @@ class Tuning:
             return self._silent(feed, now)
         state.silent_since_s = state.incomplete_since_s = None
         if self._is_slow(window, feed, now):
-            return self._fall_back(feed, "the job was slower with data workers than without")
+            return self._fall_back(feed, SLOWER)
         if state.phase == "scaling":
             return self._judge(window, feed)
         return self._keep(window, feed)
@@ -165,7 +170,7 @@ class Tuning:
         is_scaled = state.workers > 0 and plan.worker_cpu_cores == state.worker_cpu_cores
         state.alone_per_s *= plan.workers / state.workers if is_scaled else 0.0
         state.workers, state.worker_cpu_cores = plan.workers, plan.worker_cpu_cores
-        state.windows = state.enough = 0
+        state.windows = state.enough = state.short = 0
         state.slow_since_s = None
         if state.phase == "fallen-back":
             state.phase = "alone"
@@ -194,15 +199,10 @@ class Tuning:
         if feed.read_share >= self.rules.read_share_min:
             most = 1 / max(1 - feed.read_share, 0.01)
             return f"workers wait {feed.read_share:.0%} of their time for batches: at most {most:.2f} times the speed"
-        share = self._reading_share(window, feed)
+        share = _reading_share(window, feed)
         if feed.cpu_share >= self.rules.busy and share >= self.rules.cpu_share_min:
             return f"reading takes {share:.0%} of the workers' cores, which are {feed.cpu_share:.0%} used"
         return ""
-
-    def _reading_share(self, window: ProfileMeasured, feed: FeedProfile) -> float:
-        """Return the part of its cores that a worker needs, or would need, to read for itself."""
-        per_s = feed.dequeued_per_s / max(window.plan.workers, 1)
-        return feed.prepare_cpu_s * per_s / window.plan.worker_cpu_cores
 
     def _judge(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Tell from the windows since the last change whether its number is right."""
@@ -211,6 +211,8 @@ class Tuning:
             return None
         worker_per_s = feed.enqueued_per_s / state.given
         per_s = _steps_per_s(window)
+        if not state.before and per_s < (1 - rules.same) * state.alone_per_s:
+            return self._fall_back(feed, SLOWER)
         if feed.read_share < rules.read_share_min:
             state.phase = "settled"
             return self._trim(feed, worker_per_s) or self._propose(
@@ -229,7 +231,7 @@ class Tuning:
         if state.given < state.wanted or count <= state.given:  # no more room, or the job's own limit
             state.phase = "settled"
             return None
-        state.before, state.before_per_s = state.given, per_s
+        state.before, state.before_per_s, state.short = state.given, per_s, state.given
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
     def _keep(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
@@ -250,7 +252,7 @@ class Tuning:
         if not waits:
             return self._trim(feed, worker_per_s)
         state.phase = "scaling"
-        state.before, state.before_per_s = state.given, _steps_per_s(window)
+        state.before, state.before_per_s, state.short = state.given, _steps_per_s(window), state.given
         count = self._covering(feed.dequeued_per_s, worker_per_s, state.given + 1)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
@@ -265,7 +267,8 @@ class Tuning:
         """Return the least number that is not scarce."""
         if worker_per_s <= 0:
             return self.state.given
-        return max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
+        count = max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
+        return count + (count == self.state.short)
 
     def _is_free_at_home(self, window: ProfileMeasured, feed: FeedProfile, worker_per_s: float) -> bool:
         """Return True if a worker prepares a batch while it trains another, and has the cores for both.
@@ -276,8 +279,8 @@ class Tuning:
         prepare_s = self.limits.lanes / worker_per_s if worker_per_s > 0 else math.inf
         train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
         waits = max(1 - train_s / prepare_s, 0.0) if prepare_s > 0 else 0.0
-        is_busy = feed.cpu_share + self._reading_share(window, feed) >= self.rules.busy
-        takes = self._reading_share(window, feed) >= self.rules.cpu_share_min / 2
+        is_busy = feed.cpu_share + _reading_share(window, feed) >= self.rules.busy
+        takes = _reading_share(window, feed) >= self.rules.cpu_share_min / 2
         return waits < self.rules.read_share_min / 2 and not (is_busy and takes)
 
     # ends ------------------------------------------------------------------------------------------------------
@@ -333,6 +336,12 @@ class Tuning:
 
 def _steps_per_s(window: ProfileMeasured) -> float:
     return window.throughput / window.batch_size
+
+
+def _reading_share(window: ProfileMeasured, feed: FeedProfile) -> float:
+    """Return the part of its cores that a worker needs, or would need, to read for itself."""
+    per_s = feed.dequeued_per_s / max(window.plan.workers, 1)
+    return feed.prepare_cpu_s * per_s / window.plan.worker_cpu_cores
 
 
 def _is_scant(state: TuningState, worker_per_s: float, rules: TuningRules) -> bool:

@@ -43,6 +43,8 @@ class Job:
     """Data workers that never serve."""
     slower: float = 1.0
     """Factor on the training time with data workers, such as of a trainer that is busy with receiving."""
+    uneven_below: int = 0
+    """Fewer data workers come unevenly: workers wait 8 % of their time though the rates suffice."""
     state: TuningState = field(default_factory=TuningState)
     given: int = 0
     now: float = 0.0
@@ -56,6 +58,8 @@ class Job:
         train_s = self.train_s * (self.slower if lanes else 1.0)
         wanted_per_s = self.workers / train_s
         per_s = min(wanted_per_s, supply_per_s)
+        if lanes and self.given < self.uneven_below:
+            per_s = min(per_s, 0.92 * wanted_per_s)
         step_s = self.workers / per_s
         used = (train_s + (0.0 if lanes else self.cpu_s)) / step_s / self.cores
         feed = FeedProfile(
@@ -105,6 +109,20 @@ def test_a_job_that_waits_for_its_reader_gets_as_many_as_it_lacks_in_one_step() 
     job.run(20)
     assert job.given == 5, "what is settled stays"
     assert job.per_s == pytest.approx(100.0)
+
+
+def test_a_number_with_which_workers_waited_is_not_spare_a_second_time() -> None:
+    job = Job(train_s=0.01, prepare_s=0.02, given=6, uneven_below=4)  # three prepare 1.5 times what is taken
+    job.state = TuningState(phase="settled", wanted=6, given=6, workers=1, worker_cpu_cores=1.0)
+    job.run(60)
+    assert [proposed.count for proposed in job.said] == [3, 4, 4], "the last one says that it stays"
+
+
+def test_a_job_that_is_slower_with_data_workers_loses_them_after_the_first_windows() -> None:
+    job = Job(train_s=0.01, prepare_s=0.012, slower=1.4)
+    job.run(2 * RULES.windows)
+    assert (job.given, job.state.phase) == (0, "fallen-back")
+    assert "slower" in job.said[-1].reasons[0]
 
 
 def test_a_job_with_room_for_too_few_to_gain_anything_keeps_them_and_grows_once_there_is_more() -> None:
