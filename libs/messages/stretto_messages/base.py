@@ -92,6 +92,7 @@ class Record:
         "ser_json_inf_nan": "null",
         "revalidate_instances": "always",
         "use_attribute_docstrings": True,
+        "json_schema_serialization_defaults_required": True,  # a writer leaves no field out
         "defer_build": True,  # no process needs all of the messages
     }
 

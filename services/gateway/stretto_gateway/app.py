@@ -6,30 +6,45 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN, PodId
-from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Plan
-from stretto_wire.schemas import job_schema
+from stretto_wire.documents import asyncapi_text
+from stretto_wire.registry import CHANNELS
+from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
-from . import documents, edge, job_audit, learning, pages, problems, sse
+from . import components, documents, edge, learning, pages, problems, sse
+from .answers import (
+    Arrived,
+    CheckpointAnswer,
+    DataAnswer,
+    GatewayStatus,
+    JobTrace,
+    PodLog,
+    Requested,
+    SpanView,
+    Submitted,
+    Wanted,
+)
 from .audit_log import AuditLog
 from .callers import ANYBODY, Access, Caller, network_of, require, require_own
 from .fullness import warnings
-from .problems import Problem, ProblemBody
+from .job_audit import JobAudit
+from .problems import Problem
 from .service import Gateway
 from .spans import spans_of
 from .summaries import START_BOUNDS_S, JobSummary, PastJob, start_s, summary
 from .views import Decision, JobView, Status
 
-JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
+JobName = Annotated[str, PathParameter(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
 PodName = Annotated[PodId, Query(description="name of the pod, such as worker-3")]
 Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
 LINES = 1000
@@ -45,73 +60,20 @@ Credentials = Annotated[
 ]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 
+_PROBLEM = components.content(problems.MEDIA_TYPE, components.PROBLEM)
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ProblemBody, "description": "refused; the problem names field, value and remedy"},
-    "5XX": {"model": ProblemBody, "description": "the gateway or the bus has a problem"},
+    "4XX": {"description": "refused; the problem names field, value and remedy", **_PROBLEM},
+    "5XX": {"description": "the gateway or the bus has a problem", **_PROBLEM},
 }
+FRAMES: dict[int | str, dict[str, Any]] = {200: components.content("text/event-stream", components.EVENT)}
+AUDIT_LINES: dict[int | str, dict[str, Any]] = {200: components.content("application/jsonl", components.AUDIT_LINE)}
 
 # views hold messages' values: pydantic serialises them once, and FastAPI does not validate them again
 _VIEW = TypeAdapter(JobView)
 _SUMMARIES = TypeAdapter(list[JobSummary])
 _DECISIONS = TypeAdapter(list[Decision])
 _HISTORY = TypeAdapter(list[PastJob])
-
-
-class Submitted(BaseModel):
-    """A job was accepted now, or earlier: ``status`` is its present state."""
-
-    job: str
-    created: bool
-    seq: int
-    status: Status
-
-
-class Wanted(BaseModel, extra="forbid"):
-    """The wanted number of pods; a number that is not given stays as it is."""
-
-    workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
-    data: Annotated[int, Field(ge=0, le=DATA_WORKERS_MAX)] | Literal["auto"] | None = None
-    """Data workers beyond the plan; auto: as many as the data queue tells, as without a request."""
-
-
-class Requested(BaseModel):
-    """The requested plan, or the present one; plan-decided, plan-refused or data-workers-decided follows."""
-
-    job: str
-    plan: Plan
-
-
-class Arrived(BaseModel, extra="forbid"):
-    """The data of a growing job: totals of partitions, which only grow, and whether no more will come."""
-
-    partitions: Annotated[tuple[DataPartition, ...], Field(max_length=PARTITIONS_MAX)] = ()
-    close: bool = Field(False, description="no more data will come; the job completes when all of it is trained")
-
-
-class DataAnswer(BaseModel):
-    """The data of the job after the change."""
-
-    job: str
-    growing: bool
-    samples: int
-    partitions: int
-
-
-class CheckpointAnswer(BaseModel):
-    """A checkpoint was started; the event checkpoint-saved follows."""
-
-    job: str
-    id: str | None
-
-
-class GatewayStatus(BaseModel):
-    """Progress of the read model."""
-
-    ready: bool
-    last_seq: int
-    jobs: int
-    strangers: int
+_AUDIT = TypeAdapter(JobAudit)
 
 
 AuditLines = Callable[[], AsyncIterator[bytes]]
@@ -122,9 +84,36 @@ def _json(adapter: TypeAdapter[Any], value: Any) -> Response:
     return Response(adapter.dump_json(value), media_type="application/json")
 
 
+class _Described(FastAPI):
+    """An application whose document has the components that FastAPI does not know."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document; it is made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = components.completed(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(gateway: Gateway, access: Access, audit_log: AuditLog, lines: AuditLines) -> ASGIApp:
     """Make the application over a running or starting gateway; ``lines`` reads the audit log."""
-    app = FastAPI(
+    app = routed(gateway, access, lines)
+    settings = gateway.settings
+    headers = edge.HEADERS | (edge.OVER_TLS if settings.tls_certificate else {})
+    edged = edge.Edge(app, audit_log, settings.body_bytes, settings.body_s, headers)
+    if not settings.cors_origins:
+        return edged
+    return CORSMiddleware(
+        edged,
+        allow_origins=settings.cors_origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "traceparent"),
+        expose_headers=("ETag", "Location", "Retry-After"),
+    )
+
+
+def routed(gateway: Gateway, access: Access, lines: AuditLines) -> FastAPI:
+    """Make the routes, and the document that describes them."""
+    app = _Described(
         title="Stretto",
         version="1",
         summary="Submit, watch, explain and cancel training jobs.",
@@ -136,18 +125,7 @@ def create_app(gateway: Gateway, access: Access, audit_log: AuditLog, lines: Aud
     app.include_router(pages.routes())
     app.include_router(_health(gateway))
     app.include_router(_api(gateway, access, lines))
-    settings = gateway.settings
-    headers = edge.HEADERS | (edge.OVER_TLS if settings.tls_certificate else {})
-    edged = edge.Edge(app, audit_log, settings.body_bytes, settings.body_s, headers)
-    if not settings.cors_origins:
-        return edged
-    return CORSMiddleware(
-        edged,
-        allow_origins=settings.cors_origins,
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=("Authorization", "Content-Type", "Last-Event-ID", "traceparent"),
-        expose_headers=("Location", "Retry-After"),
-    )
+    return app
 
 
 def health_app(gateway: Gateway) -> ASGIApp:
@@ -198,6 +176,10 @@ def _health(gateway: Gateway) -> APIRouter:
         lines = [gateway.lacks or "ready", *warnings(gateway.fullness.shares).values()]
         return PlainTextResponse("\n".join(lines) + "\n", 200 if gateway.ready else 503)
 
+    @router.get("/asyncapi.yaml")
+    async def asyncapi() -> PlainTextResponse:
+        return PlainTextResponse(await asyncio.to_thread(asyncapi_text), media_type="application/yaml")
+
     @router.get("/metrics")
     async def metrics() -> PlainTextResponse:
         return PlainTextResponse(exposition(gateway), media_type="text/plain; version=0.0.4")
@@ -247,7 +229,7 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
     router.include_router(_changes(gateway))
     _add_events(router, gateway)
 
-    @router.get("/status", tags=["about"])
+    @router.get("/status", operation_id="getStatus", tags=["about"])
     async def status(request: Request) -> GatewayStatus:
         """Return how far the gateway has read the stream, and the number of jobs that the caller may read."""
         projection = gateway.projection
@@ -258,7 +240,13 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
             strangers=projection.strangers,
         )
 
-    @router.get("/audit-log", tags=["about"], response_class=StreamingResponse)
+    @router.get(
+        "/audit-log",
+        operation_id="getAuditLog",
+        tags=["about"],
+        response_class=StreamingResponse,
+        responses=AUDIT_LINES,
+    )
     async def trail(request: Request) -> StreamingResponse:
         """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
         require(request.state.caller, "admin")
@@ -273,15 +261,26 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
 
         return StreamingResponse(rest(), media_type="application/jsonl")
 
-    @router.get("/history", tags=["about"], response_model=list[PastJob])
+    @router.get("/history", operation_id="listHistory", tags=["about"], response_model=list[PastJob])
     async def history(request: Request) -> Response:
         """List the past jobs that warm start reads."""
         caller, projection = request.state.caller, gateway.projection
         past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
         return _json(_HISTORY, past)
 
-    @router.get("/schema/job", tags=["about"])
-    async def schema() -> dict[str, Any]:
+    @router.get("/schema/events/{name}", operation_id="getEventSchema", tags=["about"])
+    async def event_schema(
+        name: Annotated[str, PathParameter(description="name of an event, e.g. plan-decided")],
+    ) -> Schema:
+        """Return the JSON Schema of the data of an event."""
+        channels = {channel.name: channel for channel in CHANNELS if channel.kind == "evt"}
+        if (channel := channels.get(name)) is None:
+            text, remedy = f"no event is called {name[:100]}", f"one of {', '.join(channels)}"
+            raise Problem(404, "not-found", text, field="name", value=name, remedy=remedy)
+        return message_schema(channel.message, schema_name(channel))
+
+    @router.get("/schema/job", operation_id="getJobSchema", tags=["about"])
+    async def schema() -> Schema:
         """Return the JSON Schema of a job specification."""
         return job_schema()
 
@@ -289,19 +288,17 @@ def _api(gateway: Gateway, access: Access, lines: AuditLines) -> APIRouter:
 
 
 def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
-    body_schema = {"schema": {"type": "object", "description": "see /api/v1/schema/job"}}
+    body = {**components.content("application/json", components.JOB)["content"]}
+    body |= components.content("application/yaml", components.JOB)["content"]
     parser = documents.JobParser()
 
     @router.post(
         "/jobs",
+        operation_id="submitJob",
         tags=["jobs"],
         status_code=201,
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": body_schema, "application/yaml": body_schema},
-            }
-        },
+        openapi_extra={"requestBody": {"required": True, "content": body}},
+        responses={200: {"model": Submitted, "description": "this specification was submitted earlier"}},
     )
     async def submit(request: Request, response: Response) -> Submitted:
         """Submit a job. The same specification again answers 200 with the job's state and changes nothing, also
@@ -317,41 +314,41 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
 
-    @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
+    @router.get("/jobs", operation_id="listJobs", tags=["jobs"], response_model=list[JobSummary])
     async def jobs(
         request: Request, status: Annotated[Status | None, Query(description="only jobs in this state")] = None
     ) -> Response:
         """List the jobs that the caller may read, oldest first."""
         return _json(_SUMMARIES, gateway.summaries(status, request.state.caller.reads))
 
-    @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
+    @router.get("/jobs/{job}", operation_id="getJob", tags=["jobs"], response_model=JobView)
     async def job(job: JobName) -> Response:
         """Return everything known about a job."""
         return _json(_VIEW, gateway.shown(job))
 
-    @router.get("/jobs/{job}/decisions", tags=["jobs"], response_model=list[Decision])
+    @router.get("/jobs/{job}/decisions", operation_id="listDecisions", tags=["jobs"], response_model=list[Decision])
     async def decisions(job: JobName) -> Response:
         """List the decisions about a job: basis, prediction and outcome."""
         return _json(_DECISIONS, gateway.view(job).decisions)
 
-    @router.get("/jobs/{job}/log", tags=["jobs"])
-    async def log(job: JobName, pod: PodName, lines: Lines = LINES) -> dict[str, Any]:
+    @router.get("/jobs/{job}/log", operation_id="getPodLog", tags=["jobs"])
+    async def log(job: JobName, pod: PodName, lines: Lines = LINES) -> PodLog:
         """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte."""
-        return {"job": job, "pod": pod, "text": await gateway.pod_log(job, pod, lines)}
+        return PodLog(job=job, pod=pod, text=await gateway.pod_log(job, pod, lines))
 
-    @router.get("/jobs/{job}/trace", tags=["jobs"])
-    async def trace(job: JobName) -> dict[str, Any]:
+    @router.get("/jobs/{job}/trace", operation_id="getTrace", tags=["jobs"])
+    async def trace(job: JobName) -> JobTrace:
         """Return the spans of a job's trace that this machine keeps; where there is a collector, look there. Its events
         are the waterfall without them: each has a time, a service and the trace."""
         trace_id = gateway.view(job).trace_id
         folder = gateway.settings.state_folder
         spans = await asyncio.to_thread(spans_of, folder, job, trace_id) if trace_id else []
-        return {"job": job, "trace_id": trace_id, "spans": spans}
+        return JobTrace(job=job, trace_id=trace_id, spans=[SpanView(**each) for each in spans])
 
-    @router.get("/jobs/{job}/audit", tags=["jobs"])
-    async def audit(job: JobName) -> dict[str, Any]:
+    @router.get("/jobs/{job}/audit", operation_id="auditJob", tags=["jobs"], response_model=JobAudit)
+    async def audit(job: JobName) -> Response:
         """Audit the books: the ledger against the counts of every column of the parameters."""
-        return job_audit.document(await gateway.audit(job))
+        return _json(_AUDIT, await gateway.audit(job))
 
 
 def _submitter(caller: Caller, on_behalf_of: str) -> str:
@@ -382,7 +379,7 @@ def _changes(gateway: Gateway) -> APIRouter:
     """Make the routes that change a job; only its submitter and admins may use them."""
     router = APIRouter(dependencies=[Depends(_owner(gateway))])
 
-    @router.delete("/jobs/{job}", tags=["jobs"], status_code=202, response_model=JobSummary)
+    @router.delete("/jobs/{job}", operation_id="cancelJob", tags=["jobs"], status_code=202, response_model=JobSummary)
     async def cancel(
         request: Request,
         job: JobName,
@@ -392,19 +389,18 @@ def _changes(gateway: Gateway) -> APIRouter:
         request.state.unchanged = gateway.view(job).status == "cancelled"
         return summary(await gateway.cancel(job, reason, request.state.caller.name))
 
-    @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
+    @router.post("/jobs/{job}/plan", operation_id="scaleJob", tags=["jobs"], status_code=202)
     async def scale(request: Request, job: JobName, wanted: Wanted) -> Requested:
         """Request another number of workers, parameter servers or data workers. Training goes on meanwhile."""
         by = request.state.caller.name
         plan = await gateway.request(job, wanted.workers, wanted.ps, wanted.data, by)
         return Requested(job=job, plan=plan)
 
-    schema = {"schema": Arrived.model_json_schema(ref_template="#/components/schemas/{model}")}
-
     @router.post(
         "/jobs/{job}/data",
+        operation_id="addData",
         tags=["jobs"],
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": schema}}},
+        openapi_extra={"requestBody": {"required": True, **components.content("application/json", components.ARRIVED)}},
     )
     async def data(request: Request, job: JobName) -> DataAnswer:
         """Give a growing job more data, or close it. Repeatable: it states totals, not additions."""
@@ -414,7 +410,7 @@ def _changes(gateway: Gateway) -> APIRouter:
         request.state.unchanged = known.last_seq == before
         return DataAnswer(job=job, growing=known.growing, samples=known.samples, partitions=len(known.partitions))
 
-    @router.post("/jobs/{job}/checkpoints", tags=["jobs"], status_code=202)
+    @router.post("/jobs/{job}/checkpoints", operation_id="takeCheckpoint", tags=["jobs"], status_code=202)
     async def checkpoint(job: JobName) -> CheckpointAnswer:
         """Take a checkpoint now."""
         return CheckpointAnswer(job=job, id=await gateway.checkpoint(job))
@@ -438,7 +434,9 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    @router.get("/events", tags=["events"], response_class=StreamingResponse)
+    @router.get(
+        "/events", operation_id="streamEvents", tags=["events"], response_class=StreamingResponse, responses=FRAMES
+    )
     async def events(
         request: Request,
         job: JobNameFilter = None,
@@ -450,7 +448,13 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         """Stream events of readable jobs as server-sent events. The id is the sequence; Last-Event-ID resumes."""
         return answer(request, sse.start_of(last_event_id, after), job, follow, event)
 
-    @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)
+    @router.get(
+        "/jobs/{job}/events",
+        operation_id="streamJobEvents",
+        tags=["events"],
+        response_class=StreamingResponse,
+        responses=FRAMES,
+    )
     async def job_events(
         request: Request,
         job: JobName,

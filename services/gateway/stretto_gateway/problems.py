@@ -12,13 +12,14 @@ from typing import Any, Literal, get_args
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from stretto_bus.faults import Fault
 from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
 
+from .answers import Answer
 from .pages import PROBLEMS_AT
 
 MEDIA_TYPE = "application/problem+json"
@@ -39,7 +40,7 @@ def kind_of(code: str) -> Kind:
     return next((kind for kind in get_args(Kind) if kind == code), "failed")
 
 
-class ProblemError(BaseModel):
+class ProblemError(Answer):
     """One finding."""
 
     field: str = Field(description="dotted path in the document, or the parameter")
@@ -49,7 +50,7 @@ class ProblemError(BaseModel):
     column: int | None = None
 
 
-class ProblemBody(BaseModel):
+class ProblemBody(Answer):
     """The body of an error answer."""
 
     type: str = Field(examples=["urn:stretto:problem:bad-job"])

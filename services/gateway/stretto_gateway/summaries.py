@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from stretto_messages.values import Plan
 
-from .views import JobView, Status
+from .views import JobView, Status, View
 
 STALLED_S = 10.0
 """Two windows of a profile: a job that trains no sample for this long has no throughput."""
@@ -22,7 +22,7 @@ START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
 
 
 @dataclass(slots=True)
-class JobSummary:
+class JobSummary(View):
     """One line of the list of jobs."""
 
     name: str
@@ -58,7 +58,7 @@ def summary(view: JobView) -> JobSummary:
 
 
 @dataclass(slots=True)
-class PastJob:
+class PastJob(View):
     """A job of the history that warm start reads."""
 
     job: str

@@ -7,7 +7,7 @@ per second.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.values import (
@@ -32,8 +32,22 @@ CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
 
 
+COMPLETE: dict[str, Any] = {
+    "use_attribute_docstrings": True,
+    "json_schema_serialization_defaults_required": True,
+}
+"""Settings of pydantic for answers: none leaves a field out, so that a published schema lists all as required."""
+
+
 @dataclass(slots=True)
-class ThroughputPoint:
+class View:
+    """A record of an answer."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
+
+
+@dataclass(slots=True)
+class ThroughputPoint(View):
     """Throughput in one measured window."""
 
     time_s: float
@@ -46,7 +60,7 @@ class ThroughputPoint:
 
 
 @dataclass(slots=True)
-class Measured:
+class Measured(View):
     """The profile on which a decision was based."""
 
     time_s: float
@@ -63,7 +77,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Fitted:
+class Fitted(View):
     """The throughput model on which a decision was based, with its error and its unidentified coefficients."""
 
     time_s: float
@@ -80,7 +94,7 @@ class Fitted:
 
 
 @dataclass(slots=True)
-class Front:
+class Front(View):
     """The Pareto front from which a plan was chosen."""
 
     time_s: float
@@ -91,7 +105,7 @@ class Front:
 
 
 @dataclass(slots=True)
-class Proposal:
+class Proposal(View):
     """A plan proposed for a reason other than throughput alone."""
 
     time_s: float
@@ -103,7 +117,7 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class WarmStart:
+class WarmStart(View):
     """The past jobs from which a first plan was derived."""
 
     time_s: float
@@ -113,7 +127,7 @@ class WarmStart:
 
 
 @dataclass(slots=True)
-class Forecast:
+class Forecast(View):
     """A forecast of the parameter servers' memory."""
 
     time_s: float
@@ -128,7 +142,7 @@ class Forecast:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Outcome(View):
     """The effect of a decision, measured in settled windows of its plan."""
 
     applied_at_s: float | None = None
@@ -144,7 +158,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Decision:
+class Decision(View):
     """A decided plan, its basis, and its outcome."""
 
     version: int
@@ -174,7 +188,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class Refusal:
+class Refusal(View):
     """A plan that was refused."""
 
     time_s: float
@@ -184,7 +198,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class PodView:
+class PodView(View):
     """A pod, running or exited."""
 
     pod: str
@@ -218,7 +232,7 @@ class PodView:
 
 
 @dataclass(slots=True)
-class Shards:
+class Shards(View):
     """Counts of the ledger's events; ``leased``: shard id to the pod that holds it now."""
 
     leased: dict[str, str] = field(default_factory=dict[str, str])
@@ -229,7 +243,7 @@ class Shards:
 
 
 @dataclass(slots=True)
-class Progress:
+class Progress(View):
     """Progress of a job."""
 
     samples_done: int = 0
@@ -246,7 +260,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class PartitionView:
+class PartitionView(View):
     """A named part of the data."""
 
     samples: int
@@ -254,7 +268,7 @@ class PartitionView:
 
 
 @dataclass(slots=True)
-class DataView:
+class DataView(View):
     """The data of a job as far as known. ``last_seq``: sequence of the last event about it."""
 
     growing: bool = False
@@ -265,7 +279,7 @@ class DataView:
 
 
 @dataclass(slots=True)
-class LearningPoint:
+class LearningPoint(View):
     """Quality on held-out samples, measured between these two numbers of completed samples."""
 
     time_s: float
@@ -278,7 +292,7 @@ class LearningPoint:
 
 
 @dataclass(slots=True)
-class Migration:
+class Migration(View):
     """A move of parameters during training."""
 
     plan_version: int
@@ -295,7 +309,7 @@ class Migration:
 
 
 @dataclass(slots=True)
-class Phase:
+class Phase(View):
     """A stretch of the job's life, with the longest pause of any worker within it."""
 
     kind: PhaseKind
@@ -309,7 +323,7 @@ class Phase:
 
 
 @dataclass(slots=True)
-class Loss:
+class Loss(View):
     """A parameter server that was lost while others went on, and how its columns came back."""
 
     time_s: float
@@ -328,7 +342,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Resize:
+class Resize(View):
     """A change of a pod's limits in place."""
 
     time_s: float
@@ -339,7 +353,7 @@ class Resize:
 
 
 @dataclass(slots=True)
-class CheckpointView:
+class CheckpointView(View):
     """A checkpoint and its stage."""
 
     id: str
@@ -351,7 +365,7 @@ class CheckpointView:
 
 
 @dataclass(slots=True)
-class Books:
+class Books(View):
     """The books of a finished job, counted by the parameter servers."""
 
     samples_expected: int
@@ -368,7 +382,7 @@ class Books:
 
 
 @dataclass(slots=True)
-class DataWorkerDecision:
+class DataWorkerDecision(View):
     """A number of data workers that was decided on, the queue before it, and what it brought."""
 
     time_s: float
@@ -388,7 +402,7 @@ class DataWorkerDecision:
 
 
 @dataclass(slots=True)
-class Feeding:
+class Feeding(View):
     """The data queue of a job in the last window, and the decisions on its data workers, oldest first."""
 
     queue: FeedProfile | None = None
@@ -397,7 +411,7 @@ class Feeding:
 
 
 @dataclass(slots=True)
-class JobView:
+class JobView(View):
     """Everything known about a job."""
 
     name: str
