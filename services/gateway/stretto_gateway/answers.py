@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from stretto_messages.base import EpochSeconds
 from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Plan
+from stretto_runtime.access.tokens import Role
 
 from .views import COMPLETE, Status
 
@@ -72,8 +74,42 @@ class GatewayStatus(Answer):
     ready: bool
     last_seq: int
     jobs: int
+    jobs_by_status: dict[Status, int]
+    """Number of jobs in each state; a state without jobs is absent."""
     strangers: int
     """Number of events of jobs that were never submitted."""
+
+
+class Me(Answer):
+    """The caller, as its token says, and the gateway that it has reached."""
+
+    name: str
+    role: Role
+    """Viewer and observer read, a submitter also submits and changes its own jobs, an admin changes all."""
+    team: str
+    reads_all_teams: bool
+    expires_at_s: EpochSeconds | None
+    """When the token expires; null: never."""
+    installation: str
+    version: str
+
+
+class SignOn(Answer):
+    """The OpenID issuer whose tokens are accepted, and the client with which a browser asks for one (code and PKCE)."""
+
+    issuer: str
+    audience: str
+    client_id: str | None
+    """Null: no client for browsers is configured, so a token comes from elsewhere."""
+    scopes: str
+
+
+class Login(Answer):
+    """How to become a caller. ``ways``: none: everybody is accepted; token: a bearer token of this gateway; oidc: a
+    token of the issuer."""
+
+    ways: list[Literal["none", "token", "oidc"]]
+    oidc: SignOn | None
 
 
 class PodLog(Answer):

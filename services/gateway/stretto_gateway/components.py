@@ -14,10 +14,12 @@ from stretto_wire.registry import CHANNELS, Channel
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from .answers import Arrived
+from .parts import ALWAYS, PARTS_OF
 from .problems import ProblemBody
 
 AT = "#/components/schemas/"
-EVENT, AUDIT_LINE, JOB, ARRIVED, PROBLEM = "Event", "AuditEntry", "job.JobSpec", "Arrived", "ProblemBody"
+EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"
+PROBLEM, PARTS = "ProblemBody", "JobParts"
 """Components that routes name and FastAPI does not know."""
 EVENTS = "events."
 """Begins the names of the components that messages share: a message is open, where views are complete."""
@@ -40,13 +42,18 @@ def completed(document: Schema) -> Schema:
     _adopt(components, Arrived.model_json_schema(), "")
     _adopt(components, ProblemBody.model_json_schema(mode="serialization"), "")
     _adopt(components, TypeAdapter(AuditEntry).json_schema(mode="serialization"), "")
+    whole = components["JobView"]
+    text = "Parts of a job: those fields of JobView that were asked for."
+    components[PARTS] = {**whole, "title": PARTS, "description": text, "required": sorted(ALWAYS)}
     frames = [_frame(components, channel) for channel in CHANNELS if channel.kind == "evt"]
     mapping = {name: AT + title for name, title in frames}
     components[EVENT] = {
         "title": EVENT,
-        "description": "The `data` of one server-sent event; its `id` is `seq`. Ignore events of unknown names.",
+        "description": "The `data` of one server-sent event; its `id` is `seq`. Ignore events of unknown names. "
+        "`x-parts`: the parts of a job that each may change.",
         "oneOf": [ref(title) for _, title in frames],
         "discriminator": {"propertyName": "event", "mapping": mapping},
+        "x-parts": {event: list(parts) for event, parts in PARTS_OF.items()},
     }
     document["components"]["schemas"] = dict(sorted(components.items()))
     return document

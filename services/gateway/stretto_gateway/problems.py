@@ -120,6 +120,12 @@ class Problem(Exception):
         return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
 
 
+def _location(found: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return a location without its place, which comes first; of a repeated parameter without the number."""
+    place, *rest = found
+    return (*(rest[:1] if place in ("query", "path", "header") else rest),) or found
+
+
 def install(app: FastAPI) -> None:
     """Turn every exception of ``app`` into a problem."""
 
@@ -133,8 +139,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        # a location begins with its place: path, query, header or body
-        found = findings_of([{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()])
+        found = findings_of([{**one, "loc": _location(one["loc"])} for one in error.errors()])
         return answer(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
 
     async def http(request: Request, error: Exception) -> Response:

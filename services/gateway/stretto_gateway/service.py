@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Literal, Protocol, TypeVar
 
@@ -25,10 +26,11 @@ from stretto_runtime.backup import Restoration
 from stretto_runtime.settings import DAY_S
 from stretto_wire.registry import STATE
 
-from . import checks, job_audit
+from . import checks, job_audit, paging
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
+from .parts import Part
 from .problems import Problem
 from .projection import Projection, Reads
 from .retention import Retention
@@ -136,6 +138,8 @@ class Gateway:
         self.fullness = Fullness(bus, settings.stream_look_s)
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
+        self._boot = secrets.token_hex(4)
+        """Tells ETags of this process from those of every other one."""
 
     @property
     def lacks(self) -> str:
@@ -286,11 +290,21 @@ class Gateway:
 
         return ReadableEvents(self.source, readable)
 
-    def summaries(self, status: Status | None, reads: Reads) -> list[JobSummary]:
-        """List the jobs that may be read, or those of them in one state, oldest first, as they are now."""
-        now = self._clock()
-        views = sorted(self.projection.readable(reads), key=lambda view: view.submitted_at_s)
-        return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
+    def jobs(self, reads: Reads, wanted: paging.Wanted, cursor: str | None) -> tuple[list[JobSummary], paging.Page]:
+        """Return a page of the jobs that may be read, as they are now. Raises Problem 400 for a wrong cursor."""
+        now_s = self._clock()
+        found = paging.page(self.projection.readable(reads), wanted, cursor)
+        return [summary(view, now_s) for view in found.views], found
+
+    def summary(self, job: str) -> JobSummary:
+        """Return a job in one line, as it is now. Raises as ``view`` does."""
+        return summary(self.view(job), self._clock())
+
+    def tag(self, job: str, parts: Collection[Part]) -> str:
+        """Return the ETag of some parts of a job as it is now. Raises as ``view`` does."""
+        view = self.view(job)
+        stalled = "-stalled" if as_of(view, self._clock()) is not view else ""
+        return self.projection.revisions(job).tag(parts, self._boot, stalled)
 
     def late_checkpoints(self) -> int:
         """Return the number of jobs that train without a checkpoint for too long."""

@@ -6,7 +6,7 @@ per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from stretto_messages.base import DEFAULT_TEAM
@@ -18,6 +18,7 @@ from stretto_messages.values import (
     FeedProfile,
     Interval,
     Match,
+    MeasuredConfiguration,
     MetricValue,
     Plan,
     PsForecast,
@@ -94,6 +95,42 @@ class Fitted(View):
 
 
 @dataclass(slots=True)
+class Model(Fitted):
+    """The present throughput model with all that a prediction needs."""
+
+    overlap: float = 1.0
+    """Overlap of the paths of a step. 1: their times add up."""
+    covariance: tuple[tuple[float, ...], ...] = ()
+    """Posterior covariance of the coefficients, in their order, per unit of ``log_sd`` squared."""
+    degrees_of_freedom: float = 4.0
+    """Degrees of freedom of the t quantile of intervals."""
+    measured: tuple[MeasuredConfiguration, ...] = ()
+    batch_size: int = 1
+    plan_version: int = 0
+
+    def basis(self) -> Fitted:
+        """Return the model without the details that are only kept of the present one."""
+        return Fitted(*(getattr(self, one.name) for one in fields(Fitted)))
+
+
+@dataclass(slots=True)
+class Fit(View):
+    """A fit of the throughput model, in the history of fits."""
+
+    time_s: float
+    plan_version: int
+    form: str
+    rmsle: float
+    log_sd: float
+    points: int
+    configurations: int
+    unidentified: tuple[str, ...]
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_interval_s: Interval
+
+
+@dataclass(slots=True)
 class Front(View):
     """The Pareto front from which a plan was chosen."""
 
@@ -139,6 +176,15 @@ class Forecast(View):
     limit_ps_memory_bytes: int
     action: str
     reason: str
+
+
+@dataclass(slots=True)
+class MemoryPoint(View):
+    """Memory of the parameter servers when a forecast was made, and the forecast."""
+
+    time_s: float
+    samples_done: int
+    ps: tuple[PsForecast, ...]
 
 
 @dataclass(slots=True)
@@ -198,12 +244,41 @@ class Refusal(View):
 
 
 @dataclass(slots=True)
+class Request(View):
+    """A change of the number of pods that a user asked for."""
+
+    time_s: float
+    by: str
+    kind: Literal["plan", "data-workers"]
+    plan: Plan | None = None
+    data: int | None = None
+    """Data workers asked for beyond the plan; of such a request, None: as many as the data queue tells."""
+
+
+@dataclass(slots=True)
+class Replacement(View):
+    """A hot parameter server that the actuator wants to replace by a new one, and the arbiter's answer."""
+
+    pod: str
+    asked_at_s: float
+    decided_at_s: float | None = None
+    granted: bool | None = None
+    reasons: tuple[str, ...] = ()
+    ended_at_s: float | None = None
+    """Time when the job had no more servers than its plan again."""
+
+
+@dataclass(slots=True)
 class PodView(View):
-    """A pod, running or exited."""
+    """A pod: not running yet, running or exited."""
 
     pod: str
     role: str
-    state: Literal["running", "exited"] = "running"
+    state: Literal["pending", "running", "exited"] = "running"
+    pending_since_s: float | None = None
+    pending_reason: str | None = None
+    """No-room, quota or image-pull."""
+    pending_detail: str = ""
     plan_version: int = 0
     cause: str = ""
     address: str = ""
@@ -437,6 +512,8 @@ class JobView(View):
     throughput: list[ThroughputPoint] = field(default_factory=list[ThroughputPoint])
     decisions: list[Decision] = field(default_factory=list[Decision])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
+    requests: list[Request] = field(default_factory=list[Request])
+    replacements: list[Replacement] = field(default_factory=list[Replacement])
     phases: list[Phase] = field(default_factory=list[Phase])
     migrations: list[Migration] = field(default_factory=list[Migration])
     resizes: list[Resize] = field(default_factory=list[Resize])
@@ -444,8 +521,12 @@ class JobView(View):
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
     final_checkpoint_failure: str = ""
     """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
-    model: Fitted | None = None
+    model: Model | None = None
+    fits: list[Fit] = field(default_factory=list[Fit])
+    front: Front | None = None
+    """The latest Pareto front; that of a decision is kept with it."""
     forecast: Forecast | None = None
     forecasts: list[Forecast] = field(default_factory=list[Forecast])
+    memory: list[MemoryPoint] = field(default_factory=list[MemoryPoint])
     books: Books | None = None
     last_seq: int = 0

@@ -50,9 +50,10 @@ def test_every_operation_has_a_name_and_types_what_it_answers(document: Schema) 
     assert all(re.fullmatch(r"[a-z]+([A-Z][a-z]+)*", name) for name in names), names
     for operation in operations(document):
         for status, answer in operation["responses"].items():
-            for media_type, content in answer["content"].items():
+            for media_type, content in answer.get("content", {}).items():
                 assert content["schema"].keys() & {"$ref", "items", "type"}, (operation["operationId"], media_type)
-            assert status[0] == "2" or [*answer["content"]] == ["application/problem+json"]
+            assert answer.get("content") or status == "304"
+            assert status[0] in "23" or [*answer["content"]] == ["application/problem+json"]
 
 
 def test_every_reference_leads_to_a_component(document: Schema) -> None:
@@ -156,7 +157,7 @@ def test_a_break_is_not_written(tmp_path: Path, document: Schema, capsys: pytest
 def test_a_gateway_answers_as_it_says(gateway: Running, document: Schema) -> None:
     body = spec()
     check(document, {"$ref": f"{AT}job.JobSpec"}, body)
-    assert httpx.get(f"{gateway.url}/openapi.json", trust_env=False).json() == document
+    assert httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).json() == document
     with gateway.http() as http:
         path = f"/jobs/{body['name']}"
         answers = {"submitJob": http.post("/jobs", json=body), "getJob": http.get(path)}
@@ -182,6 +183,6 @@ def test_the_schemas_of_events_are_those_of_the_wire(gateway: Running) -> None:
         unknown = http.get("/schema/events/plan-decide")
         assert (unknown.status_code, unknown.json()["field"]) == (404, "name")
         assert "plan-decided" in unknown.json()["remedy"]
-    written = httpx.get(f"{gateway.url}/asyncapi.yaml", trust_env=False)
+    written = httpx.get(f"{gateway.url}/asyncapi.yaml", trust_env=False, timeout=30)
     assert written.headers["content-type"].startswith("application/yaml")
     assert written.text == (PROTO / "asyncapi.yaml").read_text()
