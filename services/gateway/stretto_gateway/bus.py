@@ -12,6 +12,7 @@ import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
+from stretto_bus.newest import newest
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
@@ -23,7 +24,7 @@ from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, STATE, STATE_PREFIX
 
 from .problems import Problem, kind_of
 from .spent_names import Shard
-from .sse import StoredEvent, trace_id_of
+from .sse import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
 KEPT = f"{STATE_PREFIX}kept.gateway."
@@ -198,14 +199,19 @@ class StreamBus:
         finally:
             await consumer.close()
 
-    async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
+    async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
-        filters = [f"*.evt.v1.*.*.{job or '*'}"]
-        source = (follow if live else scan)(self._bus, wire.STREAM, filters, start_seq)
+        source = (follow if live else scan)(self._bus, wire.STREAM, selection.filters, start_seq)
         async with aclosing(source):
             async for stored in source:
                 if (event := to_event(stored)) is not None:
                     yield event
+
+    async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
+        """Return the newest events, newest first. Raises BusFault."""
+        found = await newest(self._bus, wire.STREAM, selection.filters, limit, before, since_s)
+        events = [event for stored in found.messages if (event := to_event(stored)) is not None]
+        return NewestEvents(events, found.before)
 
 
 def to_event(stored: Stored) -> StoredEvent | None:

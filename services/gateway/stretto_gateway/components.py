@@ -19,7 +19,7 @@ from .problems import ProblemBody
 
 AT = "#/components/schemas/"
 EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"
-PROBLEM, PARTS = "ProblemBody", "JobParts"
+PROBLEM, PARTS, EVENT_PAGE = "ProblemBody", "JobParts", "EventPage"
 """Components that routes name and FastAPI does not know."""
 EVENTS = "events."
 """Begins the names of the components that messages share: a message is open, where views are complete."""
@@ -54,6 +54,14 @@ def completed(document: Schema) -> Schema:
         "oneOf": [ref(title) for _, title in frames],
         "discriminator": {"propertyName": "event", "mapping": mapping},
         "x-parts": {event: list(parts) for event, parts in PARTS_OF.items()},
+    }
+    before: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "leads to older events, if any"}
+    components[EVENT_PAGE] = {
+        "title": EVENT_PAGE,
+        "description": "Events, newest first.",
+        "type": "object",
+        "properties": {"events": {"type": "array", "items": ref(EVENT)}, "before": before},
+        "required": ["events", "before"],
     }
     document["components"]["schemas"] = dict(sorted(components.items()))
     return document
