@@ -27,8 +27,8 @@ Kind = Literal[
     "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-cluster", "beyond-limits", "bus", "busy",
     "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
     "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
-    "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing", "not-readable",
-    "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
+    "no-model", "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing",
+    "not-readable", "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
     "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
 ]  # fmt: skip
 """Kinds of problems, by which clients tell them apart; PROBLEMS.md has a page for each."""

@@ -23,10 +23,12 @@ from stretto_messages.gateway import DataArrived, DataWorkersRequested, JobCance
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
+from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
 from stretto_wire.registry import STATE
 
-from . import checks, job_audit, paging
+from . import checks, inquiries, job_audit, paging
+from .answers import ClusterView, FirstPlan, Prediction, Preview, PreviewFinding, ServiceView
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
@@ -73,6 +75,10 @@ class Bus(EventSource, Protocol):
 
     async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod."""
+        ...
+
+    async def services(self) -> list[ServiceView]:
+        """Return replicas and partitions of each service."""
         ...
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
@@ -352,6 +358,83 @@ class Gateway:
             raise checks.name_taken(spec.name, view)
         return False, view.last_seq
 
+    async def preview(self, spec: wire.JobSpec, by: str, team: str) -> Preview:
+        """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
+        found = [finding for check in self._judgements(spec, by, team) for finding in _findings(check)]
+        profile, timeout_s = profile_of(spec), self.settings.call_timeout_s
+        plan, free = await asyncio.gather(
+            inquiries.first_plan(self._bus, timeout_s, spec, team), inquiries.free_now(self._bus, timeout_s)
+        )
+        first = None
+        if plan is not None:
+            first = FirstPlan(
+                kind=plan.kind,
+                plan=plan.plan,
+                reasons=plan.reasons,
+                matches=plan.matches,
+                cost_per_hour=plan.cost_per_hour,
+                throughput=plan.throughput,
+                duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
+                fits=None if free is None else profile.resources(plan.plan).fits(free),
+            )
+        return Preview(
+            job=spec.name,
+            accepted=not found,
+            findings=found,
+            spec=spec,
+            cost_per_hour_min=profile.cost_per_hour(profile.limits.low),
+            cost_per_hour_max=profile.cost_per_hour(profile.limits.high),
+            first_plan=first,
+        )
+
+    def _judgements(self, spec: wire.JobSpec, by: str, team: str) -> list[Callable[[], None]]:
+        """Return the checks of a submission, each of which raises a Problem."""
+        settings, jobs = self.settings, self.projection.jobs
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
+        size_bytes = len(wire.encode(message))
+
+        def name() -> None:
+            view = jobs.get(spec.name)
+            if view is not None and view.team != team:
+                raise checks.others_name(spec.name)
+            if view is not None and view.spec != spec:
+                raise checks.name_taken(spec.name, view)
+            if view is None and not self.ready:
+                raise checks.not_ready(spec.name, self.lacks)
+            if view is None:
+                self._check_unspent(spec.name)
+
+        def room() -> None:
+            if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
+                raise checks.state_full(fullness)
+
+        return [
+            name,
+            lambda: checks.check_size(size_bytes, settings.spec_bytes),
+            lambda: checks.check_allowed(spec, by, settings.allowed, jobs),
+            lambda: checks.check_extended(spec, settings.extended_resources),
+            lambda: self._check_bytes(size_bytes, team),
+            lambda: checks.check_quota(spec, team, settings.quotas, jobs),
+            room,
+        ]
+
+    async def cluster(self, reads: Reads, after: str) -> ClusterView:
+        """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
+        found = await inquiries.cluster(self._bus, self.settings.call_timeout_s, reads, after)
+        return found.model_copy(update={"services": await self._bus.services()})
+
+    async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
+        """Return how a job would go on under its plan with some changes.
+
+        Raises Problem 409 without a plan or a model, and Fault if the planner does not answer.
+        """
+        view = self.shown(job)
+        if view.plan is None or view.status in OVER:
+            text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
+            raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
+        plan = replace(view.plan, **changes)
+        return await inquiries.what_if(self._bus, self.settings.call_timeout_s, view, plan, self._clock())
+
     def _check_unspent(self, name: str) -> None:
         """Raise Problem: 409 if the name had a job long ago; 503 if the names of past jobs cannot be read."""
         try:
@@ -504,3 +587,22 @@ class Gateway:
                     await self._advance.wait_for(reached)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
+
+
+def _findings(check: Callable[[], None]) -> list[PreviewFinding]:
+    """Return the findings of a check as answers state them."""
+    try:
+        check()
+    except Problem as problem:
+        return [
+            PreviewFinding(
+                status=problem.status,
+                kind=problem.kind,
+                detail=problem.detail,
+                field=one.field,
+                value=one.value,
+                remedy=one.remedy,
+            )
+            for one in problem.errors
+        ]
+    return []

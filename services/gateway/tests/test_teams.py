@@ -153,6 +153,11 @@ def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: s
         assert asked("ada", job).status_code != 404
         assert method != "GET" or asked("eve", job).status_code != 404
         return
+    if (method, path) == ("POST", "/api/v1/jobs/preview"):
+        with client(running, tokens["bob"]) as bob:
+            (taken,) = bob.post("/jobs/preview", json=spec() | {"name": job}).json()["findings"]
+        assert (taken["status"], taken["detail"]) == (409, f"another team has, or had, a job called {job}")
+        return
     if (method, path) == ("POST", "/api/v1/jobs"):
         with client(running, tokens["bob"]) as bob:
             taken = problem(bob.post("/jobs", json=spec() | {"name": job}))

@@ -15,7 +15,7 @@ from stretto_wire.registry import CHANNELS
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from .. import components
-from ..answers import GatewayStatus, Login, Me, SignOn
+from ..answers import ClusterView, GatewayStatus, Login, Me, SignOn
 from ..callers import Access, require
 from ..parts import PARTS_OF, Part
 from ..problems import Problem
@@ -47,6 +47,15 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
             jobs_by_status=dict(Counter(view.status for view in views)),
             strangers=projection.strangers,
         )
+
+    @router.get("/cluster", operation_id="getCluster")
+    async def cluster(
+        request: Request,
+        after: Annotated[str, Query(max_length=63, description="holders after this job, of the answer before")] = "",
+    ) -> ClusterView:
+        """Return capacity, holders and queue as the arbiter sees them, and the services. Of teams that the caller may
+        not read it has amounts and no names."""
+        return await gateway.cluster(request.state.caller.reads, after)
 
     @router.get("/me", operation_id="getMe")
     async def me(request: Request) -> Me:

@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN
+from stretto_messages.values import PS_MAX, WORKERS_MAX
 
 from .. import components, documents, paging
-from ..answers import JobTrace, PodLog, SpanView, Submitted
+from ..answers import JobTrace, PodLog, Prediction, Preview, SpanView, Submitted
 from ..callers import Caller
 from ..job_audit import JobAudit
 from ..parts import PARTS, Part, dumped
@@ -104,6 +105,18 @@ def _add_submission(router: APIRouter, gateway: Gateway) -> None:
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
 
+    @router.post(
+        "/jobs/preview", operation_id="previewJob", openapi_extra={"requestBody": {"required": True, "content": body}}
+    )
+    async def preview(request: Request) -> Preview:
+        """Return the outcome that a submission would have: every reason against it, the specification with its
+        defaults, its costs, and the plan that it would start with. Nothing is submitted."""
+        caller = request.state.caller
+        request.state.unchanged = True
+        spec = await parser.parse(caller.name, await request.body(), request.headers.get("content-type", ""))
+        by = _submitter(caller, request.headers.get("x-stretto-user", ""))
+        return await gateway.preview(spec, by, _team(caller, request.headers.get("x-stretto-team", "")))
+
 
 def _submitter(caller: Caller, on_behalf_of: str) -> str:
     """Return the name of the submitter: an admin may submit on behalf of another user."""
@@ -163,6 +176,28 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
         folder = gateway.settings.state_folder
         spans = await asyncio.to_thread(spans_of, folder, job, trace_id) if trace_id else []
         return JobTrace(job=job, trace_id=trace_id, spans=[SpanView(**each) for each in spans])
+
+    @router.get("/jobs/{job}/whatif", operation_id="whatIfJob")
+    async def what_if(
+        job: JobName,
+        workers: Annotated[int | None, Query(ge=1, le=WORKERS_MAX)] = None,
+        ps: Annotated[int | None, Query(ge=1, le=PS_MAX)] = None,
+        worker_cpu_cores: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        ps_cpu_cores: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        worker_memory_bytes: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+        ps_memory_bytes: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    ) -> Prediction:
+        """Predict how a live job would go on under another plan, by its own fitted model. What is not given stays as it
+        is in its plan. Nothing is requested."""
+        wanted = {
+            "workers": workers,
+            "ps": ps,
+            "worker_cpu_cores": worker_cpu_cores,
+            "ps_cpu_cores": ps_cpu_cores,
+            "worker_memory_bytes": worker_memory_bytes,
+            "ps_memory_bytes": ps_memory_bytes,
+        }
+        return await gateway.what_if(job, {name: value for name, value in wanted.items() if value is not None})
 
     @router.get("/jobs/{job}/audit", operation_id="auditJob", response_model=JobAudit)
     async def audit(job: JobName) -> Response:
