@@ -270,10 +270,21 @@ class SpanView(Answer):
     error: str | None
 
 
+class TraceEvent(Answer):
+    """An event in the trace of a job."""
+
+    seq: int
+    time_s: float
+    service: str
+    event: str
+
+
 class JobTrace(Answer):
-    """The trace of a job. ``spans``: those that this machine keeps."""
+    """The trace of a job: its events, oldest first, and the spans that this machine keeps."""
 
     job: str
     trace_id: str | None
     """None for a job that was submitted without a trace."""
+    events: list[TraceEvent]
+    """Without those of shards, progress and windows, which are too many; the latest 500."""
     spans: list[SpanView]

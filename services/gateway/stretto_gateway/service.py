@@ -25,10 +25,10 @@ from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
 from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
-from stretto_wire.registry import STATE
+from stretto_wire.registry import CHANNELS, STATE
 
 from . import checks, inquiries, job_audit, paging
-from .answers import ClusterView, FirstPlan, Prediction, Preview, PreviewFinding, ServiceView
+from .answers import ClusterView, FirstPlan, Prediction, Preview, PreviewFinding, ServiceView, TraceEvent
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
@@ -38,7 +38,7 @@ from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
 from .spent_names import DamagedNames, Shard, by_shard
-from .sse import EventSource, ReadableEvents, StoredEvent, trace_id_of
+from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
 from .summaries import JobSummary, as_of, checkpoint_is_late, has_stopped, summary
 from .views import OVER, JobView, Status
 
@@ -51,6 +51,10 @@ STATE_FULL_AT = 0.9
 """No new job is taken above it: what the services save of the jobs that there are needs the rest."""
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
+_BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
+WATERFALL = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in _BULK)
+"""Events of a trace: all but those of shards, progress and windows, of which there are thousands."""
+WATERFALL_EVENTS = 500
 ATTEMPTS = 5
 log = structlog.get_logger("stretto.gateway")
 
@@ -544,6 +548,15 @@ class Gateway:
             return reply.id
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
+
+    async def waterfall(self, job: str, trace_id: str) -> list[TraceEvent]:
+        """Return the latest events of a job that are in its trace, oldest first. Raises Fault."""
+        found = await self._bus.newest(Selection(job, WATERFALL), WATERFALL_EVENTS, None, None)
+        return [
+            TraceEvent(seq=event.seq, time_s=event.time_s, service=event.service, event=event.name)
+            for event in reversed(found.events)
+            if event.trace_id == trace_id
+        ]
 
     async def pod_log(self, job: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod, which may run or have ended. Raises Problem 404 if none are kept."""

@@ -119,8 +119,10 @@ FILTERED = {
     "/api/v1/events/newest": True,
     "/api/v1/history": False,
     "/api/v1/status": False,
+    "/api/v1/cluster": False,
 }
-"""Routes that answer about the jobs of readable teams; True: the job of this test must be there for its readers."""
+"""Routes that answer about the jobs of readable teams; True: the job of this test must be there for its readers. The
+cluster has jobs in test_inquiries.py only."""
 ADMINS = {"/api/v1/audit-log"}
 """Routes that answer about all teams, to admins only."""
 
@@ -217,6 +219,7 @@ def test_a_trace_shows_no_span_of_another_job(teams: Teams) -> None:
         bob.post("/jobs", json=mine, headers=head).raise_for_status()
         found = bob.get(f"/jobs/{mine['name']}/trace").json()
         assert found["trace_id"] == traces
+        assert [(event["service"], event["event"]) for event in found["events"]] == [("gateway", "job-submitted")]
         assert [span["name"] for span in found["spans"]] == ["publish job-submitted"]
         assert {span["attributes"]["stretto.job"] for span in found["spans"]} == {mine["name"]}
         assert bob.get(f"/jobs/{other['name']}/trace").status_code == 404
@@ -244,6 +247,10 @@ async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) 
         answers = [await asyncio.to_thread(asked, who, "worker-0") for who in ("ada", "eve", "bob")]
         assert [answer.status_code for answer in answers] == [200, 200, 404]
         assert answers[0].json() == {"job": job, "pod": "worker-0", "text": "column 7"}
+        with client(running, tokens["ada"]) as ada:
+            held = {"If-None-Match": answers[0].headers["etag"]}
+            again = await asyncio.to_thread(ada.get, f"/jobs/{job}/pods/worker-0/log", headers=held)
+            assert (again.status_code, again.content) == (304, b"")
         assert problem(await asyncio.to_thread(asked, "ada", "worker-1"))["type"].endswith(":no-log")
         assert (await asyncio.to_thread(asked, "ada", "Worker-1")).status_code == 400
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from typing import Annotated
 from urllib.parse import urlencode
@@ -27,6 +28,7 @@ from .parameters import LINES, TAGGED, IfNoneMatch, JobName, Last, Lines, PodNam
 _SUMMARIES = TypeAdapter(list[JobSummary])
 _DECISIONS = TypeAdapter(list[Decision])
 _AUDIT = TypeAdapter(JobAudit)
+_LOG = TypeAdapter(PodLog)
 LISTED: Responses = {
     200: {
         "description": "a page of the list",
@@ -163,19 +165,32 @@ def _add_lists(router: APIRouter, gateway: Gateway) -> None:
 
 
 def _add_details(router: APIRouter, gateway: Gateway) -> None:
-    @router.get("/jobs/{job}/pods/{pod}/log", operation_id="getPodLog")
-    async def log(job: JobName, pod: PodName, lines: Lines = LINES) -> PodLog:
-        """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte."""
-        return PodLog(job=job, pod=pod, text=await gateway.pod_log(job, pod, lines))
+    @router.get("/jobs/{job}/pods/{pod}/log", operation_id="getPodLog", response_model=PodLog, responses=TAGGED)
+    async def log(job: JobName, pod: PodName, lines: Lines = LINES, if_none_match: IfNoneMatch = None) -> Response:
+        """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte. To follow
+        it, ask again with the ETag."""
+        text = await gateway.pod_log(job, pod, lines)
+        tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}"'
+        if (same := unchanged(if_none_match, tag)) is not None:
+            return same
+        answer = json(_LOG, PodLog(job=job, pod=pod, text=text))
+        answer.headers["ETag"] = tag
+        return answer
 
     @router.get("/jobs/{job}/trace", operation_id="getTrace")
     async def trace(job: JobName) -> JobTrace:
-        """Return the spans of a job's trace that this machine keeps; where there is a collector, look there. Its events
-        are the waterfall without them: each has a time, a service and the trace."""
+        """Return the trace of a job: its events as a waterfall, and the spans that this machine keeps; where there is a
+        collector, look there for spans."""
         trace_id = gateway.view(job).trace_id
-        folder = gateway.settings.state_folder
-        spans = await asyncio.to_thread(spans_of, folder, job, trace_id) if trace_id else []
-        return JobTrace(job=job, trace_id=trace_id, spans=[SpanView(**each) for each in spans])
+        if trace_id is None:
+            return JobTrace(job=job, trace_id=None, events=[], spans=[])
+        spans = await asyncio.to_thread(spans_of, gateway.settings.state_folder, job, trace_id)
+        return JobTrace(
+            job=job,
+            trace_id=trace_id,
+            events=await gateway.waterfall(job, trace_id),
+            spans=[SpanView(**each) for each in spans],
+        )
 
     @router.get("/jobs/{job}/whatif", operation_id="whatIfJob")
     async def what_if(
