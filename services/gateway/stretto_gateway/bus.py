@@ -28,6 +28,8 @@ from .spent_names import Shard
 from .sse import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
+SEARCHES = 4
+"""Searches for the newest events at once: each makes up to some thirty consumers, one after the other."""
 KEPT = f"{STATE_PREFIX}kept.gateway."
 SPENT = f"{KEPT}spent."
 REMOVED = {"Nats-TTL": "60s"}
@@ -41,6 +43,7 @@ class StreamBus:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._client: Client | None = None
+        self._searching = asyncio.Semaphore(SEARCHES)
         self.events_kept_s = math.inf
         """Age at which events go, known once ``kept`` has been asked."""
 
@@ -216,7 +219,8 @@ class StreamBus:
 
     async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
         """Return the newest events, newest first. Raises BusFault."""
-        found = await newest(self._bus, wire.STREAM, selection.filters, limit, before, since_s)
+        async with self._searching:
+            found = await newest(self._bus, wire.STREAM, selection.filters, limit, before, since_s)
         events = [event for stored in found.messages if (event := to_event(stored)) is not None]
         return NewestEvents(events, found.before)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from stretto_bus.faults import CallTimeout
@@ -17,6 +19,9 @@ from .answers import ClusterView, HolderView, Prediction, UnplaceableView, Waiti
 from .projection import Reads
 from .views import JobView
 
+FRESH_S = 1.0
+"""Age at which an answer about the cluster is asked for again."""
+
 
 class Bus(Protocol):
     """The part of the bus that questions need."""
@@ -24,11 +29,39 @@ class Bus(Protocol):
     async def call(self, request: Message, timeout_s: float) -> Message: ...
 
 
-async def cluster(bus: Bus, timeout_s: float, reads: Reads, after: str = "") -> ClusterView:
-    """Return the cluster as the arbiter sees it. Jobs of teams that may not be read have no name. Raises Fault."""
-    found = await bus.call(GetCluster(after=after), timeout_s)
-    assert isinstance(found, GetClusterReply)
-    shown = [holder for holder in found.holders if reads(holder.team)]
+class Arbiter:
+    """Asks the arbiter about the cluster, at most once in ``FRESH_S`` for each page: it decides for all jobs alone."""
+
+    def __init__(self, bus: Bus, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._bus, self._timeout_s, self._clock = bus, timeout_s, clock
+        self._asked: dict[str, tuple[float, asyncio.Future[GetClusterReply]]] = {}
+        """The latest question for each page, with its time; those who ask meanwhile get the same answer, or fault."""
+
+    async def cluster(self, after: str = "") -> GetClusterReply:
+        """Return the cluster with the holders after a job. Raises Fault."""
+        now_s = self._clock()
+        self._asked = {page: one for page, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
+        if after not in self._asked:
+            self._asked[after] = now_s, asyncio.ensure_future(self._ask(after))
+        return await asyncio.shield(self._asked[after][1])
+
+    async def _ask(self, after: str) -> GetClusterReply:
+        found = await self._bus.call(GetCluster(after=after), self._timeout_s)
+        assert isinstance(found, GetClusterReply)
+        return found
+
+    async def free(self) -> Resources | None:
+        """Return the resources that are free; None if the arbiter does not answer."""
+        try:
+            free = (await self.cluster()).free
+        except CallTimeout:
+            return None
+        return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
+
+
+def shown(found: GetClusterReply, reads: Reads) -> ClusterView:
+    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name."""
+    readable = [holder for holder in found.holders if reads(holder.team)]
     return ClusterView(
         capacity=found.capacity,
         held=found.held,
@@ -55,9 +88,9 @@ async def cluster(bus: Bus, timeout_s: float, reads: Reads, after: str = "") -> 
                 changing=each.changing,
                 leaving=each.leaving,
             )
-            for each in shown
+            for each in readable
         ],
-        others=len(found.holders) - len(shown),
+        others=len(found.holders) - len(readable),
         after=found.holders[-1].job if found.more else None,
         waiting=[
             WaitingView(
@@ -85,16 +118,6 @@ async def first_plan(bus: Bus, timeout_s: float, spec: JobSpec, team: str) -> Pr
         return None
     assert isinstance(found, PreviewPlanReply)
     return found
-
-
-async def free_now(bus: Bus, timeout_s: float) -> Resources | None:
-    """Return the resources that are free; None if the arbiter does not answer."""
-    try:
-        found = await bus.call(GetCluster(), timeout_s)
-    except CallTimeout:
-        return None
-    assert isinstance(found, GetClusterReply)
-    return Resources(found.free.cpu_cores, found.free.memory_bytes, extended_of(found.free.extended))
 
 
 async def what_if(bus: Bus, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:

@@ -148,6 +148,7 @@ class Gateway:
         self.fullness = Fullness(bus, settings.stream_look_s)
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
+        self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
         self._boot = secrets.token_hex(4)
         """Tells ETags of this process from those of every other one."""
 
@@ -366,9 +367,7 @@ class Gateway:
         """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
         found = [finding for check in self._judgements(spec, by, team) for finding in _findings(check)]
         profile, timeout_s = profile_of(spec), self.settings.call_timeout_s
-        plan, free = await asyncio.gather(
-            inquiries.first_plan(self._bus, timeout_s, spec, team), inquiries.free_now(self._bus, timeout_s)
-        )
+        plan, free = await asyncio.gather(inquiries.first_plan(self._bus, timeout_s, spec, team), self._arbiter.free())
         first = None
         if plan is not None:
             first = FirstPlan(
@@ -424,7 +423,7 @@ class Gateway:
 
     async def cluster(self, reads: Reads, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
-        found = await inquiries.cluster(self._bus, self.settings.call_timeout_s, reads, after)
+        found = inquiries.shown(await self._arbiter.cluster(after), reads)
         return found.model_copy(update={"services": await self._bus.services()})
 
     async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:

@@ -17,7 +17,9 @@ from stretto_bus import Client
 from stretto_cli.commands.whatif.fit import Profile, document_of
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
 from stretto_gateway.bus import service_views
+from stretto_gateway.inquiries import FRESH_S, Arbiter
 from stretto_messages.actuator import PlanApplied, PodPending
+from stretto_messages.arbiter import GetCluster, GetClusterReply
 from stretto_messages.base import GIB, Message, example_of
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
@@ -231,3 +233,21 @@ def test_without_arbiter_and_planner_nothing_waits_for_them_for_long(gateway: Ru
         told = http.post("/jobs/preview", json=document).json()
     assert (told["accepted"], told["first_plan"]) == (True, None)
     assert 0 < told["cost_per_hour_min"] < told["cost_per_hour_max"]
+
+
+async def test_however_many_ask_the_arbiter_is_asked_once_a_second() -> None:
+    asked, now = list[str](), [1000.0]
+
+    class Bus:
+        async def call(self, request: Message, timeout_s: float) -> Message:
+            assert isinstance(request, GetCluster)
+            asked.append(request.after)
+            await asyncio.sleep(0)
+            return example_of(GetClusterReply)
+
+    arbiter = Arbiter(Bus(), 1.0, lambda: now[0])
+    await asyncio.gather(*(arbiter.cluster() for _ in range(20)), arbiter.cluster("b"), arbiter.free())
+    assert sorted(asked) == ["", "b"]
+    now[0] += FRESH_S
+    await arbiter.cluster()
+    assert sorted(asked) == ["", "", "b"]
