@@ -56,8 +56,9 @@ bench: setup  ## measure, as ratios against baselines of the same run
 lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 	@$(BIN)/python -m tests.check types style
 
-proto: setup  ## generate proto/ from libs/wire
+proto: setup  ## generate proto/ from libs/wire and the gateway
 	@$(BIN)/python -m stretto_wire.documents proto
+	@$(BIN)/python -m stretto_gateway.openapi proto
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image
 	@$(BIN)/python -m tests.supply_chain pins

@@ -34,6 +34,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "format", "--check", "."),
         ("lint-imports",),
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
+        ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
         ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
     ),
     "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),

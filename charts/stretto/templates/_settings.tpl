@@ -137,6 +137,8 @@ STRETTO_GATEWAY_TOKENS_FILE: /run/stretto/tokens.json
 {{- if .issuer }}
 STRETTO_GATEWAY_OIDC_ISSUER: {{ .issuer | quote }}
 STRETTO_GATEWAY_OIDC_AUDIENCE: {{ .audience | quote }}
+STRETTO_GATEWAY_OIDC_CLIENT_ID: {{ .clientId | quote }}
+STRETTO_GATEWAY_OIDC_SCOPES: {{ .scopes | quote }}
 STRETTO_GATEWAY_OIDC_TEAM_CLAIM: {{ .teamClaim | quote }}
 STRETTO_GATEWAY_OIDC_ROLE_CLAIM: {{ .roleClaim | quote }}
 STRETTO_GATEWAY_OIDC_ROLES: {{ toJson .roles | quote }}

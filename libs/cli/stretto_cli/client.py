@@ -88,7 +88,14 @@ class Gateway:
         return self._ask("POST", "/jobs", content=text.encode(), headers={"Content-Type": "application/yaml"})
 
     def jobs(self, status: str | None = None) -> list[Json]:
-        return self._ask("GET", "/jobs", params={"status": status} if status else {})
+        """Return all jobs, or those in one state, oldest first: every page of the list."""
+        params, found = {"status": status} if status else {}, list[Json]()
+        while True:
+            answer = self._answer("GET", "/jobs", params=params)
+            found += answer.json()
+            if (following := answer.links.get("next")) is None:
+                return found
+            params["cursor"] = httpx.URL(following["url"]).params["cursor"]
 
     def job(self, name: str) -> Json:
         return self._ask("GET", f"/jobs/{name}")
@@ -107,7 +114,7 @@ class Gateway:
 
     def last_lines(self, name: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod."""
-        return str(self._ask("GET", f"/jobs/{name}/log", params={"pod": pod, "lines": lines})["text"])
+        return str(self._ask("GET", f"/jobs/{name}/pods/{pod}/log", params={"lines": lines})["text"])
 
     def trace(self, name: str) -> Json:
         """Return the trace of a job, with the spans that the gateway's machine keeps."""

@@ -59,6 +59,20 @@ def test_nobody_there_says_how_to_start_one() -> None:
     assert asked == ["GET"]
 
 
+def test_every_page_of_the_jobs_is_read() -> None:
+    asked: list[dict[str, str]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(dict(request.url.params))
+        number = len(asked)
+        more = {"Link": f'</api/v1/jobs?status=training&cursor=c{number}>; rel="next"'} if number < 3 else {}
+        return httpx.Response(200, json=[{"name": f"job-{number}"}], headers=more)
+
+    found = speaking_to(handle).jobs("training")
+    assert [job["name"] for job in found] == ["job-1", "job-2", "job-3"]
+    assert asked == [{"status": "training"}, *({"status": "training", "cursor": f"c{number}"} for number in (1, 2))]
+
+
 def test_a_lost_stream_is_taken_up_only_when_the_gateway_has_read_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "RECONNECT_PAUSE_S", 0.0)
     asked: list[str] = []

@@ -7,7 +7,25 @@ from typing import Annotated
 
 from annotated_types import Ge, MaxLen
 
-from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Money, Name, PodId, Rate, example
+from stretto_messages.base import (
+    CLUSTER,
+    GIB,
+    Bytes,
+    ClusterKey,
+    Cores,
+    Count,
+    EpochSeconds,
+    JobId,
+    Message,
+    Money,
+    Name,
+    PodId,
+    Rate,
+    Record,
+    Team,
+    Text,
+    example,
+)
 from stretto_messages.scenario import JOB, LARGEST, PLAN, WIDER
 from stretto_messages.values import (
     EXTENDED_MAX,
@@ -147,4 +165,138 @@ class ReplacementDecided(Message):
 
 example(
     ReplacementDecided(job=JOB, pod="ps-1", granted=False, reasons=("it needs 1 cores beyond the plan, 0 are free",))
+)
+
+
+HOLDERS_MAX = 200
+"""Jobs that one answer about the cluster lists."""
+WAITING_MAX = 50
+"""Jobs at the head of the queue that an answer about the cluster lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount(Record):
+    """An amount of every resource."""
+
+    cpu_cores: Cores
+    memory_bytes: Bytes
+    extended: Annotated[dict[ExtendedName, Count], MaxLen(EXTENDED_MAX)] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder(Record):
+    """A job that holds resources. During a change it holds the larger of both plans in each resource."""
+
+    job: JobId
+    team: Team
+    plan_version: Count
+    plan: Plan
+    held: Amount
+    data_workers: Count
+    """Data workers beyond the plan, which ``data_held`` is for."""
+    data_held: Amount
+    changing: bool
+    """Its pods change, or a hot server is being replaced."""
+    leaving: bool
+    """It has ended, and holds resources until its pods are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Record):
+    """A job that waits to start, in the order in which jobs are tried."""
+
+    job: JobId
+    team: Team
+    submitted_at_s: EpochSeconds
+    priority: Annotated[float, Ge(0)]
+    wanted: Plan
+    least: Amount
+    """The least that it can start with."""
+    lacking: Amount
+    """The part of the least that is not free now."""
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaceable(Record):
+    """Room that is not believed in: a pod found none for it, until it is tried again."""
+
+    job: JobId
+    team: Team
+    pod: PodId
+    amount: Amount
+    until_s: EpochSeconds
+    detail: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetCluster(Message):
+    """Ask who holds the cluster, and who waits for it. ``after``: the last job of the answer before; empty: begin."""
+
+    job: ClusterKey = CLUSTER
+    after: Annotated[str, MaxLen(63)] = ""
+
+
+example(GetCluster())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetClusterReply(Message):
+    """The cluster as the arbiter sees it: what there is, who holds it, by the jobs' names, and who waits for it."""
+
+    job: ClusterKey = CLUSTER
+    capacity: Amount
+    held: Amount
+    free: Amount
+    unplaceable: Annotated[tuple[Unplaceable, ...], MaxLen(WAITING_MAX)]
+    holders: Annotated[tuple[Holder, ...], MaxLen(HOLDERS_MAX)]
+    more: bool
+    """More jobs hold resources: ask again after the last one here."""
+    waiting: Annotated[tuple[Waiting, ...], MaxLen(WAITING_MAX)]
+    waiting_count: Count
+
+
+example(
+    GetClusterReply(
+        capacity=Amount(cpu_cores=64.0, memory_bytes=256 * GIB),
+        held=Amount(cpu_cores=36.0, memory_bytes=120 * GIB),
+        free=Amount(cpu_cores=26.0, memory_bytes=134 * GIB),
+        unplaceable=(
+            Unplaceable(
+                job=JOB,
+                team="ads",
+                pod="worker-4",
+                amount=Amount(cpu_cores=2.0, memory_bytes=2 * GIB),
+                until_s=1_780_000_300.0,
+                detail="0/3 nodes are available: 3 Insufficient cpu.",
+            ),
+        ),
+        holders=(
+            Holder(
+                job=JOB,
+                team="ads",
+                plan_version=2,
+                plan=WIDER,
+                held=Amount(cpu_cores=36.0, memory_bytes=120 * GIB),
+                data_workers=0,
+                data_held=Amount(cpu_cores=0.0, memory_bytes=0),
+                changing=False,
+                leaving=False,
+            ),
+        ),
+        more=False,
+        waiting=(
+            Waiting(
+                job="video-ctr",
+                team="feed",
+                submitted_at_s=1_780_000_000.0,
+                priority=1.0,
+                wanted=LARGEST,
+                least=Amount(cpu_cores=30.0, memory_bytes=16 * GIB),
+                lacking=Amount(cpu_cores=4.0, memory_bytes=0),
+                reason="the least that the job can start with is 30 cores and 16.00 GiB: it waits",
+            ),
+        ),
+        waiting_count=1,
+    )
 )

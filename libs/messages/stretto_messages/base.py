@@ -50,6 +50,9 @@ JobId = Annotated[
     Pattern(JOB_PATTERN),
     Doc("a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject"),
 ]
+CLUSTER = "_"
+"""The key of the one machine that sees the messages of every job, and the job of the questions that it answers."""
+ClusterKey = Annotated[str, Pattern(r"^_$"), Doc("stands for the whole cluster")]
 POD_PATTERN = r"^(worker|ps|data)-[0-9]{1,9}$"
 PodId = Annotated[str, Pattern(POD_PATTERN), Doc("role and number; a number is never used again within a job")]
 TEXT_MAX = 2000
@@ -92,6 +95,7 @@ class Record:
         "ser_json_inf_nan": "null",
         "revalidate_instances": "always",
         "use_attribute_docstrings": True,
+        "json_schema_serialization_defaults_required": True,  # a writer leaves no field out
         "defer_build": True,  # no process needs all of the messages
     }
 

@@ -7,7 +7,21 @@ from typing import Annotated, Literal
 
 from annotated_types import MaxLen
 
-from stretto_messages.base import Bytes, Count, Fraction, Message, Money, Name, Rate, Seconds, Team, example
+from stretto_messages.base import (
+    CLUSTER,
+    Bytes,
+    ClusterKey,
+    Count,
+    Fraction,
+    Message,
+    Money,
+    Name,
+    Rate,
+    Record,
+    Seconds,
+    Team,
+    example,
+)
 from stretto_messages.scenario import JOB, METADATA, PLAN, WIDER
 from stretto_messages.values import Candidate, Interval, KnownModel, Match, Metadata, Plan, PlanKind, Reasons
 
@@ -159,6 +173,86 @@ example(
                 gain=29800.0,
                 overhead_s=1.5,
             ),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewPlanReply(Message):
+    """The plan that the planner would propose first, and the past jobs from which it would derive that plan."""
+
+    job: ClusterKey = CLUSTER
+    kind: PlanKind
+    plan: Plan
+    cost_per_hour: Money
+    reasons: Reasons
+    matches: Annotated[tuple[Match, ...], MaxLen(20)] = ()
+    throughput: Rate | None = None
+    """Throughput by the model of the most similar past job that has one."""
+
+
+example(
+    PreviewPlanReply(
+        kind="warm-start",
+        plan=PLAN,
+        cost_per_hour=0.31,
+        reasons=("smoothed over 1 similar past job with mu = 0.5 (Eq. 10)",),
+        matches=(
+            Match(
+                job="ctr-ranking-41", similarity=0.97, weight=1.0, plan=PLAN, throughput=35900.0, features={"a": 1.0}
+            ),
+        ),
+        throughput=35900.0,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictPlan(Message):
+    """Ask how fast a live job would train under another plan, by its own fitted model."""
+
+    plan: Plan
+
+
+example(PredictPlan(job=JOB, plan=WIDER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPrediction(Record):
+    """A prediction; intervals are those of a new measurement, at 90 %."""
+
+    plan: Plan
+    """The plan that was asked for, within the job's limits."""
+    step_time_s: Seconds
+    step_time_interval_s: Interval
+    throughput: Rate
+    throughput_interval: Interval
+    cost_per_hour: Money
+    plan_version: Count
+    """Version of the plan in whose windows the model was fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictPlanReply(Message):
+    """The prediction, unless the job is unknown or has no model yet."""
+
+    answer: Literal["ok", "unknown", "no-model"]
+    prediction: PlanPrediction | None = None
+
+
+example(
+    PredictPlanReply(
+        job=JOB,
+        answer="ok",
+        prediction=PlanPrediction(
+            plan=WIDER,
+            step_time_s=0.031,
+            step_time_interval_s=Interval(low=0.028, high=0.034),
+            throughput=66400.0,
+            throughput_interval=Interval(low=61000.0, high=71900.0),
+            cost_per_hour=0.54,
+            plan_version=2,
         ),
     )
 )

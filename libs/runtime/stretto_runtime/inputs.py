@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
+from stretto_messages.base import CLUSTER as CLUSTER
 from stretto_messages.base import JOB_PATTERN, Message
 from stretto_wire.codec import decode
 from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
@@ -17,8 +18,6 @@ from stretto_wire.registry import Input as Input
 Kind = Literal["message", "request", "observation", "tick", "reports", "damaged"]
 REPORTS: Kind = "reports"
 """kind of the journal entry that stands for a range of telemetry"""
-CLUSTER = "_"
-"""The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
 JOB = re.compile(JOB_PATTERN)
 OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,17 @@ from .submission import SPEC
 
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
-BY_HAND = "subscribers"
-"""The one folder that is written by hand."""
+OPENAPI = "openapi.json"
+"""The REST interface, which the gateway describes (``python -m stretto_gateway.openapi proto``)."""
+NOT_OURS = ("subscribers", OPENAPI)
+"""Entries of ``proto/`` that are not generated here; the first is written by hand."""
 
 
 def files() -> dict[str, str]:
     """Return every generated file by its path below ``proto/``, the baseline included."""
     generated: dict[str, str] = {
         "README.md": _readme(),
-        "asyncapi.yaml": _yaml(document()),
+        "asyncapi.yaml": asyncapi_text(),
         JOB_SCHEMA: _json(job_schema()),
         HEADERS_SCHEMA: _json({"$schema": DIALECT, "$id": HEADERS_SCHEMA, **headers_schema()}),
         "examples/job.json": _json(SPEC.model_dump(mode="json")),
@@ -49,6 +52,12 @@ def files() -> dict[str, str]:
             name = f"headers/{schema_name(channel)}"
             generated[f"examples/{name}"] = _json(example_headers(channel, example_of(channel.message)))
     return generated
+
+
+@cache
+def asyncapi_text() -> str:
+    """Return the AsyncAPI document of the whole system."""
+    return _yaml(document())
 
 
 def baseline() -> Baseline:
@@ -100,9 +109,9 @@ def write(folder: Path) -> None:
 
 
 def _present(folder: Path) -> list[str]:
-    """Return the paths of all files below ``folder``, without those written by hand."""
+    """Return the paths of all files below ``folder``, without those that are not generated here."""
     below = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    return [str(path) for path in below if path.parts[0] != BY_HAND]
+    return [str(path) for path in below if path.parts[0] not in NOT_OURS]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -189,6 +198,7 @@ def _readme() -> str:
         partitioned=STORED_AS,
         job=JOB_SCHEMA,
         headers=HEADERS_SCHEMA,
+        openapi=OPENAPI,
         baseline=BASELINE,
         refused=REFUSED,
     )
@@ -203,8 +213,10 @@ def _reply(channel: Channel) -> str:
 _README = """\
 # The wire protocol
 
-Generated from `libs/wire` by `make proto`. `make lint` and the tests check that these files match the code.
+Generated from `libs/wire` and the gateway by `make proto`. `make lint` and the tests check that these files match the
+code.
 
+- `{openapi}`: the REST interface of the gateway, as an OpenAPI 3.1 document; it is its own v1 compatibility baseline
 - `asyncapi.yaml`: every channel and message, as an AsyncAPI 3.0 document
 - [`subscribers/`](subscribers): three working subscribers, in Python, in Node and by the command `nats` (not generated)
 - `schemas/`: JSON Schema 2020-12 of every message and reply
@@ -244,6 +256,8 @@ New events, requests and optional fields may be added. Nothing is removed or ren
 | requests (the answering side is upgraded first) | no | yes |
 | replies (the caller is upgraded last) | yes | no |
 | job files | no | yes |
+| bodies and parameters of REST | no | yes |
+| answers of REST | yes | no |
 
 Every other change needs a v2 beside v1. `make proto` refuses to write a break;
 `python -m stretto_wire.documents --check-compatible OLD NEW` compares two versions of this folder.

@@ -12,7 +12,13 @@ from pydantic.annotated_handlers import GetCoreSchemaHandler
 class Spec(BaseModel):
     """A part of a specification; strict, closed and immutable."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        strict=True,
+        json_schema_serialization_defaults_required=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

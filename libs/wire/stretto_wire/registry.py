@@ -35,7 +35,7 @@ from stretto_messages.base import POD_PATTERN, Message
 
 from .codec import decode
 from .errors import WireError
-from .submission import JobSubmitted
+from .submission import JobSubmitted, PreviewPlan
 
 Kind = Literal["evt", "tel", "rpc", "pod"]
 Scope = Literal["job", "cluster"]
@@ -285,6 +285,9 @@ CHANNELS: tuple[Channel, ...] = (
         "data",
         query=True,
     ),
+    _request("planner", "preview-plan", PreviewPlan, planner.PreviewPlanReply, "gateway", query=True),
+    _request("planner", "predict-plan", planner.PredictPlan, planner.PredictPlanReply, "gateway", query=True),
+    _request("arbiter", "get-cluster", arbiter.GetCluster, arbiter.GetClusterReply, "gateway", query=True),
     _request("dispatcher", "next-shard", dispatcher.NextShard, dispatcher.NextShardReply, "worker"),
     _request("dispatcher", "shard-heartbeat", dispatcher.ShardHeartbeat, dispatcher.ShardHeartbeatReply, "worker"),
     _request("dispatcher", "release-shard", dispatcher.ReleaseShard, dispatcher.ReleaseShardReply, "worker"),

@@ -1,10 +1,10 @@
-"""The message that carries a job's specification. It is here since only pydantic can read one."""
+"""The messages that carry a job's specification. They are here since only pydantic can read one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_messages.base import DEFAULT_TEAM, Message, Name, Team, example
+from stretto_messages.base import CLUSTER, DEFAULT_TEAM, ClusterKey, Message, Name, Team, example
 from stretto_messages.scenario import JOB, METADATA
 
 from .spec import JobSpec
@@ -42,3 +42,15 @@ class JobSubmitted(Message):
 
 
 example(JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada", team="ads"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewPlan(Message):
+    """Ask for the first plan of a job that is not submitted yet."""
+
+    job: ClusterKey = CLUSTER
+    spec: JobSpec
+    team: Team = DEFAULT_TEAM
+
+
+example(PreviewPlan(spec=SPEC, team="ads"))

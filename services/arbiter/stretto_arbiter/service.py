@@ -9,8 +9,9 @@ from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.model.types import JobOpened
+from stretto_messages.arbiter import GetCluster
 from stretto_messages.base import Message
-from stretto_runtime import Meta, Service
+from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_runtime.profile import opened
 from stretto_wire.submission import JobSubmitted
@@ -42,6 +43,11 @@ class Arbiter(Service[ArbiterSettings, ArbiterState, ArbiterMachine]):
         return ArbiterMachine(
             state, settings.machine(), self._algorithm, settings.algorithm, self._ranking, settings.data_workers
         )
+
+    def answer(self, query: Message, machine: ArbiterMachine | None) -> Message:
+        """Return who holds the cluster, and who waits for it."""
+        assert isinstance(query, GetCluster)
+        return (machine or self.machine(CLUSTER, None)).survey(query)
 
     def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         return opened(message) if isinstance(message, JobSubmitted) else message

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
+from stretto_bus.newest import newest
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
@@ -19,13 +20,16 @@ from stretto_messages.base import Message
 from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
-from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, STATE, STATE_PREFIX
+from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
 
+from .answers import ServiceView
 from .problems import Problem, kind_of
 from .spent_names import Shard
-from .sse import StoredEvent, trace_id_of
+from .sse import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
+SEARCHES = 4
+"""Searches for the newest events at once: each makes up to some thirty consumers, one after the other."""
 KEPT = f"{STATE_PREFIX}kept.gateway."
 SPENT = f"{KEPT}spent."
 REMOVED = {"Nats-TTL": "60s"}
@@ -39,6 +43,7 @@ class StreamBus:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._client: Client | None = None
+        self._searching = asyncio.Semaphore(SEARCHES)
         self.events_kept_s = math.inf
         """Age at which events go, known once ``kept`` has been asked."""
 
@@ -112,6 +117,12 @@ class StreamBus:
     async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod. Raises CallTimeout."""
         return await self._reached.call_pod(pod, request, timeout_s)
+
+    async def services(self) -> list[ServiceView]:
+        """Return replicas and partitions of each service, as their entries in the bucket say. Raises BusFault."""
+        filters = [f"{STATE_PREFIX}member.>", f"{STATE_PREFIX}owner.>"]
+        stored = await read(self._bus, STATE, filters, deliver_policy="last_per_subject")
+        return service_views((one.subject.removeprefix(STATE_PREFIX), one.data) for one in stored)
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         """Return the first sequence of the stream, and the retained entry of each job."""
@@ -198,14 +209,38 @@ class StreamBus:
         finally:
             await consumer.close()
 
-    async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
+    async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
-        filters = [f"*.evt.v1.*.*.{job or '*'}"]
-        source = (follow if live else scan)(self._bus, wire.STREAM, filters, start_seq)
+        source = (follow if live else scan)(self._bus, wire.STREAM, selection.filters, start_seq)
         async with aclosing(source):
             async for stored in source:
                 if (event := to_event(stored)) is not None:
                     yield event
+
+    async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
+        """Return the newest events, newest first. Raises BusFault."""
+        async with self._searching:
+            found = await newest(self._bus, wire.STREAM, selection.filters, limit, before, since_s)
+        events = [event for stored in found.messages if (event := to_event(stored)) is not None]
+        return NewestEvents(events, found.before)
+
+
+def service_views(entries: Iterable[tuple[str, bytes]]) -> list[ServiceView]:
+    """Return the services by the entries of their members and owners: ``member.<service>.<member>`` and
+    ``owner.<service>.<partition>``, which names a member. An empty entry was removed."""
+    members: dict[str, set[str]] = {service: set() for service in SERVICES if service != NAME}
+    owners: dict[str, list[str]] = {}
+    for key, value in entries:
+        kind, service, name = key.split(".", 2)
+        if value and kind == "member":
+            members.setdefault(service, set()).add(name)
+        elif value:
+            owners.setdefault(service, []).append(value.decode(errors="replace"))
+    counts = {service: sum(owner in members[service] for owner in owners.get(service, ())) for service in members}
+    return [
+        ServiceView(service=name, replicas=len(who), partitions=counts[name], ready=counts[name] == PARTITIONS)
+        for name, who in members.items()
+    ]
 
 
 def to_event(stored: Stored) -> StoredEvent | None:

@@ -10,7 +10,7 @@ import hmac
 import ipaddress
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
@@ -41,6 +41,8 @@ class Caller:
     name: str
     role: Role
     team: str = DEFAULT_TEAM
+    expires_at_s: float | None = field(default=None, compare=False)
+    """When the token expires, in seconds since 1970-01-01 UTC; None: never."""
 
     @property
     def reads_all(self) -> bool:
@@ -112,6 +114,11 @@ class Access:
         self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
         self._clock = clock
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether everybody is accepted, without a token."""
+        return not self._token
+
     async def admit(self, bearer: str | None, address: str) -> Caller:
         """Return the caller. Raises Problem: 401, 403 or 503 if not accepted, 429 if too many requests came."""
         network = network_of(address)
@@ -137,7 +144,7 @@ class Access:
         return True
 
     async def _caller(self, bearer: str | None) -> Caller:
-        if not self._token:
+        if self.is_open:
             return ANYBODY
         if not bearer:
             raise unauthorized("a bearer token is required", "absent", "Bearer")
@@ -152,7 +159,8 @@ class Access:
             raise unauthorized(
                 f"the token {entry.name} expired at {entry.expires_at}", "Bearer …", 'Bearer error="invalid_token"'
             )
-        return Caller(entry.name, entry.role, entry.team)
+        expires_at_s = entry.expires_at.timestamp() if entry.expires_at else None
+        return Caller(entry.name, entry.role, entry.team, expires_at_s)
 
     @staticmethod
     def _slow_down(wait_s: float, who: str) -> None:

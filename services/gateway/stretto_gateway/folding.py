@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from functools import singledispatchmethod
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
-from stretto_messages.gateway import JobCancelled
+from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
 
 from . import views
+from .parts import Revisions
 
 LIST_LIMIT = 500
 RETURNS_LIMIT = 50
+REQUESTS = 100
 
 T = TypeVar("T")
 
@@ -25,6 +28,30 @@ def push(items: list[T], item: T, limit: int = LIST_LIMIT) -> None:
     items.append(item)
     if len(items) > limit:
         del items[0]
+
+
+class Timed(Protocol):
+    """An item with the time of its event."""
+
+    time_s: float
+
+
+P = TypeVar("P", bound=Timed)
+
+
+def record(items: list[P], item: P, limit: int) -> None:
+    """Append to a bounded history. When it is full, the first point of each slot of time stays, and the last point.
+
+    Slots are a power of two of seconds long, so that a point that stays once stays until slots double. Dropping every
+    second point instead would thin old points again and again, until the beginning of the job is gone.
+    """
+    items.append(item)
+    if len(items) <= limit:
+        return
+    length_s = max(items[-1].time_s - items[0].time_s, 1e-3)
+    slot_s = 2.0 ** math.ceil(math.log2(length_s / (limit // 2)))
+    firsts = {one.time_s // slot_s: one for one in reversed(items[:-1])}
+    items[:] = [*reversed(firsts.values()), items[-1]]
 
 
 class Returned(NamedTuple):
@@ -41,13 +68,13 @@ class Evidence:
     def __init__(self) -> None:
         self.measured: views.Measured | None = None
         self.measured_settled: views.Measured | None = None
-        self.front: views.Front | None = None
         self.proposals: dict[str, views.Proposal] = {}
         self.warm_start: views.WarmStart | None = None
         self.settled: dict[int, list[tuple[float, float]]] = {}
         self.completed: JobCompleted | None = None
         self.finished: JobFinished | None = None
         self.returns: list[Returned] = []
+        self.revisions = Revisions()
         self.leases: dict[str, str] = {}
         """The shard that each worker leased last."""
 
@@ -167,7 +194,7 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: CandidatesComputed) -> None:
-        self.evidence.front = views.Front(
+        self.view.front = views.Front(
             self.time_s, message.algorithm, message.plans_considered, message.throughput, message.candidates
         )
 
@@ -209,8 +236,8 @@ class JobFold(Fold):
                 free_extended=message.free_extended,
                 round=message.round,
                 measured=measured,
-                fitted=view.model,
-                front=evidence.front if message.kind in ("improve", "measure", "fit-capacity") else None,
+                fitted=view.model.basis() if view.model else None,
+                front=view.front if message.kind in ("improve", "measure", "fit-capacity") else None,
                 proposal=evidence.proposals.get(message.kind),
                 warm_start=evidence.warm_start if message.previous is None else None,
                 forecast=view.forecast if message.kind == "memory" else None,
@@ -219,6 +246,14 @@ class JobFold(Fold):
         if view.status in ("submitted", "waiting"):
             view.status, view.reason = "starting", ""
         self._enter("applying", f"plan {message.version} ({message.kind})")
+
+    @fold.register
+    def _(self, message: PlanRequested) -> None:
+        push(self.view.requests, views.Request(self.time_s, message.by, "plan", plan=message.plan), REQUESTS)
+
+    @fold.register
+    def _(self, message: DataWorkersRequested) -> None:
+        push(self.view.requests, views.Request(self.time_s, message.by, "data-workers", data=message.count), REQUESTS)
 
     @fold.register
     def _(self, message: PlanRefused) -> None:

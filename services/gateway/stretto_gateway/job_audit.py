@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import Applied, Counted, Fault, prove
@@ -23,11 +23,12 @@ from stretto_messages.books import (
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
+from stretto_messages.values import Shard
 from stretto_runtime.backup import Restoration
 
 from .folding import Returned
 from .problems import Problem
-from .views import Status
+from .views import COMPLETE, Status
 
 READINGS = 5
 
@@ -41,9 +42,11 @@ class Bus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenShard:
-    """An incomplete shard: its lease, and the samples of the least and the most advanced column."""
+    """An incomplete shard, and its samples in the least and the most advanced column."""
 
-    lease: Lease
+    pod: str
+    """Its holder; empty: nobody."""
+    shard: Shard
     applied_least: int
     applied_most: int
 
@@ -57,6 +60,8 @@ class Return:
     not trained again; ``samples_undone`` were done in the ledger alone, and are trained again. After a restoration the
     samples trained since the checkpoint are in neither: nobody knows how many, and they are trained again.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
 
     at_s: float
     checkpoint: str
@@ -90,6 +95,8 @@ class JobAudit:
     any other. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
     each of the worst column; one never cancels the other.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
 
     job: str
     status: Status
@@ -267,7 +274,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
 
 def _open(lease: Lease, applied: list[Applied]) -> OpenShard:
     far = [part.samples for part in applied if part.shard == lease.shard.id]
-    return OpenShard(lease, min(far, default=0), max(far, default=0))
+    return OpenShard(lease.pod, lease.shard, min(far, default=0), max(far, default=0))
 
 
 def _words(fault: Fault) -> str:
@@ -283,16 +290,3 @@ def _words(fault: Fault) -> str:
     if fault.lost and fault.repeated:
         return f"{where}: as many samples lost as repeated, or samples that the ledger does not have"
     return f"{where}: " + (f"{fault.lost:,} samples lost" if fault.lost else f"{fault.repeated:,} samples repeated")
-
-
-def document(found: JobAudit) -> dict[str, object]:
-    """Return the audit as a JSON document."""
-    return {
-        **{key: value for key, value in asdict(replace(found, epochs=(), open=(), given_up=())).items()},
-        "epochs": [asdict(epoch) for epoch in found.epochs],
-        "open": [
-            {**asdict(shard.lease), "applied_least": shard.applied_least, "applied_most": shard.applied_most}
-            for shard in found.open
-        ],
-        "given_up": [asdict(entry) for entry in found.given_up],
-    }

@@ -10,7 +10,7 @@ from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import PARTITIONS_MAX, DataPartition
 
-from .folding import Fold
+from .folding import Fold, record
 from .problems import Problem
 from .views import OVER, DataView, JobView, LearningPoint, PartitionView
 
@@ -41,19 +41,16 @@ class LearningFold(Fold):
     @fold.register
     def _(self, message: EvaluationMeasured) -> None:
         found = message.evaluation
-        self.view.learning.append(
-            LearningPoint(
-                self.time_s,
-                message.samples_done,
-                message.samples_done_after,
-                found.samples,
-                found.loss,
-                found.auc,
-                found.metrics,
-            )
+        point = LearningPoint(
+            self.time_s,
+            message.samples_done,
+            message.samples_done_after,
+            found.samples,
+            found.loss,
+            found.auc,
+            found.metrics,
         )
-        if len(self.view.learning) > CURVE_POINTS:
-            del self.view.learning[1:-1:2]
+        record(self.view.learning, point, CURVE_POINTS)
 
 
 def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:

@@ -1,7 +1,7 @@
 """Folds of measurements into the view of their job: profiles, telemetry, fitted models and forecasts.
 
 A pod's limits come from the actuator's events, not from its telemetry: a pod reports the limits of its start. The
-throughput history is thinned to every second point when it is full, so that it always spans the whole job.
+histories of throughput, memory and fits are thinned when they are full, so that they always span the whole job.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
 
 from . import views
-from .folding import Fold, push
+from .folding import Fold, push, record
 
 HISTORY_POINTS = 1024
+FITS = 256
+MEMORY_FIGURES = 8192
+"""Figures of servers in the history of memory; a job has up to 1,000 servers."""
+MEMORY_POINTS_MIN = 32
 
 
 class MeasurementFold(Fold):
@@ -32,19 +36,16 @@ class MeasurementFold(Fold):
     @fold.register
     def _(self, message: ProfileMeasured) -> None:
         view = self.view
-        view.throughput.append(
-            views.ThroughputPoint(
-                self.time_s,
-                message.plan_version,
-                message.plan.workers,
-                message.plan.ps,
-                message.throughput,
-                message.step_time_s,
-                message.settled,
-            )
+        point = views.ThroughputPoint(
+            self.time_s,
+            message.plan_version,
+            message.plan.workers,
+            message.plan.ps,
+            message.throughput,
+            message.step_time_s,
+            message.settled,
         )
-        if len(view.throughput) > HISTORY_POINTS:
-            del view.throughput[:-1:2]
+        record(view.throughput, point, HISTORY_POINTS)
         measured = views.Measured(
             self.time_s,
             message.plan_version,
@@ -142,19 +143,39 @@ class MeasurementFold(Fold):
 
     @fold.register
     def _(self, message: ModelFitted) -> None:
-        self.view.model = views.Fitted(
-            self.time_s,
-            message.form,
-            message.coefficients,
-            message.rmsle,
-            message.log_sd,
-            message.points,
-            message.configurations,
-            message.unidentified,
-            message.measured_step_time_s,
-            message.predicted_step_time_s,
-            message.predicted_interval_s,
+        self.view.model = views.Model(
+            time_s=self.time_s,
+            form=message.form,
+            coefficients=message.coefficients,
+            rmsle=message.rmsle,
+            log_sd=message.log_sd,
+            points=message.points,
+            configurations=message.configurations,
+            unidentified=message.unidentified,
+            measured_step_time_s=message.measured_step_time_s,
+            predicted_step_time_s=message.predicted_step_time_s,
+            predicted_interval_s=message.predicted_interval_s,
+            overlap=message.overlap,
+            covariance=message.covariance,
+            degrees_of_freedom=message.degrees_of_freedom,
+            measured=message.measured,
+            batch_size=message.batch_size,
+            plan_version=message.plan_version,
         )
+        fit = views.Fit(
+            time_s=self.time_s,
+            plan_version=message.plan_version,
+            form=message.form,
+            rmsle=message.rmsle,
+            log_sd=message.log_sd,
+            points=message.points,
+            configurations=message.configurations,
+            unidentified=message.unidentified,
+            measured_step_time_s=message.measured_step_time_s,
+            predicted_step_time_s=message.predicted_step_time_s,
+            predicted_interval_s=message.predicted_interval_s,
+        )
+        record(self.view.fits, fit, FITS)
 
     @fold.register
     def _(self, message: OomForecast) -> None:
@@ -171,3 +192,6 @@ class MeasurementFold(Fold):
         )
         self.view.forecast = forecast
         push(self.view.forecasts, forecast)
+        # of a job with many servers fewer points: a point has a figure of each
+        points = max(MEMORY_POINTS_MIN, min(HISTORY_POINTS, MEMORY_FIGURES // max(1, len(message.ps))))
+        record(self.view.memory, views.MemoryPoint(self.time_s, message.samples_done, message.ps), points)

@@ -79,7 +79,7 @@ class Issuer:
         if len(name) > NAME_MOST:  # cut off, two names could become one
             detail = f"the token is refused: its claim {claim} is longer than {NAME_MOST - len('oidc:')} characters"
             raise unauthorized(detail, "Bearer …", 'Bearer error="invalid_token"')
-        return Caller(name, self._role(claims), self._team(claims))
+        return Caller(name, self._role(claims), self._team(claims), float(claims["exp"]))
 
     def _role(self, claims: dict[str, Any]) -> Role:
         """Return the highest role that the claim names, directly or through the settings' map."""

@@ -10,9 +10,13 @@ from stretto_messages.actuator import (
     MigrationStarted,
     ParametersLost,
     PodExited,
+    PodPending,
     PodResized,
     PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
 )
+from stretto_messages.arbiter import ReplacementDecided
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import (
     CheckpointFailed,
@@ -28,6 +32,8 @@ from . import views
 from .folding import Fold, push, unstored
 
 PODS_KEPT = 1000
+REPLACEMENTS = 100
+PENDING = "cannot run yet"
 LEASED_KEPT = 10_000
 """Leases in the view: as many as a job may have workers."""
 
@@ -59,6 +65,37 @@ class PodFold(Fold):
         self._drop_exited()
         if message.cause == "relaunch" and self.view.phases[-1].kind == "recovering":
             self._enter("steady", f"plan {self.view.plan_version}")
+
+        if self.view.reason.startswith(f"{message.pod} {PENDING}"):
+            self.view.reason = ""
+
+    @fold.register
+    def _(self, message: PodPending) -> None:
+        pod = self.view.pods.setdefault(message.pod, views.PodView(message.pod, message.role, "pending"))
+        if pod.state != "pending":
+            return
+        self._drop_exited()
+        pod.pending_since_s = pod.pending_since_s or self.time_s
+        pod.pending_reason, pod.pending_detail = message.reason, message.detail
+        if self.view.status == "starting":  # the reason why it does not train yet
+            self.view.reason = f"{message.pod} {PENDING} ({message.reason}): {message.detail}"
+
+    @fold.register
+    def _(self, message: ReplacementAsked) -> None:
+        push(self.view.replacements, views.Replacement(message.pod, self.time_s), REPLACEMENTS)
+
+    @fold.register
+    def _(self, message: ReplacementDecided) -> None:
+        if (found := self._replacement(message.pod)) is not None:
+            found.decided_at_s, found.granted, found.reasons = self.time_s, message.granted, message.reasons
+
+    @fold.register
+    def _(self, message: ReplacementEnded) -> None:
+        if (found := self._replacement(message.pod)) is not None:
+            found.ended_at_s = self.time_s
+
+    def _replacement(self, pod: str) -> views.Replacement | None:
+        return next((one for one in reversed(self.view.replacements) if one.pod == pod), None)
 
     @fold.register
     def _(self, message: PodExited) -> None:

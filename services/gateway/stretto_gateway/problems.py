@@ -12,13 +12,14 @@ from typing import Any, Literal, get_args
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from stretto_bus.faults import Fault
 from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
 
+from .answers import Answer
 from .pages import PROBLEMS_AT
 
 MEDIA_TYPE = "application/problem+json"
@@ -26,8 +27,8 @@ Kind = Literal[
     "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-cluster", "beyond-limits", "bus", "busy",
     "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
     "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
-    "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing", "not-readable",
-    "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
+    "no-model", "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing",
+    "not-readable", "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
     "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
 ]  # fmt: skip
 """Kinds of problems, by which clients tell them apart; PROBLEMS.md has a page for each."""
@@ -39,7 +40,7 @@ def kind_of(code: str) -> Kind:
     return next((kind for kind in get_args(Kind) if kind == code), "failed")
 
 
-class ProblemError(BaseModel):
+class ProblemError(Answer):
     """One finding."""
 
     field: str = Field(description="dotted path in the document, or the parameter")
@@ -49,7 +50,7 @@ class ProblemError(BaseModel):
     column: int | None = None
 
 
-class ProblemBody(BaseModel):
+class ProblemBody(Answer):
     """The body of an error answer."""
 
     type: str = Field(examples=["urn:stretto:problem:bad-job"])
@@ -119,6 +120,12 @@ class Problem(Exception):
         return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
 
 
+def _location(found: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return a location without its place, which comes first; of a repeated parameter without the number."""
+    place, *rest = found
+    return (*(rest[:1] if place in ("query", "path", "header") else rest),) or found
+
+
 def install(app: FastAPI) -> None:
     """Turn every exception of ``app`` into a problem."""
 
@@ -132,8 +139,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        # a location begins with its place: path, query, header or body
-        found = findings_of([{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()])
+        found = findings_of([{**one, "loc": _location(one["loc"])} for one in error.errors()])
         return answer(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
 
     async def http(request: Request, error: Exception) -> Response:

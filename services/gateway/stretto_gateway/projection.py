@@ -18,6 +18,7 @@ from .data_workers import DataWorkerFold
 from .folding import Evidence, JobFold, Returned
 from .learning import LearningFold, take
 from .measurements import MeasurementFold
+from .parts import Revisions
 from .pods import PodFold
 from .summaries import PastJob
 
@@ -42,6 +43,7 @@ class Projection:
         if view is not None:
             for fold in (MeasurementFold, DataWorkerFold):
                 fold(view, self._evidence[message.job], view.last_seq, time_s).fold(message)
+            self._evidence[message.job].revisions.note_report()
 
     def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> views.JobView | None:
         """Fold in one event; returns the view that it changed, or None."""
@@ -60,6 +62,7 @@ class Projection:
         view.last_seq = seq
         for fold in (JobFold, MeasurementFold, DataWorkerFold, PodFold, LearningFold):
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
+        self._evidence[message.job].revisions.note(message, seq)
         return view
 
     def skip(self, seq: int) -> None:
@@ -84,6 +87,10 @@ class Projection:
         """Return the events by which the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]
         return evidence.completed, evidence.finished
+
+    def revisions(self, job: str) -> Revisions:
+        """Return the revisions of the parts of a job."""
+        return self._evidence[job].revisions
 
     def returns(self, job: str) -> list[Returned]:
         """Return the returns of the job's ledger to a checkpoint, as far as the log reaches."""
@@ -112,6 +119,7 @@ class Projection:
             view.data.samples = message.spec.dataset.samples
         self.jobs[message.job] = view
         self._evidence[message.job] = Evidence()
+        self._evidence[message.job].revisions.note(message, seq)
         return view
 
     def _record_history(self, message: HistoryRecorded, time_s: float) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Literal, Protocol, TypeVar
 
@@ -22,19 +23,22 @@ from stretto_messages.gateway import DataArrived, DataWorkersRequested, JobCance
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
+from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
-from stretto_wire.registry import STATE
+from stretto_wire.registry import CHANNELS, STATE
 
-from . import checks, job_audit
+from . import checks, inquiries, job_audit, paging
+from .answers import ClusterView, FirstPlan, Prediction, Preview, PreviewFinding, ServiceView, TraceEvent
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
+from .parts import Part
 from .problems import Problem
 from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
 from .spent_names import DamagedNames, Shard, by_shard
-from .sse import EventSource, ReadableEvents, StoredEvent, trace_id_of
+from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
 from .summaries import JobSummary, as_of, checkpoint_is_late, has_stopped, summary
 from .views import OVER, JobView, Status
 
@@ -47,6 +51,10 @@ STATE_FULL_AT = 0.9
 """No new job is taken above it: what the services save of the jobs that there are needs the rest."""
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
+_BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
+WATERFALL = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in _BULK)
+"""Events of a trace: all but those of shards, progress and windows, of which there are thousands."""
+WATERFALL_EVENTS = 500
 ATTEMPTS = 5
 log = structlog.get_logger("stretto.gateway")
 
@@ -71,6 +79,10 @@ class Bus(EventSource, Protocol):
 
     async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod."""
+        ...
+
+    async def services(self) -> list[ServiceView]:
+        """Return replicas and partitions of each service."""
         ...
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
@@ -136,6 +148,9 @@ class Gateway:
         self.fullness = Fullness(bus, settings.stream_look_s)
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
+        self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
+        self._boot = secrets.token_hex(4)
+        """Tells ETags of this process from those of every other one."""
 
     @property
     def lacks(self) -> str:
@@ -286,11 +301,21 @@ class Gateway:
 
         return ReadableEvents(self.source, readable)
 
-    def summaries(self, status: Status | None, reads: Reads) -> list[JobSummary]:
-        """List the jobs that may be read, or those of them in one state, oldest first, as they are now."""
-        now = self._clock()
-        views = sorted(self.projection.readable(reads), key=lambda view: view.submitted_at_s)
-        return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
+    def jobs(self, reads: Reads, wanted: paging.Wanted, cursor: str | None) -> tuple[list[JobSummary], paging.Page]:
+        """Return a page of the jobs that may be read, as they are now. Raises Problem 400 for a wrong cursor."""
+        now_s = self._clock()
+        found = paging.page(self.projection.readable(reads), wanted, cursor)
+        return [summary(view, now_s) for view in found.views], found
+
+    def summary(self, job: str) -> JobSummary:
+        """Return a job in one line, as it is now. Raises as ``view`` does."""
+        return summary(self.view(job), self._clock())
+
+    def tag(self, job: str, parts: Collection[Part]) -> str:
+        """Return the ETag of some parts of a job as it is now. Raises as ``view`` does."""
+        view = self.view(job)
+        stalled = "-stalled" if as_of(view, self._clock()) is not view else ""
+        return self.projection.revisions(job).tag(parts, self._boot, stalled)
 
     def late_checkpoints(self) -> int:
         """Return the number of jobs that train without a checkpoint for too long."""
@@ -337,6 +362,81 @@ class Gateway:
         if view.spec != spec:
             raise checks.name_taken(spec.name, view)
         return False, view.last_seq
+
+    async def preview(self, spec: wire.JobSpec, by: str, team: str) -> Preview:
+        """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
+        found = [finding for check in self._judgements(spec, by, team) for finding in _findings(check)]
+        profile, timeout_s = profile_of(spec), self.settings.call_timeout_s
+        plan, free = await asyncio.gather(inquiries.first_plan(self._bus, timeout_s, spec, team), self._arbiter.free())
+        first = None
+        if plan is not None:
+            first = FirstPlan(
+                kind=plan.kind,
+                plan=plan.plan,
+                reasons=plan.reasons,
+                matches=plan.matches,
+                cost_per_hour=plan.cost_per_hour,
+                throughput=plan.throughput,
+                duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
+                fits=None if free is None else profile.resources(plan.plan).fits(free),
+            )
+        return Preview(
+            job=spec.name,
+            accepted=not found,
+            findings=found,
+            spec=spec,
+            cost_per_hour_min=profile.cost_per_hour(profile.limits.low),
+            cost_per_hour_max=profile.cost_per_hour(profile.limits.high),
+            first_plan=first,
+        )
+
+    def _judgements(self, spec: wire.JobSpec, by: str, team: str) -> list[Callable[[], None]]:
+        """Return the checks of a submission, each of which raises a Problem."""
+        settings, jobs = self.settings, self.projection.jobs
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
+        size_bytes = len(wire.encode(message))
+
+        def name() -> None:
+            view = jobs.get(spec.name)
+            if view is not None and view.team != team:
+                raise checks.others_name(spec.name)
+            if view is not None and view.spec != spec:
+                raise checks.name_taken(spec.name, view)
+            if view is None and not self.ready:
+                raise checks.not_ready(spec.name, self.lacks)
+            if view is None:
+                self._check_unspent(spec.name)
+
+        def room() -> None:
+            if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
+                raise checks.state_full(fullness)
+
+        return [
+            name,
+            lambda: checks.check_size(size_bytes, settings.spec_bytes),
+            lambda: checks.check_allowed(spec, by, settings.allowed, jobs),
+            lambda: checks.check_extended(spec, settings.extended_resources),
+            lambda: self._check_bytes(size_bytes, team),
+            lambda: checks.check_quota(spec, team, settings.quotas, jobs),
+            room,
+        ]
+
+    async def cluster(self, reads: Reads, after: str) -> ClusterView:
+        """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
+        found = inquiries.shown(await self._arbiter.cluster(after), reads)
+        return found.model_copy(update={"services": await self._bus.services()})
+
+    async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
+        """Return how a job would go on under its plan with some changes.
+
+        Raises Problem 409 without a plan or a model, and Fault if the planner does not answer.
+        """
+        view = self.shown(job)
+        if view.plan is None or view.status in OVER:
+            text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
+            raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
+        plan = replace(view.plan, **changes)
+        return await inquiries.what_if(self._bus, self.settings.call_timeout_s, view, plan, self._clock())
 
     def _check_unspent(self, name: str) -> None:
         """Raise Problem: 409 if the name had a job long ago; 503 if the names of past jobs cannot be read."""
@@ -448,6 +548,15 @@ class Gateway:
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
 
+    async def waterfall(self, job: str, trace_id: str) -> list[TraceEvent]:
+        """Return the latest events of a job that are in its trace, oldest first. Raises Fault."""
+        found = await self._bus.newest(Selection(job, WATERFALL), WATERFALL_EVENTS, None, None)
+        return [
+            TraceEvent(seq=event.seq, time_s=event.time_s, service=event.service, event=event.name)
+            for event in reversed(found.events)
+            if event.trace_id == trace_id
+        ]
+
     async def pod_log(self, job: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod, which may run or have ended. Raises Problem 404 if none are kept."""
         self.view(job)
@@ -490,3 +599,22 @@ class Gateway:
                     await self._advance.wait_for(reached)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
+
+
+def _findings(check: Callable[[], None]) -> list[PreviewFinding]:
+    """Return the findings of a check as answers state them."""
+    try:
+        check()
+    except Problem as problem:
+        return [
+            PreviewFinding(
+                status=problem.status,
+                kind=problem.kind,
+                detail=problem.detail,
+                field=one.field,
+                value=one.value,
+                remedy=one.remedy,
+            )
+            for one in problem.errors
+        ]
+    return []

@@ -42,6 +42,11 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     oidc_team_claim: str = Field(
         "", description="claim that names the caller's team, a text; dots as in the role's; empty: all in one team"
     )
+    oidc_client_id: str = Field(
+        "",
+        description="public client of the issuer with which a browser signs people in (code and PKCE); empty: none",
+    )
+    oidc_scopes: str = Field("openid", description="scopes that a browser asks for, separated by spaces")
     rate_per_s: float = Field(50.0, ge=0, le=10**6, description="requests per second of one caller; 0: unlimited")
     rate_burst: int = Field(200, ge=1, le=10**6, description="requests of one caller at once, after a quiet time")
     connections: int = Field(1000, ge=1, le=10**6, description="open connections, event streams included")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +14,10 @@ from .problems import Problem
 
 ALLOWED_S = 2.0
 """Interval at which a reader's token is checked again."""
+
+
+ROUNDS = 5
+"""Times that more is read for a page of the newest events of one team."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,36 @@ class StoredEvent:
     data: str
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The wanted events. No job: of all jobs; no names: of every name."""
+
+    job: str | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def filters(self) -> list[str]:
+        """Return the subjects in the stream, by which the server selects."""
+        return [f"*.evt.v1.*.{name}.{self.job or '*'}" for name in dict.fromkeys(self.names or ("*",))]
+
+
+@dataclass(frozen=True, slots=True)
+class NewestEvents:
+    """Events, newest first. Older ones may lie before the sequence ``before``; None: there are none."""
+
+    events: Sequence[StoredEvent]
+    before: int | None
+
+
 class EventSource(Protocol):
     """Source of stored events."""
 
-    def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
+    def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on; end after the last one stored now unless ``live``."""
+        ...
+
+    async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
+        """Return at most ``limit`` events below the sequence ``before`` that are no older than ``since_s``."""
         ...
 
 
@@ -44,9 +73,9 @@ class ReadableEvents:
     def __init__(self, source: EventSource, readable: Callable[[StoredEvent], Awaitable[bool]]) -> None:
         self._source, self._readable = source, readable
 
-    async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncGenerator[StoredEvent]:
+    async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncGenerator[StoredEvent]:
         """Yield the readable events (``EventSource.follow``)."""
-        events = self._source.follow(start_seq, job, live)
+        events = self._source.follow(start_seq, selection, live)
         try:
             async for event in events:
                 if await self._readable(event):
@@ -54,9 +83,25 @@ class ReadableEvents:
         finally:
             await events.aclose()  # type: ignore[attr-defined]
 
+    async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
+        """Return readable events (``EventSource.newest``). Fewer than ``limit`` if most are others', even if more lie
+        before: ``before`` says where to go on."""
+        found: list[StoredEvent] = []
+        for _ in range(ROUNDS):
+            page = await self._source.newest(selection, limit, before, since_s)
+            for event in page.events:
+                if await self._readable(event):
+                    found.append(event)
+                if len(found) == limit:
+                    return NewestEvents(found, event.seq)
+            before = page.before
+            if before is None:
+                break
+        return NewestEvents(found, before)
 
-def frame(event: StoredEvent) -> bytes:
-    """Format an event as text/event-stream; ``id`` is the stream sequence."""
+
+def document(event: StoredEvent) -> str:
+    """Return an event as JSON."""
     head: dict[str, Any] = {
         "seq": event.seq,
         "time_s": event.time_s,
@@ -66,9 +111,13 @@ def frame(event: StoredEvent) -> bytes:
         "job": event.job,
         "trace_id": event.trace_id,
     }
-    # the publisher's JSON has no line breaks outside strings, and inside they are escaped: one data line is enough
-    body = json.dumps(head)[:-1] + ', "data": ' + event.data.replace("\n", " ").replace("\r", " ") + "}"
-    return f"id: {event.seq}\nevent: {event.name}\ndata: {body}\n\n".encode()
+    # the publisher's JSON has no line breaks outside strings, and inside they are escaped: one line is enough
+    return json.dumps(head)[:-1] + ', "data": ' + event.data.replace("\n", " ").replace("\r", " ") + "}"
+
+
+def frame(event: StoredEvent) -> bytes:
+    """Format an event as text/event-stream; ``id`` is the stream sequence."""
+    return f"id: {event.seq}\nevent: {event.name}\ndata: {document(event)}\n\n".encode()
 
 
 def start_of(last_event_id: str | None, after: int | None) -> int:
@@ -125,18 +174,17 @@ class Readers:
 async def stream(
     source: EventSource,
     start_seq: int,
-    job: str | None,
+    selection: Selection,
     live: bool,
-    names: frozenset[str],
     keepalive_s: float,
     allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the frames of a job's events (None: of all jobs), and a comment after ``keepalive_s`` without any.
+    """Yield the frames of the selected events, and a comment after ``keepalive_s`` without any.
 
     The stream ends soon after the reader is no longer ``allowed`` to read.
     """
     yield b"retry: 1000\n\n"
-    events = source.follow(start_seq, job, live)
+    events = source.follow(start_seq, selection, live)
     clock = asyncio.get_running_loop().time
     sent_s = checked_s = clock()
     pending: asyncio.Task[StoredEvent] | None = None
@@ -160,9 +208,8 @@ async def stream(
                 return
             finally:
                 pending = None
-            if not names or event.name in names:
-                sent_s = clock()
-                yield frame(event)
+            sent_s = clock()
+            yield frame(event)
     finally:
         if pending is not None:
             pending.cancel()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from stretto_messages.values import Plan
 
-from .views import JobView, Status
+from .views import OVER, JobView, Status, View
 
 STALLED_S = 10.0
 """Two windows of a profile: a job that trains no sample for this long has no throughput."""
@@ -22,7 +22,7 @@ START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
 
 
 @dataclass(slots=True)
-class JobSummary:
+class JobSummary(View):
     """One line of the list of jobs."""
 
     name: str
@@ -37,10 +37,41 @@ class JobSummary:
     samples_per_s: float
     stalled_since_s: float | None
     reason: str
+    submitted_by: str
+    cost_per_hour: float | None
+    """Cost of the present plan; null: it has none, or the job has ended."""
+    priority: float
+    deadline_s: float | None
+    """The wish of its specification, in seconds after the submission."""
+    ends_at_s: float | None
+    """Time at which it ends at the present rate; null: it does not train, or its data grow."""
+    oom_in_s: float | None
+    """Time until the first parameter server is full, by the last forecast; null: none will be."""
+    pods_pending: int
+    """Number of pods that cannot run yet; the job's `pods` have the reasons."""
 
 
-def summary(view: JobView) -> JobSummary:
-    """Summarise a job in one line."""
+def ends_at_s(view: JobView, now_s: float) -> float | None:
+    """Return when a job ends that trains on at its present rate; None if nobody can say."""
+    progress = view.progress
+    if view.status != "training" or view.data.growing or progress.samples_per_s <= 0:
+        return None
+    left = progress.samples_total - progress.samples_done - view.data.given_up
+    return now_s + max(0, left) / progress.samples_per_s
+
+
+def oom_in_s(view: JobView, now_s: float) -> float | None:
+    """Return the time until the first parameter server of a living job is full; None if the forecast has none."""
+    if view.forecast is None or view.status in OVER:
+        return None
+    age_s = now_s - view.forecast.time_s
+    return min((max(0.0, ps.oom_in_s - age_s) for ps in view.forecast.ps if ps.oom_in_s is not None), default=None)
+
+
+def summary(view: JobView, now_s: float) -> JobSummary:
+    """Summarise a job in one line, as it is at ``now_s``."""
+    view = as_of(view, now_s)
+    over = view.status in OVER
     return JobSummary(
         name=view.name,
         team=view.team,
@@ -54,11 +85,18 @@ def summary(view: JobView) -> JobSummary:
         samples_per_s=view.progress.samples_per_s,
         stalled_since_s=view.progress.stalled_since_s,
         reason=view.reason,
+        submitted_by=view.submitted_by,
+        cost_per_hour=None if over else view.cost_per_hour,
+        priority=view.spec.priority,
+        deadline_s=view.spec.deadline_s,
+        ends_at_s=ends_at_s(view, now_s),
+        oom_in_s=oom_in_s(view, now_s),
+        pods_pending=0 if over else sum(pod.state == "pending" for pod in view.pods.values()),
     )
 
 
 @dataclass(slots=True)
-class PastJob:
+class PastJob(View):
     """A job of the history that warm start reads."""
 
     job: str

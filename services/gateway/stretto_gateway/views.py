@@ -6,8 +6,8 @@ per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.values import (
@@ -18,6 +18,7 @@ from stretto_messages.values import (
     FeedProfile,
     Interval,
     Match,
+    MeasuredConfiguration,
     MetricValue,
     Plan,
     PsForecast,
@@ -32,8 +33,22 @@ CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
 
 
+COMPLETE: dict[str, Any] = {
+    "use_attribute_docstrings": True,
+    "json_schema_serialization_defaults_required": True,
+}
+"""Settings of pydantic for answers: none leaves a field out, so that a published schema lists all as required."""
+
+
 @dataclass(slots=True)
-class ThroughputPoint:
+class View:
+    """A record of an answer."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
+
+
+@dataclass(slots=True)
+class ThroughputPoint(View):
     """Throughput in one measured window."""
 
     time_s: float
@@ -46,7 +61,7 @@ class ThroughputPoint:
 
 
 @dataclass(slots=True)
-class Measured:
+class Measured(View):
     """The profile on which a decision was based."""
 
     time_s: float
@@ -63,7 +78,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Fitted:
+class Fitted(View):
     """The throughput model on which a decision was based, with its error and its unidentified coefficients."""
 
     time_s: float
@@ -80,7 +95,43 @@ class Fitted:
 
 
 @dataclass(slots=True)
-class Front:
+class Model(Fitted):
+    """The present throughput model with all that a prediction needs."""
+
+    overlap: float = 1.0
+    """Overlap of the paths of a step. 1: their times add up."""
+    covariance: tuple[tuple[float, ...], ...] = ()
+    """Posterior covariance of the coefficients, in their order, per unit of ``log_sd`` squared."""
+    degrees_of_freedom: float = 4.0
+    """Degrees of freedom of the t quantile of intervals."""
+    measured: tuple[MeasuredConfiguration, ...] = ()
+    batch_size: int = 1
+    plan_version: int = 0
+
+    def basis(self) -> Fitted:
+        """Return the model without the details that are only kept of the present one."""
+        return Fitted(*(getattr(self, one.name) for one in fields(Fitted)))
+
+
+@dataclass(slots=True)
+class Fit(View):
+    """A fit of the throughput model, in the history of fits."""
+
+    time_s: float
+    plan_version: int
+    form: str
+    rmsle: float
+    log_sd: float
+    points: int
+    configurations: int
+    unidentified: tuple[str, ...]
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_interval_s: Interval
+
+
+@dataclass(slots=True)
+class Front(View):
     """The Pareto front from which a plan was chosen."""
 
     time_s: float
@@ -91,7 +142,7 @@ class Front:
 
 
 @dataclass(slots=True)
-class Proposal:
+class Proposal(View):
     """A plan proposed for a reason other than throughput alone."""
 
     time_s: float
@@ -103,7 +154,7 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class WarmStart:
+class WarmStart(View):
     """The past jobs from which a first plan was derived."""
 
     time_s: float
@@ -113,7 +164,7 @@ class WarmStart:
 
 
 @dataclass(slots=True)
-class Forecast:
+class Forecast(View):
     """A forecast of the parameter servers' memory."""
 
     time_s: float
@@ -128,7 +179,16 @@ class Forecast:
 
 
 @dataclass(slots=True)
-class Outcome:
+class MemoryPoint(View):
+    """Memory of the parameter servers when a forecast was made, and the forecast."""
+
+    time_s: float
+    samples_done: int
+    ps: tuple[PsForecast, ...]
+
+
+@dataclass(slots=True)
+class Outcome(View):
     """The effect of a decision, measured in settled windows of its plan."""
 
     applied_at_s: float | None = None
@@ -144,7 +204,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Decision:
+class Decision(View):
     """A decided plan, its basis, and its outcome."""
 
     version: int
@@ -174,7 +234,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class Refusal:
+class Refusal(View):
     """A plan that was refused."""
 
     time_s: float
@@ -184,12 +244,41 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class PodView:
-    """A pod, running or exited."""
+class Request(View):
+    """A change of the number of pods that a user asked for."""
+
+    time_s: float
+    by: str
+    kind: Literal["plan", "data-workers"]
+    plan: Plan | None = None
+    data: int | None = None
+    """Data workers asked for beyond the plan; of such a request, None: as many as the data queue tells."""
+
+
+@dataclass(slots=True)
+class Replacement(View):
+    """A hot parameter server that the actuator wants to replace by a new one, and the arbiter's answer."""
+
+    pod: str
+    asked_at_s: float
+    decided_at_s: float | None = None
+    granted: bool | None = None
+    reasons: tuple[str, ...] = ()
+    ended_at_s: float | None = None
+    """Time when the job had no more servers than its plan again."""
+
+
+@dataclass(slots=True)
+class PodView(View):
+    """A pod: not running yet, running or exited."""
 
     pod: str
     role: str
-    state: Literal["running", "exited"] = "running"
+    state: Literal["pending", "running", "exited"] = "running"
+    pending_since_s: float | None = None
+    pending_reason: str | None = None
+    """No-room, quota or image-pull."""
+    pending_detail: str = ""
     plan_version: int = 0
     cause: str = ""
     address: str = ""
@@ -218,7 +307,7 @@ class PodView:
 
 
 @dataclass(slots=True)
-class Shards:
+class Shards(View):
     """Counts of the ledger's events; ``leased``: shard id to the pod that holds it now."""
 
     leased: dict[str, str] = field(default_factory=dict[str, str])
@@ -229,7 +318,7 @@ class Shards:
 
 
 @dataclass(slots=True)
-class Progress:
+class Progress(View):
     """Progress of a job."""
 
     samples_done: int = 0
@@ -246,7 +335,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class PartitionView:
+class PartitionView(View):
     """A named part of the data."""
 
     samples: int
@@ -254,7 +343,7 @@ class PartitionView:
 
 
 @dataclass(slots=True)
-class DataView:
+class DataView(View):
     """The data of a job as far as known. ``last_seq``: sequence of the last event about it."""
 
     growing: bool = False
@@ -265,7 +354,7 @@ class DataView:
 
 
 @dataclass(slots=True)
-class LearningPoint:
+class LearningPoint(View):
     """Quality on held-out samples, measured between these two numbers of completed samples."""
 
     time_s: float
@@ -278,7 +367,7 @@ class LearningPoint:
 
 
 @dataclass(slots=True)
-class Migration:
+class Migration(View):
     """A move of parameters during training."""
 
     plan_version: int
@@ -295,7 +384,7 @@ class Migration:
 
 
 @dataclass(slots=True)
-class Phase:
+class Phase(View):
     """A stretch of the job's life, with the longest pause of any worker within it."""
 
     kind: PhaseKind
@@ -309,7 +398,7 @@ class Phase:
 
 
 @dataclass(slots=True)
-class Loss:
+class Loss(View):
     """A parameter server that was lost while others went on, and how its columns came back."""
 
     time_s: float
@@ -328,7 +417,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Resize:
+class Resize(View):
     """A change of a pod's limits in place."""
 
     time_s: float
@@ -339,7 +428,7 @@ class Resize:
 
 
 @dataclass(slots=True)
-class CheckpointView:
+class CheckpointView(View):
     """A checkpoint and its stage."""
 
     id: str
@@ -351,7 +440,7 @@ class CheckpointView:
 
 
 @dataclass(slots=True)
-class Books:
+class Books(View):
     """The books of a finished job, counted by the parameter servers."""
 
     samples_expected: int
@@ -368,7 +457,7 @@ class Books:
 
 
 @dataclass(slots=True)
-class DataWorkerDecision:
+class DataWorkerDecision(View):
     """A number of data workers that was decided on, the queue before it, and what it brought."""
 
     time_s: float
@@ -388,7 +477,7 @@ class DataWorkerDecision:
 
 
 @dataclass(slots=True)
-class Feeding:
+class Feeding(View):
     """The data queue of a job in the last window, and the decisions on its data workers, oldest first."""
 
     queue: FeedProfile | None = None
@@ -397,7 +486,7 @@ class Feeding:
 
 
 @dataclass(slots=True)
-class JobView:
+class JobView(View):
     """Everything known about a job."""
 
     name: str
@@ -423,6 +512,8 @@ class JobView:
     throughput: list[ThroughputPoint] = field(default_factory=list[ThroughputPoint])
     decisions: list[Decision] = field(default_factory=list[Decision])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
+    requests: list[Request] = field(default_factory=list[Request])
+    replacements: list[Replacement] = field(default_factory=list[Replacement])
     phases: list[Phase] = field(default_factory=list[Phase])
     migrations: list[Migration] = field(default_factory=list[Migration])
     resizes: list[Resize] = field(default_factory=list[Resize])
@@ -430,8 +521,12 @@ class JobView:
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
     final_checkpoint_failure: str = ""
     """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
-    model: Fitted | None = None
+    model: Model | None = None
+    fits: list[Fit] = field(default_factory=list[Fit])
+    front: Front | None = None
+    """The latest Pareto front; that of a decision is kept with it."""
     forecast: Forecast | None = None
     forecasts: list[Forecast] = field(default_factory=list[Forecast])
+    memory: list[MemoryPoint] = field(default_factory=list[MemoryPoint])
     books: Books | None = None
     last_seq: int = 0

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 from stretto_gateway.callers import FILE_CHECK_S
@@ -110,3 +111,53 @@ def wait_until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_the_newest_events_come_first_and_page_back_to_the_oldest(gateway: Running) -> None:
+    """Goal: the pages are the stream backwards. Method: a rare event between many others, in pages of each size."""
+    job = f"job-{uuid.uuid4().hex[:12]}"
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        publish_progress(gateway, job, range(1, 60))
+        http.delete(f"/jobs/{job}")
+        publish_progress(gateway, job, range(60, 100))
+        forwards = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False}).text)
+
+        def pages(limit: int, **more: Any) -> list[tuple[int, str]]:
+            seen, before = list[tuple[int, str]](), None
+            while True:
+                params = {"job": job, "limit": limit, **more, **({"before": before} if before else {})}
+                page = http.get("/events/newest", params=params).json()
+                assert len(page["events"]) <= limit
+                seen += [(event["seq"], event["event"]) for event in page["events"]]
+                if (before := page["before"]) is None:
+                    return seen
+
+        for limit in (1, 7, 200):
+            assert pages(limit) == forwards[::-1]
+        own = ["job-cancelled", "job-submitted"]
+        assert [name for _, name in pages(1, event=own)] == own
+        assert [name for _, name in pages(50, event=["job-cancelled", "job-cancelled"])] == own[:1]
+        assert pages(50, event=["no-such-event"]) == []
+        events = http.get("/events/newest", params={"job": job, "limit": 200}).json()["events"]
+        middle = events[40]["time_s"]
+        late = pages(10, since=middle)
+        assert late == [
+            pair for pair in forwards[::-1] if pair[0] in {e["seq"] for e in events if e["time_s"] >= middle}
+        ]
+        assert http.get("/events/newest", params={"limit": 1}).json()["events"][0]["seq"] >= forwards[-1][0]
+        for wrong in ({"limit": 0}, {"before": "x"}, {"event": "*"}, {"event": "a.b"}, {"job": "No"}):
+            assert http.get("/events/newest", params=wrong).status_code == 400
+        assert http.get("/events/newest", params={"job": "no-such-job"}).status_code == 404
+
+
+def test_names_of_events_are_selected_by_the_bus(gateway: Running) -> None:
+    job = f"job-{uuid.uuid4().hex[:12]}"
+    with gateway.http() as http:
+        http.post("/jobs", json={"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}})
+        publish_progress(gateway, job, range(1, 4))
+        http.delete(f"/jobs/{job}")
+        for names in (["job-cancelled", "job-submitted"], ["job-progressed"], ["no-such-event"]):
+            text = http.get(f"/jobs/{job}/events", params={"follow": False, "event": names}).text
+            assert {name for _, name in parse_frames(text)} == {*names} - {"no-such-event"}

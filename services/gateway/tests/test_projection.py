@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 import stretto_wire as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_gateway.measurements import HISTORY_POINTS
+from stretto_gateway.folding import record
+from stretto_gateway.measurements import FITS, HISTORY_POINTS, MEMORY_POINTS_MIN
 from stretto_gateway.pods import LEASED_KEPT, PODS_KEPT
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
-from stretto_gateway.views import JobView
+from stretto_gateway.views import Fitted, JobView, ThroughputPoint
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -23,11 +25,14 @@ from stretto_messages.actuator import (
     ParametersLost,
     PlanApplied,
     PodExited,
+    PodPending,
     PodResized,
     PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
 )
-from stretto_messages.arbiter import PlanDecided
-from stretto_messages.base import Message
+from stretto_messages.arbiter import PlanDecided, ReplacementDecided
+from stretto_messages.base import Message, example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
 from stretto_messages.dispatcher import (
     JobCompleted,
@@ -38,7 +43,8 @@ from stretto_messages.dispatcher import (
     ShardRequeued,
 )
 from stretto_messages.fitter import ModelFitted
-from stretto_messages.gateway import JobCancelled
+from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
+from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
@@ -372,7 +378,7 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
     stalled = as_of(view, 4.1 + STALLED_S)
     assert (stalled.progress.samples_per_s, stalled.progress.stalled_since_s) == (0.0, 4.0)
     assert stalled.pods["worker-0"].samples_per_s == 0.0
-    line = summary(stalled)
+    line = summary(view, 4.1 + STALLED_S)
     assert (line.samples_per_s, line.stalled_since_s) == (0.0, 4.0)
     assert view.progress.samples_per_s == 500.0
     projection.apply(progressed(101), 6, 20.0)
@@ -406,7 +412,7 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
         "submit the job under another name with checkpoint.restore_from = file:///store/a-000001/manifest.json, "
         "the last one that was stored"
     )
-    assert summary(view).reason == view.reason
+    assert summary(view, 9.0).reason == view.reason
     none_before = fold(submitted(), COMPLETED, full, FINISHED).jobs["a"].reason
     assert none_before.endswith("submit the job under another name")
     late = fold(submitted(), COMPLETED, FINISHED, full).jobs["a"]
@@ -477,3 +483,101 @@ def test_a_job_that_is_not_training_never_stalls() -> None:
     projection.apply(progressed(1), 3, 3.0)
     projection.apply(JobCancelled(job="a", by="user", reason=""), 4, 4.0)
     assert as_of(projection.jobs["a"], 1e6).progress.stalled_since_s is None
+
+
+def test_a_pod_that_cannot_run_yet_is_the_reason_of_a_job_that_starts() -> None:
+    pending = PodPending(job="a", pod="worker-1", role="worker", reason="no-room", detail="2 cores lack")
+    again = replace(pending, reason="image-pull", detail="not there")
+    projection = fold(submitted(), decided(1, "initial", plan(), None), pending, again)
+    view = projection.jobs["a"]
+    pod = view.pods["worker-1"]
+    assert (pod.state, pod.pending_since_s, pod.pending_reason) == ("pending", 3.0, "image-pull")
+    assert view.reason == "worker-1 cannot run yet (image-pull): not there"
+    assert summary(view, 5.0).pods_pending == 1
+    projection.apply(started("worker-1"), 5, 5.0)
+    assert (view.pods["worker-1"].state, view.reason, summary(view, 5.0).pods_pending) == ("running", "", 0)
+    projection.apply(pending, 6, 6.0)
+    assert view.pods["worker-1"].state == "running", "told late"
+
+
+def test_what_users_ask_for_and_the_replacement_of_a_hot_server_are_kept() -> None:
+    view = fold(
+        submitted(),
+        PlanRequested(job="a", plan=plan(3), by="ada"),
+        DataWorkersRequested(job="a", count=None, by="bob"),
+        ReplacementAsked(job="a", pod="ps-1"),
+        ReplacementDecided(job="a", pod="ps-1", granted=False, reasons=("no room",)),
+        ReplacementAsked(job="a", pod="ps-1"),
+        ReplacementDecided(job="a", pod="ps-1", granted=True, reasons=()),
+        ReplacementEnded(job="a", pod="ps-1"),
+    ).jobs["a"]
+    assert [(one.by, one.kind, one.plan, one.data) for one in view.requests] == [
+        ("ada", "plan", plan(3), None), ("bob", "data-workers", None, None),
+    ]  # fmt: skip
+    assert [(one.granted, one.asked_at_s, one.decided_at_s, one.ended_at_s) for one in view.replacements] == [
+        (False, 4.0, 5.0, None), (True, 6.0, 7.0, 8.0),
+    ]  # fmt: skip
+
+
+def test_histories_span_the_whole_job_and_are_bounded() -> None:
+    """Goal: neither beginning nor end fades. Method: far more fits and forecasts than are kept, of a job with one
+    server and of one with so many that their figures are the bound; no two neighbours are far apart."""
+    fitted, forecast = replace(example_of(ModelFitted), job="a"), replace(example_of(OomForecast), job="a")
+    wide = replace(forecast, ps=forecast.ps[:1] * 1000)
+    for message, most in ((forecast, HISTORY_POINTS), (wide, MEMORY_POINTS_MIN)):
+        projection, count = fold(submitted()), 20 * most
+        for number in range(count):
+            projection.apply(fitted, 2 * number + 2, float(number))
+            projection.apply(message, 2 * number + 3, float(number))
+        view = projection.jobs["a"]
+        for history, limit in ((view.memory, most), (view.fits, FITS)):
+            assert limit // 4 <= len(history) <= limit
+            times = [point.time_s for point in history]
+            assert (times[0], times[-1]) == (0, count - 1)
+            gaps = [after - before for before, after in pairwise(times)]
+            assert 0 < min(gaps) <= max(gaps) <= 8 * count / limit
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=60), st.integers(4, 20))
+def test_a_history_of_any_times_stays_within_its_bound(gaps_s: list[float], limit: int) -> None:
+    history: list[ThroughputPoint] = []
+    for at_s in accumulate(gaps_s):
+        record(history, ThroughputPoint(at_s, 1, 1, 1, 1.0, 1.0, True), limit)
+        assert len(history) <= limit
+        assert history[0].time_s == gaps_s[0]
+        assert history[-1].time_s == at_s
+        assert history == sorted(history, key=lambda point: point.time_s)
+
+
+def test_the_present_front_is_known_between_decisions() -> None:
+    computed = replace(example_of(CandidatesComputed), job="a")
+    view = fold(submitted(), computed, decided(1, "initial", plan(), None)).jobs["a"]
+    assert view.front is not None
+    assert (view.front.candidates, view.decisions[0].front) == (computed.candidates, None)
+    better = fold(submitted(), computed, decided(1, "improve", plan(), None)).jobs["a"]
+    assert better.decisions[0].front == better.front
+
+
+def test_the_present_model_has_what_a_prediction_needs_and_decisions_its_summary() -> None:
+    message = replace(example_of(ModelFitted), job="a")
+    view = fold(submitted(), message, decided(1, "improve", plan(), None)).jobs["a"]
+    assert view.model is not None
+    for name in ("covariance", "overlap", "degrees_of_freedom", "measured", "batch_size", "log_sd"):
+        assert getattr(view.model, name) == getattr(message, name)
+    assert type(view.decisions[0].fitted) is Fitted
+    assert view.decisions[0].fitted == view.model.basis()
+
+
+def test_a_line_says_when_a_job_ends_and_when_a_server_is_full() -> None:
+    forecast = replace(example_of(OomForecast), job="a")
+    ps = replace(forecast.ps[0], oom_in_s=100.0)
+    forecast = replace(forecast, ps=(replace(ps, pod="ps-1", oom_in_s=None), ps, replace(ps, oom_in_s=300.0)))
+    projection = fold(submitted(), decided(1, "initial", plan(), None), forecast, progressed(500))
+    line = summary(projection.jobs["a"], 8.0)
+    assert line.ends_at_s == 8.0 + 1500 / line.samples_per_s
+    assert (line.oom_in_s, line.cost_per_hour) == (95.0, 0.1)
+    assert summary(projection.jobs["a"], 1000.0).oom_in_s == 0.0
+    assert summary(projection.jobs["a"], 1000.0).ends_at_s is None, "stalled"
+    projection.apply(JobCancelled(job="a", by="ada"), 5, 9.0)
+    ended = summary(projection.jobs["a"], 10.0)
+    assert (ended.ends_at_s, ended.oom_in_s, ended.cost_per_hour) == (None, None, None)

@@ -176,7 +176,7 @@ def test_without_the_token_nothing_is_told(gateway: Running) -> None:
             assert answer.status_code == 401
             assert problem(answer)["field"] == "Authorization"
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert gateway.token not in httpx.get(f"{gateway.url}/openapi.json", trust_env=False).text
+    assert gateway.token not in httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).text
     assert stat.S_IMODE((gateway.folder / "gateway.token").stat().st_mode) == 0o600
 
 
@@ -311,7 +311,7 @@ def test_health_and_metrics_need_no_token(gateway: Running) -> None:
 
 
 def test_the_openapi_document_names_every_address(gateway: Running) -> None:
-    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False).json()["paths"]
+    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).json()["paths"]
     assert {
         "/api/v1/jobs",
         "/api/v1/jobs/{job}",

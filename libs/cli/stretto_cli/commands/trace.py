@@ -18,7 +18,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from .. import figures
-from ..client import Event
 from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,
@@ -73,7 +72,7 @@ def trace(
             complaints.print(
                 f"[dim]no span of trace {trace_id} is kept there: events only; a collector may have it[/dim]"
             )
-            spans = [of_event(event) for event in gateway.events(job, follow=False)]
+            spans = [of_event(event, trace_id) for event in gateway.trace(job)["events"]]
     roots = tree(spans)
     answer(
         output,
@@ -117,11 +116,10 @@ def read(folder: Path, trace_id: str) -> list[Span]:
     return [span for span in found if span.trace_id == trace_id]
 
 
-def of_event(event: Event) -> Span:
-    """Return a span without length: an event of the job."""
-    body = event.body
-    name, at_s, service = f"{event.name}", float(body["time_s"]), str(body["service"])
-    return Span(body["trace_id"] or "", str(event.id), None, service, name, at_s, at_s, {}, None)
+def of_event(event: dict[str, Any], trace_id: str) -> Span:
+    """Return a span without length: an event of the job in its trace."""
+    at_s = float(event["time_s"])
+    return Span(trace_id, str(event["seq"]), None, str(event["service"]), str(event["event"]), at_s, at_s, {}, None)
 
 
 def _span(line: str) -> Span | None:

@@ -184,9 +184,11 @@ def _speed(view: Json, width: int) -> str:
 
 def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
     pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
-    running = [pod for pod in pods if pod["state"] == "running"]
-    running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # pods with a problem come first
-    exited = [pod for pod in pods if pod["state"] != "running"]
+    running = [pod for pod in pods if pod["state"] != "exited"]
+    running.sort(
+        key=lambda pod: not (pod["straggler"] or pod["hot"] or _pending(pod))
+    )  # pods with a problem come first
+    exited = [pod for pod in pods if pod["state"] == "exited"]
     exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures stay longest
     forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
     made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
@@ -208,6 +210,8 @@ def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
     used = "–" if pod["cpu_used_cores"] is None else f"{pod['cpu_used_cores']:.2f}"
     limit = "–" if pod["cpu_limit_cores"] is None else f"{pod['cpu_limit_cores']:g}"
     remarks = [f"[yellow]{mark}[/yellow]" for mark in ("straggler", "hot") if pod[mark]]
+    if _pending(pod):
+        remarks.append(f"[yellow]pending: {pod['pending_reason']}[/yellow]")
     if ps is not None:
         remarks.append(_memory(ps, width))
     return (
@@ -218,6 +222,10 @@ def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
         _pod_rate(pod),
         " ".join(remarks),
     )
+
+
+def _pending(pod: Json) -> bool:
+    return pod["state"] == "pending"
 
 
 def _pod_rate(pod: Json) -> str:

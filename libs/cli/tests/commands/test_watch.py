@@ -16,7 +16,7 @@ from stretto_cli.commands import explain, watch
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import JobSummary, as_of, summary
 from stretto_gateway.views import JobView
-from stretto_messages.actuator import JobFinished, PodStarted
+from stretto_messages.actuator import JobFinished, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.checkpoints import CheckpointFailed
@@ -213,7 +213,7 @@ def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> N
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
-    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6)),)]
+    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6), 1e6),)]
     reason = "the model cannot be built: no module 'a.b'; set model.path to the folder that holds it"
     listed.append({**listed[0], "name": "b", "status": "failed", "stalled_since_s": None, "reason": reason})
     for width in (80, 120):
@@ -261,7 +261,7 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     for number, message in enumerate([*messages(2), full, finished], start=1):
         projection.apply(message, number, float(number))
     found = document(projection.jobs["a"])
-    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"]), mode="json")]
+    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     for made in (
         watch.dashboard(found, 80, 40),
         explain.decisions(found, found["decisions"]),
@@ -272,9 +272,18 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
         assert "final checkpoint not stored: No space left on device; mend the store" in told
 
 
+def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
+    projection = Projection()
+    pending = PodPending(job="a", pod="worker-9", role="worker", reason="no-room", detail="2 cores lack")
+    for number, message in enumerate([*messages(2), pending], start=1):
+        projection.apply(message, number, float(number))
+    lines = shown(watch.dashboard(document(projection.jobs["a"]), 100, 40), 100)
+    assert any("worker-9" in line and "pending: no-room" in line for line in lines)
+
+
 def test_teams_are_listed_where_there_are_any() -> None:
     """Goal: the list shows teams, but an installation without teams loses no column. Method: render both."""
-    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view()),)]
+    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))
     (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)
     assert "team" in first

@@ -23,7 +23,7 @@ from stretto_messages.actuator import (
     ReplacementAsked,
     ReplacementEnded,
 )
-from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.arbiter import GetCluster, GetClusterReply, ReplacementDecided
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.oom import OomForecast
@@ -38,6 +38,7 @@ from stretto_core.arbiter.register import holds_s
 from stretto_core.arbiter.selection import SelectionAlgorithm
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState, Unplaced
+from stretto_core.arbiter.survey import survey
 from stretto_core.machine import Action, Emit, Tick
 from stretto_core.model.sharing import Ranking, shortest_remaining
 from stretto_core.model.types import JobOpened
@@ -106,6 +107,10 @@ class ArbiterMachine:
     def changed(self) -> set[str]:
         """Jobs changed since the last snapshot. The snapshot writer clears this set."""
         return self._context.register.changed
+
+    def survey(self, asked: GetCluster) -> GetClusterReply:
+        """Return who holds the cluster, and who waits for it."""
+        return survey(self._context, asked)
 
     def free(self) -> Resources:
         """Resources that no job holds; negative where the capacity was lowered below the claims."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,6 +302,14 @@ ENDLESS = Supply()
 """Batches come as fast as they are taken."""
 
 
+class Prediction(NamedTuple):
+    """A predicted step time T in seconds, and the ends of its interval."""
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class FittedModel:
     """A fitted form: predictions with intervals, and what the measurements cannot tell.
@@ -366,6 +374,12 @@ class FittedModel:
         half = np.minimum(self.quantile(level) * sd, KNOWS_NOTHING)
         predicted = self.step_time_s(x)
         return predicted * np.exp(-half), predicted * np.exp(half)
+
+    def predicted(self, asked: Sequence[Configuration], level: float = 0.9) -> list[Prediction]:
+        """Return the step time of each configuration, with the interval of a new measurement of it at ``level``."""
+        x = Inputs.of(asked)
+        low, high = self.interval_s(x, level, of_measurement=True)
+        return [Prediction(*map(float, row)) for row in zip(self.step_time_s(x), low, high, strict=True)]
 
     def quantile(self, level: float = 0.9) -> float:
         """Return the half-width of the interval at ``level``, in standard deviations."""

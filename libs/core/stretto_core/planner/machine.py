@@ -11,7 +11,14 @@ from stretto_messages.base import RATE_MAX
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled
-from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.planner import (
+    CandidatesComputed,
+    HistoryMatched,
+    HistoryRecorded,
+    PlanProposed,
+    PredictPlan,
+    PredictPlanReply,
+)
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import NOTHING, Interval, MeasuredConfiguration, Plan, PlanKind, Resources, larger
 
@@ -38,6 +45,7 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
+from stretto_core.planner.prediction import prediction
 from stretto_core.planner.state import PlannerSettings, PlanState
 from stretto_core.planner.tuning import Tuning
 
@@ -284,6 +292,16 @@ class PlanMachine:
             team=state.team,
         )
         return [Emit(past)]
+
+    # ---- questions --------------------------------------------------------------------------------------------
+
+    def predict(self, asked: PredictPlan) -> PredictPlanReply:
+        """Return how fast the job would train under a plan, as its candidates are judged; it changes nothing."""
+        profile, fitted, now = self.state.profile, self.state.model, self.state.plan
+        if profile is None or fitted is None or now is None:
+            return PredictPlanReply(job=asked.job, answer="no-model")
+        model = FittedModel.of(fitted, self._supply(profile, now))
+        return PredictPlanReply(job=asked.job, answer="ok", prediction=prediction(model, fitted, profile, asked.plan))
 
     # ---- advice -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from stretto_core.model.throughput import (
     PAPER,
     Configuration,
     FittedModel,
-    Inputs,
     Measurement,
 )
 from stretto_core.offline.experiments import to_verify, worth_measuring
@@ -156,10 +155,9 @@ def document_of(
         result["overlap"] = model.overlap
     asked = [_configuration(other) for other in others or ()]
     if others is not None:
-        x = Inputs.of(asked)
-        low, high = model.interval_s(x, 0.9, of_measurement=True)
-        result["predictions"] = [float(value) for value in model.step_time_s(x)]
-        result["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+        predicted = model.predicted(asked, 0.9)
+        result["predictions"] = [each.step_time_s for each in predicted]
+        result["intervals_90"] = [[each.low_s, each.high_s] for each in predicted]
     next_ones = worth_measuring(model, [row.configuration for row in measured], list(axes.values()))
     if not next_ones and asked and (fastest := to_verify(model, measured, asked)) is not None:
         next_ones = [fastest]

@@ -1,0 +1,29 @@
+"""The speed of a live job under another plan, by its own fitted model."""
+
+from __future__ import annotations
+
+from stretto_messages.base import RATE_MAX
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import PlanPrediction
+from stretto_messages.values import Interval, Plan
+
+from stretto_core.model.throughput import Configuration, FittedModel
+from stretto_core.model.types import JobProfile
+
+
+def prediction(model: FittedModel, fitted: ModelFitted, profile: JobProfile, wanted: Plan) -> PlanPrediction:
+    """Return the prediction for the plan within the job's limits. Throughput is n x B / T (samples per second)."""
+    plan = profile.limits.clamp(wanted)
+    (found,) = model.predicted([Configuration.of(plan, fitted.batch_size)])
+    samples = plan.workers * fitted.batch_size
+    return PlanPrediction(
+        plan=plan,
+        step_time_s=found.step_time_s,
+        step_time_interval_s=Interval(low=found.low_s, high=found.high_s),
+        throughput=min(samples / found.step_time_s, RATE_MAX),
+        throughput_interval=Interval(
+            low=min(samples / found.high_s, RATE_MAX), high=min(samples / found.low_s, RATE_MAX)
+        ),
+        cost_per_hour=profile.cost_per_hour(plan),
+        plan_version=fitted.plan_version,
+    )

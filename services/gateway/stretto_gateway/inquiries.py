@@ -1,0 +1,160 @@
+"""Questions that services answer: the cluster from the arbiter, predictions and first plans from the planner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from stretto_bus.faults import CallTimeout
+from stretto_messages.arbiter import GetCluster, GetClusterReply
+from stretto_messages.base import Message
+from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
+from stretto_messages.values import Interval, Plan, Resources, extended_of
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import PreviewPlan
+
+from . import checks
+from .answers import ClusterView, HolderView, Prediction, UnplaceableView, WaitingView
+from .projection import Reads
+from .views import JobView
+
+FRESH_S = 1.0
+"""Age at which an answer about the cluster is asked for again."""
+
+
+class Bus(Protocol):
+    """The part of the bus that questions need."""
+
+    async def call(self, request: Message, timeout_s: float) -> Message: ...
+
+
+class Arbiter:
+    """Asks the arbiter about the cluster, at most once in ``FRESH_S`` for each page: it decides for all jobs alone."""
+
+    def __init__(self, bus: Bus, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._bus, self._timeout_s, self._clock = bus, timeout_s, clock
+        self._asked: dict[str, tuple[float, asyncio.Future[GetClusterReply]]] = {}
+        """The latest question for each page, with its time; those who ask meanwhile get the same answer, or fault."""
+
+    async def cluster(self, after: str = "") -> GetClusterReply:
+        """Return the cluster with the holders after a job. Raises Fault."""
+        now_s = self._clock()
+        self._asked = {page: one for page, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
+        if after not in self._asked:
+            self._asked[after] = now_s, asyncio.ensure_future(self._ask(after))
+        return await asyncio.shield(self._asked[after][1])
+
+    async def _ask(self, after: str) -> GetClusterReply:
+        found = await self._bus.call(GetCluster(after=after), self._timeout_s)
+        assert isinstance(found, GetClusterReply)
+        return found
+
+    async def free(self) -> Resources | None:
+        """Return the resources that are free; None if the arbiter does not answer."""
+        try:
+            free = (await self.cluster()).free
+        except CallTimeout:
+            return None
+        return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
+
+
+def shown(found: GetClusterReply, reads: Reads) -> ClusterView:
+    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name."""
+    readable = [holder for holder in found.holders if reads(holder.team)]
+    return ClusterView(
+        capacity=found.capacity,
+        held=found.held,
+        free=found.free,
+        unplaceable=[
+            UnplaceableView(
+                job=each.job if reads(each.team) else None,
+                pod=each.pod if reads(each.team) else None,
+                amount=each.amount,
+                until_s=each.until_s,
+                detail=each.detail if reads(each.team) else "",
+            )
+            for each in found.unplaceable
+        ],
+        holders=[
+            HolderView(
+                job=each.job,
+                team=each.team,
+                plan_version=each.plan_version,
+                plan=each.plan,
+                held=each.held,
+                data_workers=each.data_workers,
+                data_held=each.data_held,
+                changing=each.changing,
+                leaving=each.leaving,
+            )
+            for each in readable
+        ],
+        others=len(found.holders) - len(readable),
+        after=found.holders[-1].job if found.more else None,
+        waiting=[
+            WaitingView(
+                position=position,
+                job=each.job if (own := reads(each.team)) else None,
+                team=each.team if own else None,
+                submitted_at_s=each.submitted_at_s,
+                priority=each.priority,
+                wanted=each.wanted if own else None,
+                least=each.least,
+                lacking=each.lacking,
+                reason=each.reason if own else "",
+            )
+            for position, each in enumerate(found.waiting, 1)
+        ],
+        waiting_count=found.waiting_count,
+    )
+
+
+async def first_plan(bus: Bus, timeout_s: float, spec: JobSpec, team: str) -> PreviewPlanReply | None:
+    """Return the plan that a job would start with, and from whom; None if the planner does not answer."""
+    try:
+        found = await bus.call(PreviewPlan(spec=spec, team=team), timeout_s)
+    except CallTimeout:
+        return None
+    assert isinstance(found, PreviewPlanReply)
+    return found
+
+
+async def what_if(bus: Bus, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:
+    """Return how a live job would go on under a plan. Raises Problem 409 without a model, and Fault."""
+    found = await bus.call(PredictPlan(job=view.name, plan=plan), timeout_s)
+    assert isinstance(found, PredictPlanReply)
+    if found.prediction is None:
+        text = f"{view.name} has no fitted model yet"
+        raise checks.conflict(view, "no-model", text, "ask again after its first measured windows (about 15 s)")
+    return predicted(view, found.prediction, now_s)
+
+
+def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
+    """Add to a prediction what it means for the rest of the job: its end, its cost, its servers' memory."""
+    left = view.progress.samples_total - view.progress.samples_done - view.data.given_up
+    left_s = max(0, left) / found.throughput if found.throughput > 0 and not view.data.growing else None
+    interval = found.throughput_interval
+    ends = None
+    if left_s is not None and interval.low > 0:
+        ends = Interval(low=now_s + max(0, left) / interval.high, high=now_s + max(0, left) / interval.low)
+    memory_bytes = None
+    if view.forecast is not None and view.forecast.ps:
+        # the rows move evenly: all servers together have as much under every number of them
+        memory_bytes = -(-sum(ps.at_end_bytes for ps in view.forecast.ps) // found.plan.ps)
+    return Prediction(
+        job=view.name,
+        plan=found.plan,
+        previous=view.plan,
+        step_time_s=found.step_time_s,
+        step_time_interval_s=found.step_time_interval_s,
+        throughput=found.throughput,
+        throughput_interval=interval,
+        throughput_now=view.progress.samples_per_s,
+        cost_per_hour=found.cost_per_hour,
+        cost_to_end=None if left_s is None else found.cost_per_hour * left_s / 3600,
+        ends_at_s=None if left_s is None else now_s + left_s,
+        ends_at_interval_s=ends,
+        ps_memory_at_end_bytes=memory_bytes,
+        model_plan_version=found.plan_version,
+    )

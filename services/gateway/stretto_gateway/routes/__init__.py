@@ -1,0 +1,1 @@
+"""The routes of the REST interface, by what they are about."""

@@ -1,0 +1,148 @@
+"""Routes about the gateway: its state, the caller, the audit log, past jobs, and schemas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
+from stretto_wire.registry import CHANNELS
+from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
+
+from .. import components
+from ..answers import ClusterView, GatewayStatus, Login, Me, SignOn
+from ..callers import Access, require
+from ..parts import PARTS_OF, Part
+from ..problems import Problem
+from ..service import Gateway
+from ..settings import GatewaySettings
+from ..summaries import PastJob
+from .parameters import Responses, json
+
+AuditLines = Callable[[], AsyncIterator[bytes]]
+"""Reads the entries of the audit log, in their order."""
+AUDIT_LINES: Responses = {200: components.content("application/jsonl", components.AUDIT_LINE)}
+PAST_JOBS = 1000
+_HISTORY = TypeAdapter(list[PastJob])
+
+
+def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
+    """Make the routes; ``lines`` reads the audit log."""
+    router = APIRouter(tags=["about"])
+
+    @router.get("/status", operation_id="getStatus")
+    async def status(request: Request) -> GatewayStatus:
+        """Return how far the gateway has read the stream, and the number of jobs that the caller may read."""
+        projection = gateway.projection
+        views = projection.readable(request.state.caller.reads)
+        return GatewayStatus(
+            ready=gateway.ready,
+            last_seq=projection.last_seq,
+            jobs=len(views),
+            jobs_by_status=dict(Counter(view.status for view in views)),
+            strangers=projection.strangers,
+        )
+
+    @router.get("/cluster", operation_id="getCluster")
+    async def cluster(
+        request: Request,
+        after: Annotated[str, Query(max_length=63, description="holders after this job, of the answer before")] = "",
+    ) -> ClusterView:
+        """Return capacity, holders and queue as the arbiter sees them, and the services. Of teams that the caller may
+        not read it has amounts and no names."""
+        return await gateway.cluster(request.state.caller.reads, after)
+
+    @router.get("/me", operation_id="getMe")
+    async def me(request: Request) -> Me:
+        """Return the caller, as its token says, and the gateway that it has reached."""
+        caller = request.state.caller
+        return Me(
+            name=caller.name,
+            role=caller.role,
+            team=caller.team,
+            reads_all_teams=caller.reads_all,
+            expires_at_s=caller.expires_at_s,
+            installation=gateway.settings.installation,
+            version=version("stretto-gateway"),
+        )
+
+    @router.get("/audit-log", operation_id="getAuditLog", response_class=StreamingResponse, responses=AUDIT_LINES)
+    async def trail(request: Request) -> StreamingResponse:
+        """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
+        require(request.state.caller, "admin")
+        source = lines()
+        first = await anext(source, b"")  # a fault of the bus at the beginning is an answer, not half of one
+
+        async def rest() -> AsyncIterator[bytes]:
+            if first:
+                yield first + b"\n"
+            async for line in source:
+                yield line + b"\n"
+
+        return StreamingResponse(rest(), media_type="application/jsonl")
+
+    @router.get("/history", operation_id="listHistory", response_model=list[PastJob])
+    async def history(
+        request: Request, limit: Annotated[int, Query(ge=1, le=PAST_JOBS, description="so many latest")] = PAST_JOBS
+    ) -> Response:
+        """List the past jobs that warm start reads, oldest first."""
+        caller, projection = request.state.caller, gateway.projection
+        past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
+        return json(_HISTORY, past[-limit:])
+
+    router.include_router(_schemas())
+    return router
+
+
+def _schemas() -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/schema/job", operation_id="getJobSchema")
+    async def schema() -> Schema:
+        """Return the JSON Schema of a job specification."""
+        return job_schema()
+
+    @router.get("/schema/parts", operation_id="getPartsByEvent")
+    async def parts() -> dict[str, list[Part]]:
+        """Return which parts of a job each event may change: a client that holds them reads these again."""
+        return {event: list(changed) for event, changed in PARTS_OF.items()}
+
+    @router.get("/schema/events/{name}", operation_id="getEventSchema")
+    async def event_schema(
+        name: Annotated[str, PathParameter(description="name of an event, e.g. plan-decided")],
+    ) -> Schema:
+        """Return the JSON Schema of the data of an event."""
+        channels = {channel.name: channel for channel in CHANNELS if channel.kind == "evt"}
+        if (channel := channels.get(name)) is None:
+            text, remedy = f"no event is called {name[:100]}", f"one of {', '.join(channels)}"
+            raise Problem(404, "not-found", text, field="name", value=name, remedy=remedy)
+        return message_schema(channel.message, schema_name(channel))
+
+    return router
+
+
+def login_routes(access: Access, settings: GatewaySettings) -> APIRouter:
+    """Make the route that tells everybody how to log in."""
+    router = APIRouter(tags=["about"])
+
+    @router.get("/login", operation_id="getLogin")
+    async def login() -> Login:
+        """Return how to become a caller. It needs no token."""
+        if access.is_open:
+            return Login(ways=["none"], oidc=None)
+        if settings.oidc_issuer is None:
+            return Login(ways=["token"], oidc=None)
+        found = SignOn(
+            issuer=settings.oidc_issuer,
+            audience=settings.oidc_audience,
+            client_id=settings.oidc_client_id or None,
+            scopes=settings.oidc_scopes,
+        )
+        return Login(ways=["token", "oidc"], oidc=found)
+
+    return router

@@ -1,0 +1,104 @@
+"""Event streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import StringConstraints
+from stretto_messages.base import JOB_PATTERN
+
+from .. import components, sse
+from ..callers import ANYBODY, network_of
+from ..service import Gateway
+from .parameters import JobName, Responses
+
+SEQ_MAX = 10**18
+JobNameFilter = Annotated[str | None, Query(pattern=JOB_PATTERN, description="only events of this job")]
+After = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="send only events after this sequence")]
+Follow = Annotated[bool, Query(description="false: end after the last event stored now")]
+EventName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?$")]
+Names = Annotated[list[EventName], Query(max_length=50, description="only events of these names, e.g. plan-decided")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
+Limit = Annotated[int, Query(ge=1, le=200, description="number of events")]
+Before = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="only events below this sequence; none: the newest")]
+Since = Annotated[
+    float | None,
+    Query(ge=0, le=1e11, description="only events stored at this time or later, in seconds since 1970-01-01 UTC"),
+]
+FRAMES: Responses = {200: components.content("text/event-stream", components.EVENT)}
+PAGE: Responses = {200: components.content("application/json", components.EVENT_PAGE)}
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """Make the routes."""
+    router = APIRouter(tags=["events"])
+    readers = sse.Readers(gateway.settings.streams)
+
+    def source_of(request: Request) -> sse.EventSource:
+        caller = request.state.caller
+        return gateway.source if caller.reads_all else gateway.events(caller.reads)
+
+    def answer(request: Request, start_seq: int, selection: sse.Selection, follow: bool) -> StreamingResponse:
+        caller = request.state.caller
+        who = caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)
+        readers.check(who)
+        keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
+        frames = sse.stream(source_of(request), start_seq, selection, follow, keepalive_s, allowed)
+        return StreamingResponse(
+            readers.counted(who, frames),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    @router.get("/events", operation_id="streamEvents", response_class=StreamingResponse, responses=FRAMES)
+    async def events(
+        request: Request,
+        job: JobNameFilter = None,
+        after: After = None,
+        follow: Follow = True,
+        event: Names = [],  # noqa: B006 - FastAPI copies defaults
+        last_event_id: LastEventId = None,
+    ) -> StreamingResponse:
+        """Stream events of readable jobs as server-sent events. The id is the sequence; Last-Event-ID resumes."""
+        return answer(request, sse.start_of(last_event_id, after), sse.Selection(job, tuple(event)), follow)
+
+    @router.get("/events/newest", operation_id="listNewestEvents", responses=PAGE)
+    async def newest(
+        request: Request,
+        job: JobNameFilter = None,
+        limit: Limit = 50,
+        before: Before = None,
+        since: Since = None,
+        event: Names = [],  # noqa: B006 - FastAPI copies defaults
+    ) -> Response:
+        """List the newest events of readable jobs, newest first. `before` of the answer leads to older ones."""
+        if job is not None:
+            gateway.check_readable(job, request.state.caller.reads)
+        source = gateway.source if job is not None else source_of(request)
+        found = await source.newest(sse.Selection(job, tuple(event)), limit, before, since)
+        listed = ",".join(map(sse.document, found.events))
+        body = f'{{"events":[{listed}],"before":{json.dumps(found.before)}}}'
+        return Response(body.encode(), media_type="application/json")
+
+    @router.get(
+        "/jobs/{job}/events",
+        operation_id="streamJobEvents",
+        response_class=StreamingResponse,
+        responses=FRAMES,
+    )
+    async def job_events(
+        request: Request,
+        job: JobName,
+        after: After = None,
+        follow: Follow = True,
+        event: Names = [],  # noqa: B006 - FastAPI copies defaults
+        last_event_id: LastEventId = None,
+    ) -> StreamingResponse:
+        """Stream events of one job, from its first one on."""
+        gateway.view(job)
+        return answer(request, sse.start_of(last_event_id, after), sse.Selection(job, tuple(event)), follow)
+
+    return router

@@ -1,0 +1,220 @@
+"""Routes that read jobs, and the one that submits them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import TypeAdapter
+from stretto_messages.base import JOB_PATTERN
+from stretto_messages.values import PS_MAX, WORKERS_MAX
+
+from .. import components, documents, paging
+from ..answers import JobTrace, PodLog, Prediction, Preview, SpanView, Submitted
+from ..callers import Caller
+from ..job_audit import JobAudit
+from ..parts import PARTS, Part, dumped
+from ..problems import Problem
+from ..service import Gateway
+from ..spans import spans_of
+from ..summaries import JobSummary
+from ..views import Decision, JobView, Status
+from .parameters import LINES, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
+
+_SUMMARIES = TypeAdapter(list[JobSummary])
+_DECISIONS = TypeAdapter(list[Decision])
+_AUDIT = TypeAdapter(JobAudit)
+_LOG = TypeAdapter(PodLog)
+LISTED: Responses = {
+    200: {
+        "description": "a page of the list",
+        "headers": {
+            "Link": {"schema": {"type": "string"}, "description": 'the next page, as rel="next"; absent on the last'},
+            "Total-Count": {"schema": {"type": "integer"}, "description": "number of jobs on all pages"},
+        },
+    }
+}
+PARTIAL: Responses = {
+    **TAGGED,
+    200: {**TAGGED[200], **components.content("application/json", components.PARTS)},
+}
+Statuses = Annotated[list[Status], Query(max_length=8, description="only jobs in one of these states")]
+Order = Annotated[paging.Order, Query(description="by the time of submission or the name; with a minus backwards")]
+Parts = Annotated[list[Part], Query(max_length=len(PARTS), description="parts to return; none: all")]
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """Make the routes."""
+    router = APIRouter(tags=["jobs"])
+    _add_submission(router, gateway)
+    _add_lists(router, gateway)
+    _add_details(router, gateway)
+
+    @router.get("/jobs/{job}", operation_id="getJob", response_model=JobView, responses=TAGGED)
+    async def job(job: JobName, if_none_match: IfNoneMatch = None) -> Response:
+        """Return everything known about a job."""
+        return _parts(gateway, job, PARTS, None, if_none_match)
+
+    @router.get("/jobs/{job}/parts", operation_id="getJobParts", responses=PARTIAL)
+    async def parts(
+        job: JobName,
+        part: Parts = [],  # noqa: B006 - FastAPI copies defaults
+        last: Last = None,
+        if_none_match: IfNoneMatch = None,
+    ) -> Response:
+        """Return some parts of what is known about a job. `/schema/parts` says which events change which parts."""
+        return _parts(gateway, job, part or PARTS, last, if_none_match)
+
+    return router
+
+
+def _parts(
+    gateway: Gateway, job: str, parts: list[Part] | tuple[Part, ...], last: int | None, held: str | None
+) -> Response:
+    tag = gateway.tag(job, parts)
+    if (same := unchanged(held, tag)) is not None:
+        return same
+    return Response(dumped(gateway.shown(job), parts, last), media_type="application/json", headers={"ETag": tag})
+
+
+def _add_submission(router: APIRouter, gateway: Gateway) -> None:
+    parser = documents.JobParser()
+    kinds = ("application/json", "application/yaml")
+    body = {kind: components.content(kind, components.JOB)["content"][kind] for kind in kinds}
+
+    @router.post(
+        "/jobs",
+        operation_id="submitJob",
+        status_code=201,
+        openapi_extra={"requestBody": {"required": True, "content": body}},
+        responses={200: {"model": Submitted, "description": "this specification was submitted earlier"}},
+    )
+    async def submit(request: Request, response: Response) -> Submitted:
+        """Submit a job. The same specification again answers 200 with the job's state and changes nothing, also
+        after the job's end; another specification under the same name answers 409."""
+        caller = request.state.caller
+        spec = await parser.parse(caller.name, await request.body(), request.headers.get("content-type", ""))
+        request.state.job = spec.name
+        by = _submitter(caller, request.headers.get("x-stretto-user", ""))
+        team = _team(caller, request.headers.get("x-stretto-team", ""))
+        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)
+        request.state.unchanged = not created
+        response.status_code = 201 if created else 200
+        response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
+        return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
+
+    @router.post(
+        "/jobs/preview", operation_id="previewJob", openapi_extra={"requestBody": {"required": True, "content": body}}
+    )
+    async def preview(request: Request) -> Preview:
+        """Return the outcome that a submission would have: every reason against it, the specification with its
+        defaults, its costs, and the plan that it would start with. Nothing is submitted."""
+        caller = request.state.caller
+        request.state.unchanged = True
+        spec = await parser.parse(caller.name, await request.body(), request.headers.get("content-type", ""))
+        by = _submitter(caller, request.headers.get("x-stretto-user", ""))
+        return await gateway.preview(spec, by, _team(caller, request.headers.get("x-stretto-team", "")))
+
+
+def _submitter(caller: Caller, on_behalf_of: str) -> str:
+    """Return the name of the submitter: an admin may submit on behalf of another user."""
+    return (on_behalf_of[:200] if caller.role == "admin" else "") or caller.name
+
+
+def _team(caller: Caller, on_behalf_of: str) -> str:
+    """Return the team of a submission: an admin may submit for another team. Raises Problem 400 for no team's name."""
+    if caller.role != "admin" or not on_behalf_of:
+        return caller.team
+    if not re.fullmatch(JOB_PATTERN, on_behalf_of):
+        remedy = "a team: at most 63 lower-case letters, digits or hyphens"
+        text = "X-Stretto-Team names no team"
+        raise Problem(400, "bad-request", text, field="X-Stretto-Team", value=on_behalf_of[:100], remedy=remedy)
+    return on_behalf_of
+
+
+def _add_lists(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/jobs", operation_id="listJobs", response_model=list[JobSummary], responses=LISTED)
+    async def jobs(
+        request: Request,
+        status: Statuses = [],  # noqa: B006 - FastAPI copies defaults
+        owner: Annotated[str, Query(max_length=200, description="only jobs that this name submitted")] = "",
+        q: Annotated[str, Query(max_length=200, description="only jobs with this text in their name or owner")] = "",
+        order: Order = "submitted",
+        limit: Annotated[int, Query(ge=1, le=paging.LIMIT_MAX, description="jobs of a page")] = paging.LIMIT_MAX,
+        cursor: Annotated[str, Query(max_length=500, description="of the `next` address; empty: first page")] = "",
+    ) -> Response:
+        """List a page of the jobs that the caller may read, oldest first. The header Link leads to the next page, which
+        begins behind this one's last job, whatever came or went in between."""
+        wanted = paging.Wanted(frozenset(status), owner, q, order, limit)
+        found, page = gateway.jobs(request.state.caller.reads, wanted, cursor or None)
+        answer = json(_SUMMARIES, found)
+        answer.headers["Total-Count"] = str(page.total)
+        if page.cursor is not None:
+            asked = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+            answer.headers["Link"] = f'</api/v1/jobs?{urlencode([*asked, ("cursor", page.cursor)])}>; rel="next"'
+        return answer
+
+    @router.get("/jobs/{job}/decisions", operation_id="listDecisions", response_model=list[Decision])
+    async def decisions(job: JobName, last: Last = None) -> Response:
+        """List the decisions about a job: basis, prediction and outcome."""
+        return json(_DECISIONS, gateway.view(job).decisions[-(last or 0) :])
+
+
+def _add_details(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/jobs/{job}/pods/{pod}/log", operation_id="getPodLog", response_model=PodLog, responses=TAGGED)
+    async def log(job: JobName, pod: PodName, lines: Lines = LINES, if_none_match: IfNoneMatch = None) -> Response:
+        """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte. To follow
+        it, ask again with the ETag."""
+        text = await gateway.pod_log(job, pod, lines)
+        tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}"'
+        if (same := unchanged(if_none_match, tag)) is not None:
+            return same
+        answer = json(_LOG, PodLog(job=job, pod=pod, text=text))
+        answer.headers["ETag"] = tag
+        return answer
+
+    @router.get("/jobs/{job}/trace", operation_id="getTrace")
+    async def trace(job: JobName) -> JobTrace:
+        """Return the trace of a job: its events as a waterfall, and the spans that this machine keeps; where there is a
+        collector, look there for spans."""
+        trace_id = gateway.view(job).trace_id
+        if trace_id is None:
+            return JobTrace(job=job, trace_id=None, events=[], spans=[])
+        spans = await asyncio.to_thread(spans_of, gateway.settings.state_folder, job, trace_id)
+        return JobTrace(
+            job=job,
+            trace_id=trace_id,
+            events=await gateway.waterfall(job, trace_id),
+            spans=[SpanView(**each) for each in spans],
+        )
+
+    @router.get("/jobs/{job}/whatif", operation_id="whatIfJob")
+    async def what_if(
+        job: JobName,
+        workers: Annotated[int | None, Query(ge=1, le=WORKERS_MAX)] = None,
+        ps: Annotated[int | None, Query(ge=1, le=PS_MAX)] = None,
+        worker_cpu_cores: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        ps_cpu_cores: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        worker_memory_bytes: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+        ps_memory_bytes: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    ) -> Prediction:
+        """Predict how a live job would go on under another plan, by its own fitted model. What is not given stays as it
+        is in its plan. Nothing is requested."""
+        wanted = {
+            "workers": workers,
+            "ps": ps,
+            "worker_cpu_cores": worker_cpu_cores,
+            "ps_cpu_cores": ps_cpu_cores,
+            "worker_memory_bytes": worker_memory_bytes,
+            "ps_memory_bytes": ps_memory_bytes,
+        }
+        return await gateway.what_if(job, {name: value for name, value in wanted.items() if value is not None})
+
+    @router.get("/jobs/{job}/audit", operation_id="auditJob", response_model=JobAudit)
+    async def audit(job: JobName) -> Response:
+        """Audit the books: the ledger against the counts of every column of the parameters."""
+        return json(_AUDIT, await gateway.audit(job))
