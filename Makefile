@@ -15,7 +15,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long bench lint proto pins sbom audit images e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long bench lint proto console console-test pins sbom audit images e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -59,6 +59,13 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 proto: setup  ## generate proto/ from libs/wire and the gateway
 	@$(BIN)/python -m stretto_wire.documents proto
 	@$(BIN)/python -m stretto_gateway.openapi proto
+
+console: setup  ## build the console into the gateway's package (needs a registry of Node packages)
+	@$(BIN)/python libs/console/build.py
+
+console-test: setup  ## try the console in Chromium (Debian's package chromium)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check playwright==1.65.2
+	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image
 	@$(BIN)/python -m tests.supply_chain pins

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN
 from stretto_wire.documents import asyncapi_text
 
-from . import components, edge, pages, problems
+from . import components, console, edge, pages, problems
 from .audit_log import AuditLog
 from .callers import Access, require
 from .fullness import warnings
@@ -75,6 +75,7 @@ def routed(gateway: Gateway, access: Access, lines: AuditLines) -> FastAPI:
     problems.install(app)
     app.include_router(_documents(app))
     app.include_router(pages.routes())
+    app.include_router(console.routes())
     app.include_router(_health(gateway))
     app.include_router(about.login_routes(access, gateway.settings), prefix=API, responses=parameters.ERRORS)
     guarded = APIRouter(prefix=API, dependencies=[Depends(_guard(gateway, access))], responses=parameters.ERRORS)

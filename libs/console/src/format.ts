@@ -1,0 +1,67 @@
+/** Numbers as people read them; each with its unit. */
+export const NONE = "–";
+
+const SI = ["", "k", "M", "G", "T"];
+
+/** 41230 -> "41.2k" */
+export function count(value: number | null | undefined): string {
+  if (value == null) return NONE;
+  let scaled = value;
+  let step = 0;
+  while (Math.abs(scaled) >= 999.5 && step < SI.length - 1) {
+    scaled /= 1000;
+    step += 1;
+  }
+  return step === 0 && Number.isInteger(value) ? String(value) : scaled.toPrecision(3) + SI[step];
+}
+
+/** Exact, with thousands separated: 45,840,617 */
+export const exactly = (value: number): string => value.toLocaleString("en-GB");
+
+export const rate = (perS: number | null | undefined): string => (perS == null ? NONE : `${count(perS)}/s`);
+
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function bytes(value: number | null | undefined): string {
+  if (value == null) return NONE;
+  let scaled = value;
+  let step = 0;
+  while (scaled >= 1024 && step < BYTES.length - 1) {
+    scaled /= 1024;
+    step += 1;
+  }
+  return `${step === 0 || scaled >= 100 ? Math.round(scaled) : scaled.toFixed(1)} ${BYTES[step]}`;
+}
+
+export const cores = (value: number): string => `${Number(value.toFixed(2))} ${value === 1 ? "core" : "cores"}`;
+
+export const percent = (share: number | null | undefined, digits = 0): string =>
+  share == null ? NONE : `${(100 * share).toFixed(digits)} %`;
+
+/** 3725 -> "1 h 2 min" */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds == null) return NONE;
+  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.round(hours / 24)} days`;
+}
+
+/** Time of day, with the date if it is another day's. */
+export function time(seconds: number | null | undefined, now = Date.now()): string {
+  if (seconds == null) return NONE;
+  const at = new Date(1000 * seconds);
+  const clock = at.toLocaleTimeString("en-GB");
+  return at.toDateString() === new Date(now).toDateString() ? clock : `${at.toLocaleDateString("en-GB")} ${clock}`;
+}
+
+export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${perHour.toFixed(2)}/h`);
+
+/** "6 workers, 3 servers" */
+export function plan(plan: { workers: number; ps: number } | null | undefined): string {
+  if (!plan) return NONE;
+  const workers = `${plan.workers} ${plan.workers === 1 ? "worker" : "workers"}`;
+  return `${workers}, ${plan.ps} ${plan.ps === 1 ? "server" : "servers"}`;
+}

@@ -1,0 +1,51 @@
+/** The address of the page, which holds all state that a link should carry: page, job, tab, filters. */
+const BASE = "/console";
+
+class Route {
+  path = $state(BASE);
+  query = $state(new URLSearchParams());
+
+  constructor() {
+    this.read();
+    addEventListener("popstate", () => this.read());
+  }
+
+  /** Segments after /console, e.g. ["jobs", "ads-11-22", "decisions"]. */
+  get segments(): string[] {
+    return this.path.slice(BASE.length).split("/").filter(Boolean).map(decodeURIComponent);
+  }
+
+  go(address: string): void {
+    history.pushState(null, "", address);
+    this.read();
+    scrollTo(0, 0);
+  }
+
+  /** Set parameters of the address in place; an empty value removes one. */
+  set(values: Record<string, string>): void {
+    const query = new URLSearchParams(this.query);
+    for (const [name, value] of Object.entries(values)) value ? query.set(name, value) : query.delete(name);
+    const text = query.toString();
+    history.replaceState(null, "", this.path + (text ? `?${text}` : ""));
+    this.read();
+  }
+
+  private read(): void {
+    this.path = location.pathname;
+    this.query = new URLSearchParams(location.search);
+  }
+}
+
+export const route = new Route();
+
+export const to = (...segments: string[]): string => [BASE, ...segments.map(encodeURIComponent)].join("/");
+
+/** Let a click on a link to a page of ours change the address without loading anything. */
+export function follow(event: MouseEvent): void {
+  const link = (event.target as Element).closest?.("a");
+  if (!link || link.target || link.origin !== location.origin || !link.pathname.startsWith(BASE)) return;
+  if (link.pathname.startsWith(`${BASE}/docs`)) return;
+  if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.defaultPrevented) return;
+  event.preventDefault();
+  route.go(link.pathname + link.search);
+}
