@@ -27,7 +27,7 @@ COMMANDS = (
     *("up", "down", "status", "backup", "restore"),
     *("init", "check", "explain-graph", "run", "schema", "export"),
     *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data", "audit", "audit-log"),
-    *("watch", "explain", "events", "trace", "replay"),
+    *("console", "watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),
 )
 """Commands of this distribution, in the order of the help."""

@@ -94,7 +94,7 @@ def up(
 def _addresses(state: dict[str, Any]) -> str:
     return (
         f"ready after {figures.seconds(state['ready_s'])}\n"
-        f"  gateway  {state['gateway_url']}  (token in {state['token_file']}; API description at /openapi.json)\n"
+        f"  gateway  {state['gateway_url']}  (`stretto console` opens its pages; token in {state['token_file']})\n"
         f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
         + "".join(f"\n  warning  {warning}" for warning in state["warnings"])

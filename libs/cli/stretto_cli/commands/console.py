@@ -1,0 +1,71 @@
+"""``stretto console``: open the pages of the gateway in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import webbrowser
+from html import escape
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..client import locate
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    connect,
+    example,
+)
+
+DOOR = "console.html"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("console", rich_help_panel="Jobs", epilog=example("stretto console --no-browser"))(open_console)
+
+
+def open_console(
+    browser: Annotated[bool, typer.Option(help="Open a browser; without it, only the file is written.")] = True,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Open the console in a browser, signed in.
+
+    The browser is given a file that only you can read, since arguments of programs and addresses can be seen by others.
+    """
+    with connect(folder, url, token) as gateway:
+        gateway.status()  # the browser would tell less of a wrong address or token
+    address, found = locate(folder, url, token)
+    door = _door(folder if url is None else None, f"{address}/console/", found)
+    opened = browser and webbrowser.open(door.as_uri())
+    report = {"url": f"{address}/console/", "file": str(door), "opened": opened}
+    answer(output, report, lambda: f"{report['url']}\n{door} signs a browser in; it holds the token")
+
+
+def _door(folder: Path | None, address: str, token: str) -> Path:
+    """Write the file that forwards a browser to the console with the token; returns its path."""
+    if folder is None:
+        handle, name = tempfile.mkstemp(prefix="stretto-", suffix=f"-{DOOR}")
+        path = Path(name)
+    else:
+        path = folder.resolve() / DOOR
+        path.unlink(missing_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    target = f"{address}#token={token}" if token else address
+    script = json.dumps(target).replace("<", "\\u003c")
+    with os.fdopen(handle, "w") as file:
+        file.write(
+            f"<!doctype html><title>Stretto</title><script>location.replace({script})</script>{escape(address)}\n"
+        )
+    return path
