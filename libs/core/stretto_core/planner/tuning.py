@@ -22,7 +22,6 @@ from stretto_messages.values import FeedProfile, Plan
 from stretto_core.model.throughput import ENDLESS, Supply
 from stretto_core.model.types import DataWorkerLimits
 
-
 SLOWER = "the job was slower with data workers than without"
 
 
