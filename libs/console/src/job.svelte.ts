@@ -1,5 +1,5 @@
 /** A job as far as the page shows it: the parts that were asked for, read again when an event changes them. */
-import type { Schemas } from "./api/http";
+import { Refused, type Schemas } from "./api/http";
 import { live } from "./live.svelte";
 import { session } from "./session.svelte";
 
@@ -7,6 +7,9 @@ export type Job = Partial<Schemas["JobView"]>;
 
 /** Events that come within it are answered by one request. */
 const TOGETHER_MS = 400;
+const STALL_MS = 10_000;
+/** How often the gateway may answer from before an event that it has sent: its view is folded beside the stream. */
+const TRIES = 5;
 
 export class JobReader {
   job = $state<Job>({});
@@ -16,50 +19,79 @@ export class JobReader {
   private stale = new Set<string>();
   private tags = new Map<string, string>();
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private readonly unsubscribe: () => void;
+  private readonly subscriptions: (() => void)[];
+  private reading = false;
+  private tries = 0;
+  /** Sequence of the last event of this job: an answer from before it is asked for again. */
+  private seq = 0;
 
   constructor(readonly name: string) {
-    this.unsubscribe = live.subscribe((event, parts) => {
-      if (event.job === name) this.invalidate(parts.filter((part) => this.wanted.has(part)));
-    });
+    const asleep = setInterval(() => {
+      // nobody tells that a job stalls
+      if (this.job.status === "training" && !document.hidden) this.invalidate(["head"]);
+    }, STALL_MS);
+    this.subscriptions = [
+      live.subscribe((event, parts) => {
+        if (event.job !== name) return;
+        this.seq = event.seq;
+        this.invalidate(parts.filter((part) => this.wanted.has(part)));
+      }),
+      live.onReturn(() => this.invalidate([...this.wanted])),
+      () => clearInterval(asleep),
+    ];
   }
 
   /** Read these parts now, and again whenever they change. */
   want(parts: readonly string[]): void {
     const fresh = parts.filter((part) => !this.wanted.has(part));
     for (const part of fresh) this.wanted.add(part);
-    if (fresh.length) void this.read(fresh);
+    for (const part of fresh) this.stale.add(part);
+    void this.read();
   }
 
   close(): void {
-    this.unsubscribe();
+    for (const end of this.subscriptions) end();
     clearTimeout(this.timer);
   }
 
   private invalidate(parts: readonly string[]): void {
     for (const part of parts) this.stale.add(part);
+    this.later();
+  }
+
+  private later(): void {
     if (!this.stale.size || this.timer !== undefined) return;
     this.timer = setTimeout(() => {
       this.timer = undefined;
-      const now = [...this.stale];
-      this.stale.clear();
-      void this.read(now);
+      void this.read();
     }, TOGETHER_MS);
   }
 
-  private async read(parts: readonly string[]): Promise<void> {
-    const key = [...parts].sort().join();
+  /** Read what is stale. One request at a time, so that no old answer replaces a new one. */
+  private async read(): Promise<void> {
+    if (this.reading || !this.stale.size) return;
+    this.reading = true;
+    const [parts, seq] = [[...this.stale].sort(), this.seq];
+    this.stale.clear();
+    const key = parts.join();
     try {
       const path = `/jobs/${encodeURIComponent(this.name)}/parts`;
-      const changed = await session.http.getChanged<Job>(path, { part: parts }, this.tags.get(key) ?? "");
+      // the head depends on the time, too: a job stalls without an event
+      const tag = parts.includes("head") ? "" : (this.tags.get(key) ?? "");
+      const changed = await session.http.getChanged<Job>(path, { part: parts }, tag);
       if (changed) {
         this.tags.set(key, changed.tag);
         this.job = { ...this.job, ...changed.body };
       }
+      if ((this.job.last_seq ?? 0) < seq && this.tries++ < TRIES) for (const part of parts) this.stale.add(part);
+      else this.tries = 0;
       this.error = undefined;
       this.loaded = true;
     } catch (error) {
       this.error = error;
+      if (!(error instanceof Refused) || error.status >= 500) for (const part of parts) this.stale.add(part);
     }
+    this.reading = false;
+    this.later();
   }
 }

@@ -6,6 +6,7 @@ import { session } from "./session.svelte";
 export type Part = Exclude<keyof Schemas["JobParts"], "name" | "last_seq"> | string;
 type Reader = (event: StreamedEvent, parts: readonly string[]) => void;
 
+const CATCHING_UP_MS = 1000;
 const HIDDEN_MS = 30_000;
 /** A break shorter than this is not worth a word. */
 const BREAK_MS = 3000;
@@ -16,19 +17,39 @@ class Live {
   seq = $state(0);
   private parts: Record<string, string[]> = {};
   private readers = new Set<Reader>();
+  private again = new Set<() => void>();
   private stream: AbortController | undefined;
   private hiding: ReturnType<typeof setTimeout> | undefined;
   private breaking: ReturnType<typeof setTimeout> | undefined;
 
+  /** True once the place is known from which on no event is missed: what a page reads then is not older. */
+  ready = $state(false);
+  private generation = 0;
+
   /** Open the stream, from the present on, until `end`. */
   async begin(): Promise<void> {
+    const generation = ++this.generation;
     this.parts = await session.http.get<Record<string, string[]>>("/schema/parts");
-    this.seq = (await session.http.get<Schemas["GatewayStatus"]>("/status")).last_seq;
+    await this.seek();
+    if (generation !== this.generation) return;
+    this.ready = true;
     document.addEventListener("visibilitychange", this.look);
-    this.open();
+    if (!document.hidden) this.open();
+  }
+
+  /** Wait until the gateway has read all events that are stored, and begin behind them. */
+  private async seek(): Promise<void> {
+    for (;;) {
+      const status = await session.http.get<Schemas["GatewayStatus"]>("/status");
+      this.seq = status.last_seq;
+      if (status.ready) return;
+      await new Promise((resolve) => setTimeout(resolve, CATCHING_UP_MS));
+    }
   }
 
   end(): void {
+    this.generation += 1;
+    this.ready = false;
     document.removeEventListener("visibilitychange", this.look);
     this.close();
   }
@@ -39,11 +60,29 @@ class Live {
     return () => this.readers.delete(reader);
   }
 
+  /** Call `read` whenever events may have been missed, until the returned function is called. */
+  onReturn(read: () => void): () => void {
+    this.again.add(read);
+    return () => this.again.delete(read);
+  }
+
   private look = (): void => {
     clearTimeout(this.hiding);
     if (document.hidden) this.hiding = setTimeout(() => this.close(), HIDDEN_MS);
-    else if (!this.stream) this.open();
+    else if (!this.stream) void this.comeBack();
   };
+
+  /** Go on from the present after a while: what happened meanwhile is read, not streamed. */
+  private async comeBack(): Promise<void> {
+    try {
+      await this.seek();
+    } catch {
+      // the stream tells that the gateway is away
+    }
+    if (this.stream || !this.ready) return;
+    this.open();
+    for (const read of this.again) read();
+  }
 
   private open(): void {
     this.stream = new AbortController();
@@ -52,6 +91,7 @@ class Live {
       else {
         clearTimeout(this.breaking);
         this.breaking = undefined;
+        if (!this.connected) for (const read of this.again) read(); // it may have answered from before the break
         this.connected = true;
       }
     };

@@ -12,7 +12,7 @@ class Route {
 
   /** Segments after /console, e.g. ["jobs", "ads-11-22", "decisions"]. */
   get segments(): string[] {
-    return this.path.slice(BASE.length).split("/").filter(Boolean).map(decodeURIComponent);
+    return this.path.slice(BASE.length).split("/").filter(Boolean).map(decoded);
   }
 
   go(address: string): void {
@@ -36,6 +36,14 @@ class Route {
   }
 }
 
+function decoded(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
 export const route = new Route();
 
 export const to = (...segments: string[]): string => [BASE, ...segments.map(encodeURIComponent)].join("/");
@@ -46,6 +54,7 @@ export function follow(event: MouseEvent): void {
   if (!link || link.target || link.origin !== location.origin || !link.pathname.startsWith(BASE)) return;
   if (link.pathname.startsWith(`${BASE}/docs`)) return;
   if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.defaultPrevented) return;
+  if (link.hash && link.pathname === location.pathname) return; // the browser goes there by itself
   event.preventDefault();
-  route.go(link.pathname + link.search);
+  route.go(link.pathname + link.search + link.hash);
 }

@@ -5,17 +5,21 @@ const KEY = "stretto.token";
 
 /** Not a cookie: cookies of 127.0.0.1 go to every port of the machine, with an admin's token in them. */
 function stored(): string {
-  const token = handed();
-  if (token) {
-    sessionStorage.setItem(KEY, token);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
-  return sessionStorage.getItem(KEY) ?? "";
+  const [token, present] = [handed(), sessionStorage.getItem(KEY) ?? ""];
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  // anybody can make such a link: it must not put somebody else into a session unseen
+  if (!token || token === present || (present && !confirm("Sign in with the token of this link instead?"))) return present;
+  sessionStorage.setItem(KEY, token);
+  return token;
 }
 
 /** The token in the address, by which `stretto console` signs a browser in; it is sent to nobody. */
 function handed(): string {
-  return decodeURIComponent(/^#token=(.+)$/.exec(location.hash)?.[1] ?? "");
+  try {
+    return decodeURIComponent(/^#token=(.+)$/.exec(location.hash)?.[1] ?? "");
+  } catch {
+    return ""; // no token of ours
+  }
 }
 
 const ORDER = ["viewer", "submitter", "admin"];
@@ -27,7 +31,7 @@ class Session {
   refused = $state("");
   readonly http = new Http(
     () => this.token,
-    () => this.end("The token is not accepted, or not any more."),
+    (token) => token === this.token && this.end("The token is not accepted, or not any more."),
   );
 
   /** Ask who we are. Leaves `me` undefined if the gateway wants a token. */
@@ -67,5 +71,7 @@ class Session {
 export const session = new Session();
 
 addEventListener("hashchange", () => {
-  if (handed()) void session.enter(stored());
+  if (!handed()) return;
+  const token = stored();
+  if (token !== session.token) void session.enter(token);
 });

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from functools import singledispatchmethod
+from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
@@ -37,21 +37,25 @@ class Timed(Protocol):
 
 
 P = TypeVar("P", bound=Timed)
+SHORTEST_SLOT = -10
+"""Exponent of the shortest slot: about a millisecond."""
 
 
 def record(items: list[P], item: P, limit: int) -> None:
     """Append to a bounded history. When it is full, the first point of each slot of time stays, and the last point.
 
-    Slots are a power of two of seconds long, so that a point that stays once stays until slots double. Dropping every
-    second point instead would thin old points again and again, until the beginning of the job is gone.
+    Slots are a power of two of seconds long, so that a point that stays once stays until slots double, and as short as
+    leaves three quarters of the bound: a pause takes no points from what is measured. Dropping every second point
+    instead would thin old points again and again, until the beginning of the job is gone.
     """
     items.append(item)
     if len(items) <= limit:
         return
-    length_s = max(items[-1].time_s - items[0].time_s, 1e-3)
-    slot_s = 2.0 ** math.ceil(math.log2(length_s / (limit // 2)))
-    firsts = {one.time_s // slot_s: one for one in reversed(items[:-1])}
-    items[:] = [*reversed(firsts.values()), items[-1]]
+    for exponent in count(SHORTEST_SLOT):
+        firsts = {one.time_s // 2.0**exponent: one for one in reversed(items[:-1])}
+        if len(firsts) < 3 * limit // 4:
+            items[:] = [*reversed(firsts.values()), items[-1]]
+            return
 
 
 class Returned(NamedTuple):

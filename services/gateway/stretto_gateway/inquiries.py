@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from stretto_bus.faults import CallTimeout
@@ -19,6 +20,8 @@ from .answers import ClusterView, HolderView, Prediction, UnplaceableView, Waiti
 from .projection import Reads
 from .views import JobView
 
+HOLDERS_SHOWN = 200
+"""Holders in one answer (taste: a page that is looked through)."""
 FRESH_S = 1.0
 """Age at which an answer about the cluster is asked for again."""
 
@@ -37,8 +40,16 @@ class Arbiter:
         self._asked: dict[str, tuple[float, asyncio.Future[GetClusterReply]]] = {}
         """The latest question for each page, with its time; those who ask meanwhile get the same answer, or fault."""
 
-    async def cluster(self, after: str = "") -> GetClusterReply:
-        """Return the cluster with the holders after a job. Raises Fault."""
+    async def cluster(self) -> GetClusterReply:
+        """Return the cluster with all holders. Raises Fault."""
+        found = await self._page("")
+        holders, more = list(found.holders), found.more
+        while more:
+            page = await self._page(holders[-1].job)
+            holders, more = [*holders, *page.holders], page.more and bool(page.holders)
+        return replace(found, holders=tuple(holders), more=False)
+
+    async def _page(self, after: str) -> GetClusterReply:
         now_s = self._clock()
         self._asked = {page: one for page, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
         if after not in self._asked:
@@ -53,15 +64,19 @@ class Arbiter:
     async def free(self) -> Resources | None:
         """Return the resources that are free; None if the arbiter does not answer."""
         try:
-            free = (await self.cluster()).free
+            free = (await self._page("")).free
         except CallTimeout:
             return None
         return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
 
 
-def shown(found: GetClusterReply, reads: Reads) -> ClusterView:
-    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name."""
+def shown(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
+    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name, nor a place.
+
+    ``after`` chooses among the holders that may be read, so that no answer depends on the names of others.
+    """
     readable = [holder for holder in found.holders if reads(holder.team)]
+    page = [holder for holder in readable if holder.job > after][: HOLDERS_SHOWN + 1]
     return ClusterView(
         capacity=found.capacity,
         held=found.held,
@@ -88,10 +103,10 @@ def shown(found: GetClusterReply, reads: Reads) -> ClusterView:
                 changing=each.changing,
                 leaving=each.leaving,
             )
-            for each in readable
+            for each in page[:HOLDERS_SHOWN]
         ],
         others=len(found.holders) - len(readable),
-        after=found.holders[-1].job if found.more else None,
+        after=page[HOLDERS_SHOWN - 1].job if len(page) > HOLDERS_SHOWN else None,
         waiting=[
             WaitingView(
                 position=position,
@@ -139,9 +154,9 @@ def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
     if left_s is not None and interval.low > 0:
         ends = Interval(low=now_s + max(0, left) / interval.high, high=now_s + max(0, left) / interval.low)
     memory_bytes = None
-    if view.forecast is not None and view.forecast.ps:
-        # the rows move evenly: all servers together have as much under every number of them
-        memory_bytes = -(-sum(ps.at_end_bytes for ps in view.forecast.ps) // found.plan.ps)
+    if view.forecast is not None and len(view.forecast.ps) == found.plan.ps:
+        # a forecast does not tell rows from what a server has without any, so it says nothing of another number
+        memory_bytes = max(ps.at_end_bytes for ps in view.forecast.ps)
     return Prediction(
         job=view.name,
         plan=found.plan,

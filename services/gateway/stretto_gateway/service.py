@@ -393,11 +393,9 @@ class Gateway:
     def _judgements(self, spec: wire.JobSpec, by: str, team: str) -> list[Callable[[], None]]:
         """Return the checks of a submission, each of which raises a Problem."""
         settings, jobs = self.settings, self.projection.jobs
-        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
-        size_bytes = len(wire.encode(message))
+        view = jobs.get(spec.name)
 
         def name() -> None:
-            view = jobs.get(spec.name)
             if view is not None and view.team != team:
                 raise checks.others_name(spec.name)
             if view is not None and view.spec != spec:
@@ -411,6 +409,9 @@ class Gateway:
             if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
                 raise checks.state_full(fullness)
 
+        if view is not None and (view.team, view.spec) == (team, spec):
+            return []  # submitting it again changes nothing
+        size_bytes = len(wire.encode(wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)))
         return [
             name,
             lambda: checks.check_size(size_bytes, settings.spec_bytes),
@@ -423,7 +424,7 @@ class Gateway:
 
     async def cluster(self, reads: Reads, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
-        found = inquiries.shown(await self._arbiter.cluster(after), reads)
+        found = inquiries.shown(await self._arbiter.cluster(), reads, after)
         return found.model_copy(update={"services": await self._bus.services()})
 
     async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:

@@ -9,6 +9,7 @@ import webbrowser
 from html import escape
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -62,7 +63,7 @@ def _door(folder: Path | None, address: str, token: str) -> Path:
         path = folder.resolve() / DOOR
         path.unlink(missing_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    target = f"{address}#token={token}" if token else address
+    target = f"{address}#token={quote(token, safe='')}" if token else address
     script = json.dumps(target).replace("<", "\\u003c")
     with os.fdopen(handle, "w") as file:
         file.write(

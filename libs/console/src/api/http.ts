@@ -35,13 +35,14 @@ export function url(path: string, params: Params = {}): string {
 export class Http {
   constructor(
     private readonly token: () => string,
-    private readonly onUnauthorised: () => void,
+    private readonly onUnauthorised: (token: string) => void,
   ) {}
 
   /** Send a request. Throws Refused for a status of 400 or more, Unreachable without an answer. */
   async send(address: string, options: RequestInit = {}): Promise<Response> {
     const headers = new Headers(options.headers);
-    if (this.token()) headers.set("Authorization", `Bearer ${this.token()}`);
+    const token = this.token();
+    if (token) headers.set("Authorization", `Bearer ${token}`);
     let response: Response;
     try {
       response = await fetch(address, { ...options, headers, cache: "no-store" });
@@ -50,7 +51,7 @@ export class Http {
       throw new Unreachable("the gateway does not answer");
     }
     if (response.status < 400) return response;
-    if (response.status === 401) this.onUnauthorised();
+    if (response.status === 401) this.onUnauthorised(token);
     throw new Refused(response.status, await problemOf(response));
   }
 

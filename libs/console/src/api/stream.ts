@@ -10,8 +10,8 @@ export interface StreamedEvent {
 }
 
 const RETRY_MS = [250, 500, 1000, 2000];
-/** The gateway sends a comment every 15 s at least; silence for longer means that the connection is dead. */
-const SILENT_MS = 40_000;
+/** Longer than any interval between the comments that the gateway sends; then the connection is dead. */
+const SILENT_MS = 320_000;
 
 export interface Listener {
   event(event: StreamedEvent): void;
@@ -33,8 +33,8 @@ export async function follow(http: Http, after: number, listener: Listener, sign
         signal: attempt.signal,
       });
       listener.connected(true);
-      failures = 0;
       for await (const event of frames(response, attempt)) {
+        failures = 0;
         last = event.seq;
         listener.event(event);
       }

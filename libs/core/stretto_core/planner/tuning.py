@@ -210,7 +210,7 @@ class Tuning:
             return None
         worker_per_s = feed.enqueued_per_s / state.given
         per_s = _steps_per_s(window)
-        if not state.before and per_s < (1 - rules.same) * state.alone_per_s:
+        if not state.before and state.given == state.wanted and per_s < (1 - rules.same) * state.alone_per_s:
             return self._fall_back(feed, SLOWER)
         if feed.read_share < rules.read_share_min:
             state.phase = "settled"
@@ -230,7 +230,8 @@ class Tuning:
         if state.given < state.wanted or count <= state.given:  # no more room, or the job's own limit
             state.phase = "settled"
             return None
-        state.before, state.before_per_s, state.short = state.given, per_s, state.given
+        state.before, state.before_per_s = state.given, per_s
+        state.short = max(state.short, state.given)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
     def _keep(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
@@ -251,7 +252,8 @@ class Tuning:
         if not waits:
             return self._trim(feed, worker_per_s)
         state.phase = "scaling"
-        state.before, state.before_per_s, state.short = state.given, _steps_per_s(window), state.given
+        state.before, state.before_per_s = state.given, _steps_per_s(window)
+        state.short = max(state.short, state.given)
         count = self._covering(feed.dequeued_per_s, worker_per_s, state.given + 1)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
@@ -267,7 +269,7 @@ class Tuning:
         if worker_per_s <= 0:
             return self.state.given
         count = max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
-        return count + (count == self.state.short)
+        return max(count, self.state.short + 1)
 
     def _is_free_at_home(self, window: ProfileMeasured, feed: FeedProfile, worker_per_s: float) -> bool:
         """Return True if a worker prepares a batch while it trains another, and has the cores for both.
@@ -319,7 +321,7 @@ class Tuning:
     def _covering(self, per_s: float, worker_per_s: float, least: int = 1) -> int:
         """Return how many prepare ``per_s``, within the job's limit."""
         count = math.ceil(per_s / worker_per_s * (1 - self.rules.same / 2)) if worker_per_s > 0 else least
-        return min(max(count, least), self.state.enough or self.limits.most)
+        return min(max(count, least, self.state.short + 1), self.state.enough or self.limits.most)
 
     def _propose(self, count: int, worker_per_s: float, feed: FeedProfile, reasons: list[str]) -> DataWorkersProposed:
         self.state.wanted = count

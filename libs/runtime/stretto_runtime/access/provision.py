@@ -276,7 +276,7 @@ def server_config(
         # the default, three quarters of the free space, refuses the streams' bounds below 12 GiB of free disk
         f"  max_file_store: {1 << 50}",
         "  strict: true",  # an acknowledgement that reaches the API by a forged reply subject is then no request
-        "  limits: { batch: { max_inflight_per_stream: 256 } }",  # each owner of a partition has one, the default is 50
+        "  limits: { batch: { max_inflight_per_stream: 512 } }",  # each owner of a partition has one, the default is 50
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
         *(["  cipher: chachapoly", f"  key: ${KEY_VARIABLE}"] if encrypted else []),
         "}",

@@ -77,8 +77,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """List the newest events of readable jobs, newest first. `before` of the answer leads to older ones."""
         if job is not None:
             gateway.check_readable(job, request.state.caller.reads)
-        source = gateway.source if job is not None else source_of(request)
-        found = await source.newest(sse.Selection(job, tuple(event)), limit, before, since)
+        found = await source_of(request).newest(sse.Selection(job, tuple(event)), limit, before, since)
         listed = ",".join(map(sse.document, found.events))
         body = f'{{"events":[{listed}],"before":{json.dumps(found.before)}}}'
         return Response(body.encode(), media_type="application/json")
