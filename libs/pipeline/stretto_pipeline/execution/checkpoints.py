@@ -38,9 +38,7 @@ class Checkpoints:
                 from tensorflow.python.checkpoint import checkpoint_context
 
                 if checkpoint_context.in_async_metrics_context():
-                    self._resume.say_once(
-                        "an asynchronous checkpoint is written after later steps: no place is kept for it"
-                    )
+                    self._resume.say_once(ASYNCHRONOUS)
                     return original(saver, file_prefix, *args, **kwargs)
                 with self._resume.writing(file_prefix):
                     return original(saver, file_prefix, *args, **kwargs)

@@ -28,12 +28,16 @@ _FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
 @dataclass(eq=False)
 class _Progress:
-    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before."""
+    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before.
+
+    length: elements of the pass, negative if not known.
+    """
 
     dataset: Any
     orders: tuple[int, ...]
     consumed: int = 0
     skipped: int = 0
+    length: int = -1
     is_over: bool = False
 
 
@@ -220,6 +224,7 @@ class KerasFit:
                 self.datasets.resume.say_short(place, there)
                 return self._begin_plain(fit, function, dataset)
         function.progress = self._progress(fit, dataset, orders, place)
+        function.progress.length = self.datasets.identity(dataset).elements
         function.elements = fit.trainer.steps_per_execution
         return iterator
 
@@ -336,9 +341,11 @@ class _TrainFunction:
         if not isinstance(iterator, _Steps):
             progress = self.progress or _Progress(None, ())
             progress.consumed += self.elements
+            if 0 <= progress.length < progress.consumed:  # the last of several steps a call may be missing
+                progress.consumed = progress.length
             try:
                 return self.original(iterator)
-            except tf.errors.OutOfRangeError:
+            except (tf.errors.OutOfRangeError, StopIteration):  # the latter of several steps a call
                 progress.is_over = True
                 raise
 

@@ -16,12 +16,12 @@ import secrets
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import in_words
-from .places import SUFFIX, Kept, Place, PlacesRefused, begun, ended, kept_of, of_checkpoint, text_of
+from .places import SUFFIX, Kept, Place, PlacesRefused, begun, doubted, ended, kept_of, of_checkpoint, text_of
 from .seeds import Seeds
 
 ANEW = "the data begin anew"
@@ -63,10 +63,12 @@ class Resume:
         """the file whose places wait"""
         self._is_claimed = False
         """a place of that file was claimed"""
+        self._missing = ""
+        """of a file that is not there"""
         self._claimed: list[Place] = []
         self._said: set[str] = set()
         self._written: list[Path] = []
-        self._depth = 0
+        self._thread = threading.local()
 
     def tells(self, places: Callable[[], Iterable[Place]]) -> None:
         """Add a source: it tells its places when a checkpoint is written."""
@@ -81,25 +83,24 @@ class Resume:
     @contextmanager
     def writing(self, checkpoint: Any) -> Generator[None]:
         """Write the file of a checkpoint, before that is written and when it is."""
-        with self._lock:
-            is_outer = self._depth == 0 and os.getpid() == self._pid
-            self._depth += 1
+        depth = getattr(self._thread, "depth", 0)
+        is_outer = depth == 0 and os.getpid() == self._pid
+        self._thread.depth = depth + 1
         try:
             path = path_of(checkpoint) if is_outer else ""
             file = self._file_of(path) if path else None
             kept = () if file is None else self._begun(file)
             yield
             if file is not None and kept:
-                # asked again: a program may have shown while it was saved that nobody can tell its place
                 self._ended(file, kept, path)
         finally:
-            with self._lock:
-                self._depth -= 1
+            self._thread.depth = depth
 
     def _ended(self, file: Path, kept: tuple[Kept, ...], checkpoint: str) -> None:
         try:
-            now = self._now(digest_of(checkpoint))
-            self._write(file, ended(kept, now))
+            # asked again: a program may have shown while it was saved that nobody can tell its place
+            places = doubted(kept[-1].places, self._places())
+            self._write(file, ended(kept, replace(kept[-1], digest=digest_of(checkpoint), places=places)))
             self._sweep(file)
         except OSError as error:
             self.say_once(f"{file} is not complete: {error}")
@@ -113,8 +114,8 @@ class Resume:
     def _begun(self, file: Path) -> tuple[Kept, ...]:
         before: tuple[Kept, ...] = ()
         with suppress(OSError, PlacesRefused):
-            before = kept_of(file.read_text())
-        kept = begun(before, self._now(""))
+            before = kept_of(file.read_bytes())
+        kept = begun(before, Kept(self._run, "", tuple(self._places()), self.seeds.states()))
         return kept if self._write(file, kept) else ()
 
     def _write(self, file: Path, kept: tuple[Kept, ...]) -> bool:
@@ -132,18 +133,16 @@ class Resume:
     def _sweep(self, written: Path) -> None:
         """Remove files of this process whose checkpoint the program has removed."""
         kept: list[Path] = []
-        for file in dict.fromkeys([*self._written, written]):
-            checkpoint = str(file).removesuffix(SUFFIX)
-            if os.path.exists(checkpoint) or os.path.exists(f"{checkpoint}.index"):
-                kept.append(file)
-            else:
-                file.unlink(missing_ok=True)
-        self._written = kept
+        with self._lock:
+            for file in dict.fromkeys([*self._written, written]):
+                checkpoint = str(file).removesuffix(SUFFIX)
+                if os.path.exists(checkpoint) or os.path.exists(f"{checkpoint}.index"):
+                    kept.append(file)
+                else:
+                    file.unlink(missing_ok=True)
+            self._written = kept
 
     # --- places -------------------------------------------------------------------------------------------
-
-    def _now(self, digest: str) -> Kept:
-        return Kept(self._run, digest, tuple(self._places()), self.seeds.states())
 
     def _places(self) -> list[Place]:
         """Return the places of now; those that wait are still those of their data sets."""
@@ -167,9 +166,11 @@ class Resume:
         if file is None:
             return
         try:
-            kept = of_checkpoint(kept_of(file.read_text()), digest_of(path))
+            kept = of_checkpoint(kept_of(file.read_bytes()), digest_of(path))
         except FileNotFoundError:
-            self.say_once(f"{file} is not there: {ANEW}. It is written where the program runs with --resume")
+            # said once a data set begins: a model that only predicts has none
+            self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
+            self._call_restored()
             return
         except (OSError, PlacesRefused) as error:
             self.say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
@@ -184,10 +185,14 @@ class Resume:
                 return
             self._waiting = [each for each in kept.places if each not in self._claimed]
             self._file, self._is_claimed = str(file), len(self._waiting) < len(kept.places)
+            self._missing = ""
         self.seeds.restore(kept.seeds)
         for each in self._waiting:
             if each.unknown:
                 self.say_once(f"{each.source} begins anew: {each.unknown}")
+        self._call_restored()
+
+    def _call_restored(self) -> None:
         for restored in self._restored:
             try:
                 restored()
@@ -196,8 +201,8 @@ class Resume:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a place waits for its data set."""
-        return bool(self._waiting)
+        """Return whether a place waits for its data set, or there is something to say of it."""
+        return bool(self._waiting or self._missing)
 
     def claim(self, identity: Identity) -> Place | None:
         """Return the place at which the next iterator of a data set begins; None: at its beginning."""
@@ -208,7 +213,7 @@ class Resume:
                 return None
             self._waiting.remove(found)
             self._claimed.append(found)
-            self._is_claimed = True
+            self._is_claimed, self._missing = True, ""
         if found.unknown or (not found.consumed and not found.orders):
             return None
         if 0 <= identity.elements < found.consumed:
@@ -235,7 +240,11 @@ class Resume:
 
     def _say_none(self, identity: Identity) -> None:
         """Say that the file is of no use, unless only an element is looked at."""
-        if self._waiting and not self._is_claimed and not 0 <= identity.elements < LOOKED_AT_MAX:
+        if 0 <= identity.elements < LOOKED_AT_MAX:
+            return
+        if self._missing:
+            self.say_once(self._missing)
+        elif self._waiting and not self._is_claimed:
             named = ", ".join(dict.fromkeys(each.source for each in self._waiting))
             self.say_once(
                 f"{self._file} has no place for {identity.source}, but for {named}: {ANEW}. "
@@ -250,11 +259,12 @@ class Resume:
 
 
 def path_of(checkpoint: object) -> str:
-    """Return the path of a checkpoint, "" if it is none."""
+    """Return the path of a checkpoint, "" if it is none: nobody trains on from a SavedModel."""
     try:
-        return os.fsdecode(checkpoint)  # type: ignore[arg-type]
+        path = os.fsdecode(checkpoint)  # type: ignore[arg-type]
     except TypeError:
         return ""
+    return "" if Path(path).parts[-2:] == ("variables", "variables") else path
 
 
 def digest_of(checkpoint: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,12 @@ PLACES = st.builds(Place, TEXTS, TEXTS, ORDERS, COUNTS, COUNTS, st.integers(-2, 
 SEEDS = st.dictionaries(st.integers(0, 9), st.lists(COUNTS, min_size=2, max_size=2), max_size=2)
 KEPT = st.builds(Kept, TEXTS, TEXTS, st.lists(PLACES, max_size=2).map(tuple), SEEDS)
 VALUES = st.none() | st.integers() | TEXTS
-JSON = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.sampled_from(["version", "checkpoints"]), VALUES)
+JSON = (
+    VALUES
+    | st.just({"version": 1, "checkpoints": [{"seeds": {"0": [float("inf")]}}]})
+    | st.lists(VALUES, max_size=2)
+    | st.dictionaries(st.sampled_from(["version", "checkpoints"]), VALUES)
+)
 
 
 @settings(deadline=None)
@@ -128,6 +135,7 @@ def test_a_checkpoint_that_is_removed_takes_its_file_with_it(tmp_path: Path) -> 
     [
         (lambda file: file.unlink(), "saved.stretto.json is not there: the data begin anew. It is written where"),
         (lambda file: file.write_text("{"), "the data begin anew. Remove it, or restore an older checkpoint"),
+        (lambda file: file.write_bytes(b"\xff\xfe{"), "the data begin anew. Remove it, or restore an older checkpoint"),
         (lambda file: file.with_name("saved").write_text("?"), "belongs to another checkpoint of this name: the data"),
     ],
 )
@@ -166,6 +174,57 @@ def test_a_checkpoint_is_written_where_its_file_cannot_be(tmp_path: Path) -> Non
     assert program.checkpoint.read_text() == "one"
     [told] = program.told
     assert "saved.stretto.json is not written" in told
+
+
+def test_a_damaged_file_is_written_anew(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    (tmp_path / f"saved{SUFFIX}").write_bytes(b"\xff\xfe{")
+    program.save("one")
+    assert Program(tmp_path).restored() == PLACE
+
+
+def test_saves_of_two_threads_each_have_a_file_with_the_places_of_their_beginning(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    another = tmp_path / "another"
+
+    def save() -> None:
+        with program.resume.writing(another):
+            another.write_text("two")
+
+    with program.resume.writing(program.checkpoint):
+        thread = threading.Thread(target=save)
+        thread.start()
+        thread.join()
+        program.checkpoint.write_text("one")
+        program.places = [replace(PLACE, consumed=41)]
+    assert another.with_name(f"another{SUFFIX}").is_file()
+    assert Program(tmp_path).restored() == PLACE
+
+
+def test_a_place_that_nobody_can_tell_any_more_at_the_end_of_a_save_is_not_kept(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    with program.resume.writing(program.checkpoint):
+        program.checkpoint.write_text("one")
+        program.places = [replace(PLACE, unknown="its iterator is lost")]
+    assert Program(tmp_path).restored() is None
+
+
+def test_an_exported_model_has_no_file(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    program.checkpoint = tmp_path / "variables" / "variables"
+    program.checkpoint.parent.mkdir()
+    program.save("one")
+    assert program.restored() is None
+    assert [*program.checkpoint.parent.iterdir()] == [program.checkpoint]
+    assert program.told == []
+
+
+def test_a_file_that_is_not_there_is_told_once_data_begin(tmp_path: Path) -> None:
+    program = Program(tmp_path)
+    program.resume.read(program.checkpoint)
+    assert program.told == []
+    assert program.restored() is None
+    assert len(program.told) == 1
 
 
 def test_of_tensorflows_checkpoints_the_index_tells_the_content(tmp_path: Path) -> None:
