@@ -25,6 +25,14 @@ from .splitting import XLA, Traced, check_strategy, traced
 NAME = "Keras fit"
 _FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
+_ADAPTING = {
+    "discretization": "Discretization",
+    "index_lookup": "IndexLookup",
+    "normalization": "Normalization",
+    "text_vectorization": "TextVectorization",
+}
+"""Layers of Keras that look through a data set before training, by module."""
+
 
 @dataclass(eq=False)
 class _Progress:
@@ -105,6 +113,7 @@ class KerasFit:
         hooks = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
         if self.datasets.resume.is_on:
             hooks["keras.src.trainers.epoch_iterator"] = self._hook_epochs
+            hooks |= {f"keras.src.layers.preprocessing.{name}": self._hook_adapting for name in _ADAPTING}
         return hooks
 
     # --- hooks --------------------------------------------------------------------------------------------
@@ -149,8 +158,24 @@ class KerasFit:
             return run
 
         replace_method(module.TensorFlowTrainer, "fit", fit)
+        replace_method(module.TensorFlowTrainer, "evaluate", self._aside)
+        replace_method(module.TensorFlowTrainer, "predict", self._aside)
         replace_method(module.TFEpochIterator, "__init__", init)
         replace_method(module.TFEpochIterator, "_get_iterator", get)
+
+    def _hook_adapting(self, module: ModuleType) -> None:
+        replace_method(getattr(module, _ADAPTING[module.__name__.rpartition(".")[2]]), "adapt", self._aside)
+
+    def _aside(self, original: Any) -> Any:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, self.datasets.is_aside = self.datasets.is_aside, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.datasets.is_aside = before
+
+        return run
 
     def _hook_epochs(self, module: ModuleType) -> None:
         def enumerate_(original: Any) -> Any:

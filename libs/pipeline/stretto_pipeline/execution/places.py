@@ -19,6 +19,10 @@ KEPT = 2
 """Checkpoints of one name whose places are kept: Keras' BackupAndRestore goes back to the last but one."""
 
 
+Key = tuple[str, int]
+"""Digest of what decides which elements come when, and how many there are at the beginning of a pipeline."""
+
+
 class PlacesRefused(PipelineError):
     """A file beside a checkpoint that gives no places for it."""
 
@@ -40,6 +44,11 @@ class Place:
     epoch_steps: int = 0
     length: int = -1
     unknown: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Return what another run finds the data set by."""
+        return self.identity, self.length
 
 
 @dataclass(frozen=True, slots=True)

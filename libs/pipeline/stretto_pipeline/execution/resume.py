@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import in_words
-from .places import SUFFIX, Kept, Place, PlacesRefused, begun, doubted, ended, kept_of, of_checkpoint, text_of
+from .places import SUFFIX, Kept, Key, Place, PlacesRefused, begun, doubted, ended, kept_of, of_checkpoint, text_of
 from .seeds import Seeds
 
 ANEW = "the data begin anew"
@@ -42,6 +42,11 @@ class Identity:
     elements: int
     unknown: str
 
+    @property
+    def key(self) -> Key:
+        """Return what another run finds the data set by."""
+        return self.digest, self.length
+
 
 class Resume:
     """All places of one program: the files beside its checkpoints, and what waits after a restore.
@@ -60,12 +65,13 @@ class Resume:
         self._restored: list[Callable[[], None]] = []
         self._waiting: list[Place] = []
         self._file = ""
-        """the file whose places wait"""
+        """the last file whose places wait"""
+        self._files: dict[Place, str] = {}
         self._is_claimed = False
         """a place of that file was claimed"""
         self._missing = ""
         """of a file that is not there"""
-        self._claimed: list[Place] = []
+        self._claimed: set[Key] = set()
         self._said: set[str] = set()
         self._written: list[Path] = []
         self._thread = threading.local()
@@ -146,12 +152,7 @@ class Resume:
 
     def _places(self) -> list[Place]:
         """Return the places of now; those that wait are still those of their data sets."""
-        found: list[Place] = []
-        for places in self._sources:
-            try:
-                found += places()
-            except Exception as error:  # a checkpoint of the program is written in any case
-                self.say_once(f"places are not told: {in_words(error)}")
+        found = self._told()
         for each in found:
             if each.unknown:
                 self.say_once(f"no place is kept for {each.source}: {each.unknown}")
@@ -159,8 +160,25 @@ class Resume:
             self._waiting = []
         return found + [each for each in self._waiting if not each.unknown]
 
+    def _told(self) -> list[Place]:
+        found: list[Place] = []
+        for places in self._sources:
+            try:
+                found += places()
+            except Exception as error:  # a checkpoint of the program is written or read in any case
+                self.say_once(f"places are not told: {in_words(error)}")
+        return found
+
+    def _under_way(self) -> set[Key]:
+        """Return the data sets that this process has gone on with, or trains with."""
+        return self._claimed | {each.key for each in self._told() if each.consumed >= LOOKED_AT_MAX}
+
     def read(self, checkpoint: Any) -> None:
-        """Let the places of a checkpoint wait for their data sets."""
+        """Let the places of a checkpoint wait for their data sets.
+
+        No place waits for one that is under way: the program goes back within one run. Nor for one of which a place of
+        an earlier file waits.
+        """
         path = path_of(checkpoint) if os.getpid() == self._pid else ""
         file = self._file_of(path) if path else None
         if file is None:
@@ -168,9 +186,9 @@ class Resume:
         try:
             kept = of_checkpoint(kept_of(file.read_bytes()), digest_of(path))
         except FileNotFoundError:
-            # said once a data set begins: a model that only predicts has none
-            self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
-            self._call_restored()
+            if not self._under_way():  # said once a data set begins: a model that only predicts has none
+                self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
+                self._call_restored()
             return
         except (OSError, PlacesRefused) as error:
             self.say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
@@ -180,14 +198,18 @@ class Resume:
                 f"{file} belongs to another checkpoint of this name: {ANEW}. Restore one written with --resume"
             )
             return
+        under_way = self._under_way()
         with self._lock:
-            if kept.run == self._run:  # no restart: the program goes back within one run
+            places = [each for each in kept.places if each.key not in under_way]
+            if kept.run == self._run or (kept.places and not places):
                 return
-            self._waiting = [each for each in kept.places if each not in self._claimed]
-            self._file, self._is_claimed = str(file), len(self._waiting) < len(kept.places)
+            others = {each.key for each in self._waiting}
+            self._waiting += [each for each in places if each.key not in others]
+            self._files = dict.fromkeys(places, str(file)) | self._files
+            self._file, self._is_claimed = str(file), len(places) < len(kept.places)
             self._missing = ""
         self.seeds.restore(kept.seeds)
-        for each in self._waiting:
+        for each in places:
             if each.unknown:
                 self.say_once(f"{each.source} begins anew: {each.unknown}")
         self._call_restored()
@@ -207,20 +229,17 @@ class Resume:
     def claim(self, identity: Identity) -> Place | None:
         """Return the place at which the next iterator of a data set begins; None: at its beginning."""
         with self._lock:
-            found = next((each for each in self._waiting if each.identity == identity.digest), None)
+            found = next((each for each in self._waiting if each.key == identity.key), None)
             if found is None:
                 self._say_none(identity)
                 return None
             self._waiting.remove(found)
-            self._claimed.append(found)
+            self._claimed.add(found.key)
             self._is_claimed, self._missing = True, ""
         if found.unknown or (not found.consumed and not found.orders):
             return None
         if 0 <= identity.elements < found.consumed:
             self.say_short(found, identity.elements)
-            return None
-        if found.orders and identity.length != found.length:
-            self.refuse(found, f"its source has {identity.length} elements and had {found.length}: orders are others")
             return None
         return found
 
@@ -228,7 +247,8 @@ class Resume:
         """Say that a data set goes on at a place."""
         if place.consumed:
             passes = f" of order {place.orders[0]}" if place.orders else ""
-            self._say(f"resume: {place.source} goes on behind {place.consumed} elements{passes}: {self._file}")
+            file = self._files.get(place, self._file)
+            self._say(f"resume: {place.source} goes on behind {place.consumed} elements{passes}: {file}")
 
     def say_short(self, place: Place, length: int) -> None:
         """Say that a data set has fewer elements than were consumed."""
@@ -236,14 +256,22 @@ class Resume:
 
     def refuse(self, place: Place, reason: str) -> None:
         """Say why a place is not used."""
-        self.say_once(f"{self._file}: {place.source} begins anew: {reason}. Give the data that it had")
+        file = self._files.get(place, self._file)
+        self.say_once(f"{file}: {place.source} begins anew: {reason}. Give the data that it had")
 
     def _say_none(self, identity: Identity) -> None:
         """Say that the file is of no use, unless only an element is looked at."""
+        same = (each for each in self._waiting if each.identity == identity.digest and not each.unknown)
+        if (other := next(same, None)) is not None:
+            self.refuse(
+                other, f"with {identity.length} elements at its source it is not the one that had {other.length}"
+            )
+            return
         if 0 <= identity.elements < LOOKED_AT_MAX:
             return
         if self._missing:
             self.say_once(self._missing)
+            self._missing = ""
         elif self._waiting and not self._is_claimed:
             named = ", ".join(dict.fromkeys(each.source for each in self._waiting))
             self.say_once(

@@ -88,9 +88,12 @@ class Program:
         with self.resume.writing(self.checkpoint):
             self.checkpoint.write_text(content)
 
+    def claimed(self, length: int = 100, digest: str = "data") -> Place | None:
+        return self.resume.claim(Identity("Range", digest, length, length, ""))
+
     def restored(self, length: int = 100, digest: str = "data") -> Place | None:
         self.resume.read(self.checkpoint)
-        return self.resume.claim(Identity("Range", digest, length, length, ""))
+        return self.claimed(length, digest)
 
 
 PLACE = Place("Range → Shuffle", "data", (3,), 40, 5, 100)
@@ -119,6 +122,34 @@ def test_a_process_that_goes_back_to_its_own_checkpoint_is_no_restart(tmp_path: 
     program.save("one")
     assert program.restored() is None
     assert program.told == []
+
+
+def test_a_place_is_not_given_to_a_data_set_of_another_length(tmp_path: Path) -> None:
+    Program(tmp_path, PLACE).save("one")
+    again = Program(tmp_path)
+    assert again.restored(length=60) is None
+    assert again.claimed() == PLACE
+
+
+def test_a_resumed_process_that_goes_back_to_an_older_checkpoint_is_no_restart(tmp_path: Path) -> None:
+    older, another = replace(PLACE, consumed=20), replace(PLACE, identity="another")
+    program = Program(tmp_path, PLACE)
+    program.save("one")
+    program.checkpoint, program.places = tmp_path / "best", [older, another]
+    program.save("two")
+    again = Program(tmp_path)
+    again.resume.read(again.checkpoint)
+    again.resume.read(tmp_path / "best")
+    assert again.claimed() == PLACE, "a second file does not displace what waits"
+    again.resume.read(tmp_path / "best")
+    assert again.claimed() is None
+    assert again.claimed(digest="another") == another
+
+
+def test_data_that_are_trained_do_not_go_on_elsewhere(tmp_path: Path) -> None:
+    Program(tmp_path, PLACE).save("one")
+    assert Program(tmp_path, replace(PLACE, consumed=30)).restored() is None
+    assert Program(tmp_path, replace(PLACE, consumed=1)).restored() == PLACE, "an element was looked at"
 
 
 def test_a_checkpoint_that_is_removed_takes_its_file_with_it(tmp_path: Path) -> None:
@@ -153,8 +184,12 @@ def test_a_file_that_does_not_help_is_named_with_the_remedy(
 @pytest.mark.parametrize(
     ("length", "digest", "reason"),
     [
-        (30, "data", "Range → Shuffle begins anew: it has 30 elements, of which 40 were trained. Give the data"),
-        (101, "data", "its source has 101 elements and had 100: orders are others. Give the data that it had"),
+        (
+            30,
+            "data",
+            "Range → Shuffle begins anew: with 30 elements at its source it is not the one that had 100. Give",
+        ),
+        (101, "data", "with 101 elements at its source it is not the one that had 100. Give the data that it had"),
         (100, "another", "has no place for Range, but for Range → Shuffle: the data begin anew. Restore"),
     ],
 )
