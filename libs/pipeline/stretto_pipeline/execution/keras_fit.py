@@ -113,7 +113,10 @@ class KerasFit:
         hooks = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
         if self.datasets.resume.is_on:
             hooks["keras.src.trainers.epoch_iterator"] = self._hook_epochs
-            hooks |= {f"keras.src.layers.preprocessing.{name}": self._hook_adapting for name in _ADAPTING}
+            hooks |= {
+                f"keras.src.layers.preprocessing.{name}": _hook_adapting(self.datasets, layer)
+                for name, layer in _ADAPTING.items()
+            }
         return hooks
 
     # --- hooks --------------------------------------------------------------------------------------------
@@ -158,24 +161,10 @@ class KerasFit:
             return run
 
         replace_method(module.TensorFlowTrainer, "fit", fit)
-        replace_method(module.TensorFlowTrainer, "evaluate", self._aside)
-        replace_method(module.TensorFlowTrainer, "predict", self._aside)
+        replace_method(module.TensorFlowTrainer, "evaluate", _aside(self.datasets))
+        replace_method(module.TensorFlowTrainer, "predict", _aside(self.datasets))
         replace_method(module.TFEpochIterator, "__init__", init)
         replace_method(module.TFEpochIterator, "_get_iterator", get)
-
-    def _hook_adapting(self, module: ModuleType) -> None:
-        replace_method(getattr(module, _ADAPTING[module.__name__.rpartition(".")[2]]), "adapt", self._aside)
-
-    def _aside(self, original: Any) -> Any:
-        @wraps(original)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            before, self.datasets.is_aside = self.datasets.is_aside, True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.datasets.is_aside = before
-
-        return run
 
     def _hook_epochs(self, module: ModuleType) -> None:
         def enumerate_(original: Any) -> Any:
@@ -386,6 +375,27 @@ class _TrainFunction:
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
+
+
+def _aside(datasets: Datasets) -> Callable[[Any], Any]:
+    """Return what makes a method of Keras one that is no training."""
+
+    def made(original: Any) -> Any:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, datasets.is_aside = datasets.is_aside, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                datasets.is_aside = before
+
+        return run
+
+    return made
+
+
+def _hook_adapting(datasets: Datasets, layer: str) -> Hook:
+    return lambda module: replace_method(getattr(module, layer), "adapt", _aside(datasets))
 
 
 def _train_function(trainer: Any, original: Any) -> _TrainFunction:
