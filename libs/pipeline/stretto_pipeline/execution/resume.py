@@ -156,7 +156,7 @@ class Resume:
         for each in found:
             if each.unknown:
                 self.say_once(f"no place is kept for {each.source}: {each.unknown}")
-        if self._waiting and not self._is_claimed and any(each.consumed for each in found):
+        if not self._is_claimed and any(each.consumed and each.key not in self._claimed for each in found):
             self._waiting = []
         return found + [each for each in self._waiting if not each.unknown]
 
@@ -186,9 +186,9 @@ class Resume:
         try:
             kept = of_checkpoint(kept_of(file.read_bytes()), digest_of(path))
         except FileNotFoundError:
-            if not self._under_way():  # said once a data set begins: a model that only predicts has none
-                self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
-                self._call_restored()
+            # said once a data set begins: a model that only predicts has none
+            self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
+            self._call_restored()
             return
         except (OSError, PlacesRefused) as error:
             self.say_once(f"{file}: {error}: {ANEW}. Remove it, or restore an older checkpoint")
@@ -204,9 +204,11 @@ class Resume:
             if kept.run == self._run or (kept.places and not places):
                 return
             others = {each.key for each in self._waiting}
-            self._waiting += [each for each in places if each.key not in others]
+            if new := [each for each in places if each.key not in others]:
+                self._waiting += new
+                self._is_claimed = False
             self._files = dict.fromkeys(places, str(file)) | self._files
-            self._file, self._is_claimed = str(file), len(places) < len(kept.places)
+            self._file = str(file)
             self._missing = ""
         self.seeds.restore(kept.seeds)
         for each in places:
@@ -269,11 +271,12 @@ class Resume:
             return
         if 0 <= identity.elements < LOOKED_AT_MAX:
             return
-        if self._missing:
+        if self._missing and identity.key not in self._under_way():
             self.say_once(self._missing)
             self._missing = ""
         elif self._waiting and not self._is_claimed:
-            named = ", ".join(dict.fromkeys(each.source for each in self._waiting))
+            here = (each for each in self._waiting if self._files[each] == self._file)
+            named = ", ".join(dict.fromkeys(each.source for each in here))
             self.say_once(
                 f"{self._file} has no place for {identity.source}, but for {named}: {ANEW}. "
                 "Restore a checkpoint of the same pipeline"

@@ -154,7 +154,7 @@ case("without-a-file", numbers, numbers)
 tf.random.set_seed(None)
 case("unseeded", numbers.shuffle(30), numbers.shuffle(30))
 case("another", numbers.batch(1), numbers.batch(1).map(lambda each: each))
-case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)), numbers)
+case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)).batch(1), numbers)
 case("cached", numbers.shuffle(9, seed=1).cache(), numbers.shuffle(9, seed=1).cache())
 
 named("validation")
