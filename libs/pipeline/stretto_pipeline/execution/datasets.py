@@ -194,6 +194,8 @@ class Datasets:
         """held while an iterator is made and counted: its order is the one of its count"""
         self.is_keras = False
         """Set while Keras `fit` runs: it takes its steps itself."""
+        self.is_aside = False
+        """Set while Keras evaluates, predicts or adapts: that is no training, and goes on nowhere."""
         self._fixed: dict[int, Any] = {}
         self._numbers = itertools.count()
         self._numbered = Numbered()
@@ -308,7 +310,7 @@ class Datasets:
 
     def claimed(self, dataset: Any) -> Place | None:
         """Return the place at which the next iterator over a data set begins, None: at its beginning."""
-        if not self.resume.is_waiting:
+        if self.is_aside or not self.resume.is_waiting:
             return None
         try:
             return self.resume.claim(self.identity(dataset))

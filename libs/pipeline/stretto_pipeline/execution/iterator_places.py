@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +13,9 @@ from weakref import WeakSet
 from .datasets import Datasets
 from .held import Held, known
 from .opening import shuffles_of
-from .places import Place
+from .places import Key, Place
+
+TWINS = "another data set has its operations and length, so that another run cannot tell them apart"
 
 
 class IteratorPlaces:
@@ -68,6 +72,11 @@ class IteratorPlaces:
 
     def of_now(self) -> Iterator[Place]:
         """Return the places of iterators under way, and of data sets without one."""
+        doubled = self._doubled()
+        for place in self._of_all():
+            yield replace(place, unknown=TWINS) if place.key in doubled and not place.unknown else place
+
+    def _of_all(self) -> Iterator[Place]:
         running = sorted((each for each in self._all if self._is_running(each)), key=lambda each: each.made)
         for held in running:
             orders = [*held.orders.values()]
@@ -78,6 +87,18 @@ class IteratorPlaces:
             if id(dataset) not in under_way and any(True for _ in shuffles_of(dataset)):
                 yield self._datasets.next_place(dataset)
 
+    def _doubled(self) -> set[Key]:
+        """Return the keys of several data sets."""
+
+        def counted() -> Counter[Key]:
+            return Counter(self._datasets.identity(each).key for each in [*self._iterated])
+
+        found = counted()
+        if found.total() > len(found):
+            gc.collect()  # one that the program has left may refer to itself
+            found = counted()
+        return {key for key, count in found.items() if count > 1}
+
     def _is_running(self, held: Held) -> bool:
         """Return whether the program would go on with an iterator.
 
@@ -86,9 +107,9 @@ class IteratorPlaces:
         """
         if held.iterator() is None or held.is_over or held.is_saved:
             return False
-        identity = self._datasets.identity(held.dataset).digest
+        key = self._datasets.identity(held.dataset).key
         later = [each for each in self._all if each.made > held.used and each.used > each.made]
-        if any(self._datasets.identity(each.dataset).digest == identity for each in later):
+        if any(self._datasets.identity(each.dataset).key == key for each in later):
             return False
         is_all = held.taken == int(held.dataset.cardinality())
         return not (is_all and held.by_function and not known(held.dataset).meets_end)

@@ -25,15 +25,27 @@ from .splitting import XLA, Traced, check_strategy, traced
 NAME = "Keras fit"
 _FUNCTION, _PLANS = "_stretto_function", "_stretto_fit_plans"
 
+_ADAPTING = {
+    "discretization": "Discretization",
+    "index_lookup": "IndexLookup",
+    "normalization": "Normalization",
+    "text_vectorization": "TextVectorization",
+}
+"""Layers of Keras that look through a data set before training, by module."""
+
 
 @dataclass(eq=False)
 class _Progress:
-    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before."""
+    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before.
+
+    length: elements of the pass, negative if not known.
+    """
 
     dataset: Any
     orders: tuple[int, ...]
     consumed: int = 0
     skipped: int = 0
+    length: int = -1
     is_over: bool = False
 
 
@@ -101,6 +113,10 @@ class KerasFit:
         hooks = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
         if self.datasets.resume.is_on:
             hooks["keras.src.trainers.epoch_iterator"] = self._hook_epochs
+            hooks |= {
+                f"keras.src.layers.preprocessing.{name}": _hook_adapting(self.datasets, layer)
+                for name, layer in _ADAPTING.items()
+            }
         return hooks
 
     # --- hooks --------------------------------------------------------------------------------------------
@@ -145,6 +161,8 @@ class KerasFit:
             return run
 
         replace_method(module.TensorFlowTrainer, "fit", fit)
+        replace_method(module.TensorFlowTrainer, "evaluate", _aside(self.datasets))
+        replace_method(module.TensorFlowTrainer, "predict", _aside(self.datasets))
         replace_method(module.TFEpochIterator, "__init__", init)
         replace_method(module.TFEpochIterator, "_get_iterator", get)
 
@@ -220,6 +238,7 @@ class KerasFit:
                 self.datasets.resume.say_short(place, there)
                 return self._begin_plain(fit, function, dataset)
         function.progress = self._progress(fit, dataset, orders, place)
+        function.progress.length = self.datasets.identity(dataset).elements
         function.elements = fit.trainer.steps_per_execution
         return iterator
 
@@ -336,9 +355,11 @@ class _TrainFunction:
         if not isinstance(iterator, _Steps):
             progress = self.progress or _Progress(None, ())
             progress.consumed += self.elements
+            if 0 <= progress.length < progress.consumed:  # the last of several steps a call may be missing
+                progress.consumed = progress.length
             try:
                 return self.original(iterator)
-            except tf.errors.OutOfRangeError:
+            except (tf.errors.OutOfRangeError, StopIteration):  # the latter of several steps a call
                 progress.is_over = True
                 raise
 
@@ -354,6 +375,27 @@ class _TrainFunction:
             # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
+
+
+def _aside(datasets: Datasets) -> Callable[[Any], Any]:
+    """Return what makes a method of Keras one that is no training."""
+
+    def made(original: Any) -> Any:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, datasets.is_aside = datasets.is_aside, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                datasets.is_aside = before
+
+        return run
+
+    return made
+
+
+def _hook_adapting(datasets: Datasets, layer: str) -> Hook:
+    return lambda module: replace_method(getattr(module, layer), "adapt", _aside(datasets))
 
 
 def _train_function(trainer: Any, original: Any) -> _TrainFunction:

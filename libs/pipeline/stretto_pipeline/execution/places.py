@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from ..errors import PipelineError
@@ -17,6 +17,10 @@ VERSION = 1
 SUFFIX = ".stretto.json"
 KEPT = 2
 """Checkpoints of one name whose places are kept: Keras' BackupAndRestore goes back to the last but one."""
+
+
+Key = tuple[str, int]
+"""Digest of what decides which elements come when, and how many there are at the beginning of a pipeline."""
 
 
 class PlacesRefused(PipelineError):
@@ -40,6 +44,11 @@ class Place:
     epoch_steps: int = 0
     length: int = -1
     unknown: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Return what another run finds the data set by."""
+        return self.identity, self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,12 @@ def ended(kept: Sequence[Kept], now: Kept) -> tuple[Kept, ...]:
     return (*others[-KEPT + 1 :], now)
 
 
+def doubted(places: Sequence[Place], later: Sequence[Place]) -> tuple[Place, ...]:
+    """Return places of the beginning of a save. later: those of its end, which tell what nobody can tell any more."""
+    reasons = {each.identity: each.unknown for each in later if each.unknown}
+    return tuple(replace(each, unknown=each.unknown or reasons.get(each.identity, "")) for each in places)
+
+
 def of_checkpoint(kept: Sequence[Kept], digest: str) -> Kept | None:
     """Return the places of a checkpoint with this content; None: the file belongs to another one.
 
@@ -82,16 +97,16 @@ def text_of(kept: Sequence[Kept], program: str) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def kept_of(text: str) -> tuple[Kept, ...]:
-    """Read the text of a file. Raises PlacesRefused."""
+def kept_of(content: str | bytes) -> tuple[Kept, ...]:
+    """Read the content of a file. Raises PlacesRefused."""
     try:
-        document = json.loads(text)
+        document = json.loads(content)
         if document["version"] != VERSION:
             raise PlacesRefused(f"it has version {document['version']}, and version {VERSION} is known")
         if not isinstance(document["checkpoints"], list):
             raise TypeError("it has no list of checkpoints")
         return tuple(_kept(each) for each in document["checkpoints"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PlacesRefused(f"it cannot be read ({type(error).__name__}: {error})") from error
 
 

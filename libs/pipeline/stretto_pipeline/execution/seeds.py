@@ -63,8 +63,11 @@ class Seeds:
 
         state = self._waiting.pop(number, None)
         if state is not None:
-            with tf.init_scope():
-                generator.state.assign(state)
+            try:
+                with tf.init_scope():
+                    generator.state.assign(state)
+            except Exception as error:  # a file that does not fit: the layer draws as it does alone
+                self._say(f"resume: the state of random layer {number} is not restored: {in_words(error)}")
 
 
 def _values(generator: Any) -> list[int]:

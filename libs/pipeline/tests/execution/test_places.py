@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,12 @@ PLACES = st.builds(Place, TEXTS, TEXTS, ORDERS, COUNTS, COUNTS, st.integers(-2, 
 SEEDS = st.dictionaries(st.integers(0, 9), st.lists(COUNTS, min_size=2, max_size=2), max_size=2)
 KEPT = st.builds(Kept, TEXTS, TEXTS, st.lists(PLACES, max_size=2).map(tuple), SEEDS)
 VALUES = st.none() | st.integers() | TEXTS
-JSON = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.sampled_from(["version", "checkpoints"]), VALUES)
+JSON = (
+    VALUES
+    | st.just({"version": 1, "checkpoints": [{"seeds": {"0": [float("inf")]}}]})
+    | st.lists(VALUES, max_size=2)
+    | st.dictionaries(st.sampled_from(["version", "checkpoints"]), VALUES)
+)
 
 
 @settings(deadline=None)
@@ -81,9 +88,12 @@ class Program:
         with self.resume.writing(self.checkpoint):
             self.checkpoint.write_text(content)
 
+    def claimed(self, length: int = 100, digest: str = "data") -> Place | None:
+        return self.resume.claim(Identity("Range", digest, length, length, ""))
+
     def restored(self, length: int = 100, digest: str = "data") -> Place | None:
         self.resume.read(self.checkpoint)
-        return self.resume.claim(Identity("Range", digest, length, length, ""))
+        return self.claimed(length, digest)
 
 
 PLACE = Place("Range → Shuffle", "data", (3,), 40, 5, 100)
@@ -114,6 +124,34 @@ def test_a_process_that_goes_back_to_its_own_checkpoint_is_no_restart(tmp_path: 
     assert program.told == []
 
 
+def test_a_place_is_not_given_to_a_data_set_of_another_length(tmp_path: Path) -> None:
+    Program(tmp_path, PLACE).save("one")
+    again = Program(tmp_path)
+    assert again.restored(length=60) is None
+    assert again.claimed() == PLACE
+
+
+def test_a_resumed_process_that_goes_back_to_an_older_checkpoint_is_no_restart(tmp_path: Path) -> None:
+    older, another = replace(PLACE, consumed=20), replace(PLACE, identity="another")
+    program = Program(tmp_path, PLACE)
+    program.save("one")
+    program.checkpoint, program.places = tmp_path / "best", [older, another]
+    program.save("two")
+    again = Program(tmp_path)
+    again.resume.read(again.checkpoint)
+    again.resume.read(tmp_path / "best")
+    assert again.claimed() == PLACE, "a second file does not displace what waits"
+    again.resume.read(tmp_path / "best")
+    assert again.claimed() is None
+    assert again.claimed(digest="another") == another
+
+
+def test_data_that_are_trained_do_not_go_on_elsewhere(tmp_path: Path) -> None:
+    Program(tmp_path, PLACE).save("one")
+    assert Program(tmp_path, replace(PLACE, consumed=30)).restored() is None
+    assert Program(tmp_path, replace(PLACE, consumed=1)).restored() == PLACE, "an element was looked at"
+
+
 def test_a_checkpoint_that_is_removed_takes_its_file_with_it(tmp_path: Path) -> None:
     program = Program(tmp_path, PLACE)
     program.save("one")
@@ -128,6 +166,7 @@ def test_a_checkpoint_that_is_removed_takes_its_file_with_it(tmp_path: Path) -> 
     [
         (lambda file: file.unlink(), "saved.stretto.json is not there: the data begin anew. It is written where"),
         (lambda file: file.write_text("{"), "the data begin anew. Remove it, or restore an older checkpoint"),
+        (lambda file: file.write_bytes(b"\xff\xfe{"), "the data begin anew. Remove it, or restore an older checkpoint"),
         (lambda file: file.with_name("saved").write_text("?"), "belongs to another checkpoint of this name: the data"),
     ],
 )
@@ -145,8 +184,12 @@ def test_a_file_that_does_not_help_is_named_with_the_remedy(
 @pytest.mark.parametrize(
     ("length", "digest", "reason"),
     [
-        (30, "data", "Range → Shuffle begins anew: it has 30 elements, of which 40 were trained. Give the data"),
-        (101, "data", "its source has 101 elements and had 100: orders are others. Give the data that it had"),
+        (
+            30,
+            "data",
+            "Range → Shuffle begins anew: with 30 elements at its source it is not the one that had 100. Give",
+        ),
+        (101, "data", "with 101 elements at its source it is not the one that had 100. Give the data that it had"),
         (100, "another", "has no place for Range, but for Range → Shuffle: the data begin anew. Restore"),
     ],
 )
@@ -166,6 +209,57 @@ def test_a_checkpoint_is_written_where_its_file_cannot_be(tmp_path: Path) -> Non
     assert program.checkpoint.read_text() == "one"
     [told] = program.told
     assert "saved.stretto.json is not written" in told
+
+
+def test_a_damaged_file_is_written_anew(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    (tmp_path / f"saved{SUFFIX}").write_bytes(b"\xff\xfe{")
+    program.save("one")
+    assert Program(tmp_path).restored() == PLACE
+
+
+def test_saves_of_two_threads_each_have_a_file_with_the_places_of_their_beginning(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    another = tmp_path / "another"
+
+    def save() -> None:
+        with program.resume.writing(another):
+            another.write_text("two")
+
+    with program.resume.writing(program.checkpoint):
+        thread = threading.Thread(target=save)
+        thread.start()
+        thread.join()
+        program.checkpoint.write_text("one")
+        program.places = [replace(PLACE, consumed=41)]
+    assert another.with_name(f"another{SUFFIX}").is_file()
+    assert Program(tmp_path).restored() == PLACE
+
+
+def test_a_place_that_nobody_can_tell_any_more_at_the_end_of_a_save_is_not_kept(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    with program.resume.writing(program.checkpoint):
+        program.checkpoint.write_text("one")
+        program.places = [replace(PLACE, unknown="its iterator is lost")]
+    assert Program(tmp_path).restored() is None
+
+
+def test_an_exported_model_has_no_file(tmp_path: Path) -> None:
+    program = Program(tmp_path, PLACE)
+    program.checkpoint = tmp_path / "variables" / "variables"
+    program.checkpoint.parent.mkdir()
+    program.save("one")
+    assert program.restored() is None
+    assert [*program.checkpoint.parent.iterdir()] == [program.checkpoint]
+    assert program.told == []
+
+
+def test_a_file_that_is_not_there_is_told_once_data_begin(tmp_path: Path) -> None:
+    program = Program(tmp_path)
+    program.resume.read(program.checkpoint)
+    assert program.told == []
+    assert program.restored() is None
+    assert len(program.told) == 1
 
 
 def test_of_tensorflows_checkpoints_the_index_tells_the_content(tmp_path: Path) -> None:

@@ -154,8 +154,26 @@ case("without-a-file", numbers, numbers)
 tf.random.set_seed(None)
 case("unseeded", numbers.shuffle(30), numbers.shuffle(30))
 case("another", numbers.batch(1), numbers.batch(1).map(lambda each: each))
-case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)), numbers)
+case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)).batch(1), numbers)
 case("cached", numbers.shuffle(9, seed=1).cache(), numbers.shuffle(9, seed=1).cache())
+
+named("validation")
+train, validation, twin = (
+    tf.data.Dataset.from_tensor_slices(list(range(*each))).batch(4) for each in ((100,), (1000, 1040), (100, 200))
+)
+checkpoint = tf.train.Checkpoint(step=tf.Variable(0))
+if SECOND:
+    checkpoint.read(f"{saved}/validation").assert_consumed()
+    keras.layers.Normalization(axis=None).adapt(train)
+    keras.Sequential([keras.Input(()), keras.layers.Identity()]).predict(train, verbose=0)
+    print("validation", int(next(iter(validation))[0]), int(next(iter(train))[0]))
+else:
+    iterator = iter(train)
+    taken_before = [next(iterator) for _ in range(7)]
+    validated = [*validation]
+    checkpoint.write(f"{saved}/validation")
+    validated = [*twin]
+    checkpoint.write(f"{saved}/twins")
 
 named("fit")
 class Stops(keras.callbacks.Callback):
@@ -239,6 +257,7 @@ def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     assert "plain [1, 2, 3, 4, 5] [6, 7] [8] " in first, errors
     assert "in-the-checkpoint [1, 2, 3, 4, 5] [6, 7] [6] " in first
     assert "no place is kept for Range → Shuffle: its shuffle has no fixed seed" in errors
+    assert "no place is kept for TensorSlice → Batch: another data set has its operations and length" in errors
     (tmp_path / "saved" / "without-a-file.stretto.json").unlink()
     with running(tmp_path / "second", CASES, "--resume", "--data-workers", "1") as program:
         status, out, errors = program.ended()
@@ -249,9 +268,10 @@ def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     assert "goes on behind 6 elements" in told["fit"]
     assert found["plain"] == found["in-the-checkpoint"] == "[6, 7, 8]"
     assert "goes on behind 5 elements" in told["plain"]
+    assert found["validation"] == "1000 28", told["validation"]
     assert "stretto: resume" not in told["in-the-checkpoint"]
     for name, reason in {
-        "shorter": "it has 4 elements, of which 5 were trained",
+        "shorter": "with 4 elements at its source it is not the one that had 30",
         "shorter-of-unknown-length": "it has 4 elements, of which 5 were trained",
         "without-a-file": "without-a-file.stretto.json is not there",
         "unseeded": "Range → Shuffle begins anew: its shuffle has no fixed seed",
