@@ -23,21 +23,21 @@ export class JobReader {
   private reading = false;
   private tries = 0;
   /** Sequence of the last event of this job: an answer from before it is asked for again. */
-  private seq = 0;
+  private eventSeq = 0;
 
   constructor(readonly name: string) {
-    const asleep = setInterval(() => {
-      // nobody tells that a job stalls
+    const stallTimer = setInterval(() => {
+      // no event tells that a job stalls
       if (this.job.status === "training" && !document.hidden) this.invalidate(["head"]);
     }, STALL_MS);
     this.subscriptions = [
       live.subscribe((event, parts) => {
         if (event.job !== name) return;
-        this.seq = event.seq;
+        this.eventSeq = event.seq;
         this.invalidate(parts.filter((part) => this.wanted.has(part)));
       }),
       live.onReturn(() => this.invalidate([...this.wanted])),
-      () => clearInterval(asleep),
+      () => clearInterval(stallTimer),
     ];
   }
 
@@ -71,7 +71,7 @@ export class JobReader {
   private async read(): Promise<void> {
     if (this.reading || !this.stale.size) return;
     this.reading = true;
-    const [parts, seq] = [[...this.stale].sort(), this.seq];
+    const [parts, seq] = [[...this.stale].sort(), this.eventSeq];
     this.stale.clear();
     const key = parts.join();
     try {

@@ -3,7 +3,6 @@ import type { Schemas } from "./api/http";
 import { follow, type StreamedEvent } from "./api/stream";
 import { session } from "./session.svelte";
 
-export type Part = Exclude<keyof Schemas["JobParts"], "name" | "last_seq"> | string;
 type Reader = (event: StreamedEvent, parts: readonly string[]) => void;
 
 const CATCHING_UP_MS = 1000;
@@ -17,7 +16,7 @@ class Live {
   seq = $state(0);
   private parts: Record<string, string[]> = {};
   private readers = new Set<Reader>();
-  private again = new Set<() => void>();
+  private returns = new Set<() => void>();
   private stream: AbortController | undefined;
   private hiding: ReturnType<typeof setTimeout> | undefined;
   private breaking: ReturnType<typeof setTimeout> | undefined;
@@ -62,8 +61,27 @@ class Live {
 
   /** Call `read` whenever events may have been missed, until the returned function is called. */
   onReturn(read: () => void): () => void {
-    this.again.add(read);
-    return () => this.again.delete(read);
+    this.returns.add(read);
+    return () => this.returns.delete(read);
+  }
+
+  /** Call `read` when an event may change the head of a job, once in `everyMs` at most, and when events may have been missed. */
+  keepCurrent(read: () => void, everyMs: number): () => void {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const ends = [
+      this.subscribe((_, parts) => {
+        if (!parts.includes("head")) return;
+        timer ??= setTimeout(() => {
+          timer = undefined;
+          read();
+        }, everyMs);
+      }),
+      this.onReturn(read),
+    ];
+    return () => {
+      for (const end of ends) end();
+      clearTimeout(timer);
+    };
   }
 
   private look = (): void => {
@@ -81,7 +99,7 @@ class Live {
     }
     if (this.stream || !this.ready) return;
     this.open();
-    for (const read of this.again) read();
+    for (const read of this.returns) read();
   }
 
   private open(): void {
@@ -91,11 +109,11 @@ class Live {
       else {
         clearTimeout(this.breaking);
         this.breaking = undefined;
-        if (!this.connected) for (const read of this.again) read(); // it may have answered from before the break
+        if (!this.connected) for (const read of this.returns) read(); // it may have answered from before the break
         this.connected = true;
       }
     };
-    void follow(session.http, this.seq, { event: (event) => this.told(event), connected }, this.stream.signal);
+    void follow(session.http, this.seq, { event: (event) => this.dispatch(event), connected }, this.stream.signal);
   }
 
   private close(): void {
@@ -103,7 +121,7 @@ class Live {
     this.stream = undefined;
   }
 
-  private told(event: StreamedEvent): void {
+  private dispatch(event: StreamedEvent): void {
     this.seq = event.seq;
     for (const reader of this.readers) reader(event, this.parts[event.event] ?? []);
   }

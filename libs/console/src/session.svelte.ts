@@ -4,8 +4,8 @@ import { Http, Refused, type Schemas } from "./api/http";
 const KEY = "stretto.token";
 
 /** Not a cookie: cookies of 127.0.0.1 go to every port of the machine, with an admin's token in them. */
-function stored(): string {
-  const [token, present] = [handed(), sessionStorage.getItem(KEY) ?? ""];
+function initialToken(): string {
+  const [token, present] = [tokenInAddress(), sessionStorage.getItem(KEY) ?? ""];
   if (token) history.replaceState(null, "", location.pathname + location.search);
   // anybody can make such a link: it must not put somebody else into a session unseen
   if (!token || token === present || (present && !confirm("Sign in with the token of this link instead?"))) return present;
@@ -14,7 +14,7 @@ function stored(): string {
 }
 
 /** The token in the address, by which `stretto console` signs a browser in; it is sent to nobody. */
-function handed(): string {
+function tokenInAddress(): string {
   try {
     return decodeURIComponent(/^#token=(.+)$/.exec(location.hash)?.[1] ?? "");
   } catch {
@@ -22,10 +22,11 @@ function handed(): string {
   }
 }
 
-const ORDER = ["viewer", "submitter", "admin"];
+/** Roles that may change something, each more than the one before. */
+const CHANGING = ["submitter", "admin"];
 
 class Session {
-  token = $state(stored());
+  token = $state(initialToken());
   me = $state<Schemas["Me"]>();
   login = $state<Schemas["Login"]>();
   refused = $state("");
@@ -64,14 +65,14 @@ class Session {
 
   /** True if the role of the caller is at least `role`. */
   may(role: "submitter" | "admin"): boolean {
-    return this.me !== undefined && ORDER.indexOf(this.me.role) >= ORDER.indexOf(role);
+    return this.me !== undefined && CHANGING.indexOf(this.me.role) >= CHANGING.indexOf(role);
   }
 }
 
 export const session = new Session();
 
 addEventListener("hashchange", () => {
-  if (!handed()) return;
-  const token = stored();
+  if (!tokenInAddress()) return;
+  const token = initialToken();
   if (token !== session.token) void session.enter(token);
 });

@@ -230,7 +230,7 @@ class FirstPlan(Answer):
     duration_s: float | None
     """Time that all samples take at this throughput."""
     fits: bool | None
-    """Whether its resources are free now; null: the arbiter does not answer."""
+    """True: its resources are free now. Null: the arbiter does not answer."""
 
 
 class Preview(Answer):

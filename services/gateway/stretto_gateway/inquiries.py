@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from stretto_bus.faults import CallTimeout
 from stretto_messages.arbiter import GetCluster, GetClusterReply
@@ -20,6 +20,7 @@ from .answers import ClusterView, HolderView, Prediction, UnplaceableView, Waiti
 from .projection import Reads
 from .views import JobView
 
+T = TypeVar("T")
 HOLDERS_SHOWN = 200
 """Holders in one answer (taste: a page that is looked through)."""
 FRESH_S = 1.0
@@ -32,29 +33,38 @@ class Bus(Protocol):
     async def call(self, request: Message, timeout_s: float) -> Message: ...
 
 
+class Shared(Generic[T]):
+    """Asks a question at most once in ``FRESH_S`` for each subject, however many ask: they get the same answer."""
+
+    def __init__(self, ask: Callable[[str], Coroutine[Any, Any, T]], clock: Callable[[], float]) -> None:
+        self._ask, self._clock = ask, clock
+        self._asked: dict[str, tuple[float, asyncio.Task[T]]] = {}
+        """The latest question about each subject, with its time."""
+
+    async def answer(self, subject: str = "") -> T:
+        """Return the answer, or raise what asking raised."""
+        now_s = self._clock()
+        self._asked = {about: one for about, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
+        if subject not in self._asked:
+            self._asked[subject] = now_s, asyncio.create_task(self._ask(subject))
+        return await asyncio.shield(self._asked[subject][1])
+
+
 class Arbiter:
-    """Asks the arbiter about the cluster, at most once in ``FRESH_S`` for each page: it decides for all jobs alone."""
+    """The arbiter's answers about the cluster. It is asked seldom, since it decides for all jobs alone."""
 
     def __init__(self, bus: Bus, timeout_s: float, clock: Callable[[], float]) -> None:
-        self._bus, self._timeout_s, self._clock = bus, timeout_s, clock
-        self._asked: dict[str, tuple[float, asyncio.Future[GetClusterReply]]] = {}
-        """The latest question for each page, with its time; those who ask meanwhile get the same answer, or fault."""
+        self._bus, self._timeout_s = bus, timeout_s
+        self._pages = Shared(self._ask, clock)
 
     async def cluster(self) -> GetClusterReply:
         """Return the cluster with all holders. Raises Fault."""
-        found = await self._page("")
+        found = await self._pages.answer()
         holders, more = list(found.holders), found.more
         while more:
-            page = await self._page(holders[-1].job)
+            page = await self._pages.answer(holders[-1].job)
             holders, more = [*holders, *page.holders], page.more and bool(page.holders)
         return replace(found, holders=tuple(holders), more=False)
-
-    async def _page(self, after: str) -> GetClusterReply:
-        now_s = self._clock()
-        self._asked = {page: one for page, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
-        if after not in self._asked:
-            self._asked[after] = now_s, asyncio.ensure_future(self._ask(after))
-        return await asyncio.shield(self._asked[after][1])
 
     async def _ask(self, after: str) -> GetClusterReply:
         found = await self._bus.call(GetCluster(after=after), self._timeout_s)
@@ -64,13 +74,13 @@ class Arbiter:
     async def free(self) -> Resources | None:
         """Return the resources that are free; None if the arbiter does not answer."""
         try:
-            free = (await self._page("")).free
+            free = (await self._pages.answer()).free
         except CallTimeout:
             return None
         return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
 
 
-def shown(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
+def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
     """Return the cluster as a caller may see it: jobs of teams that it may not read have no name, nor a place.
 
     ``after`` chooses among the holders that may be read, so that no answer depends on the names of others.

@@ -143,39 +143,8 @@ class MeasurementFold(Fold):
 
     @fold.register
     def _(self, message: ModelFitted) -> None:
-        self.view.model = views.Model(
-            time_s=self.time_s,
-            form=message.form,
-            coefficients=message.coefficients,
-            rmsle=message.rmsle,
-            log_sd=message.log_sd,
-            points=message.points,
-            configurations=message.configurations,
-            unidentified=message.unidentified,
-            measured_step_time_s=message.measured_step_time_s,
-            predicted_step_time_s=message.predicted_step_time_s,
-            predicted_interval_s=message.predicted_interval_s,
-            overlap=message.overlap,
-            covariance=message.covariance,
-            degrees_of_freedom=message.degrees_of_freedom,
-            measured=message.measured,
-            batch_size=message.batch_size,
-            plan_version=message.plan_version,
-        )
-        fit = views.Fit(
-            time_s=self.time_s,
-            plan_version=message.plan_version,
-            form=message.form,
-            rmsle=message.rmsle,
-            log_sd=message.log_sd,
-            points=message.points,
-            configurations=message.configurations,
-            unidentified=message.unidentified,
-            measured_step_time_s=message.measured_step_time_s,
-            predicted_step_time_s=message.predicted_step_time_s,
-            predicted_interval_s=message.predicted_interval_s,
-        )
-        record(self.view.fits, fit, FITS)
+        self.view.model = views.Model.of(message, self.time_s)
+        record(self.view.fits, views.Fit.of(message, self.time_s), FITS)
 
     @fold.register
     def _(self, message: OomForecast) -> None:

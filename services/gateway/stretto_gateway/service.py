@@ -149,6 +149,7 @@ class Gateway:
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
         self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
+        self._services = inquiries.Shared(lambda _: bus.services(), clock)
         self._boot = secrets.token_hex(4)
         """Tells ETags of this process from those of every other one."""
 
@@ -273,7 +274,7 @@ class Gateway:
             raise checks.no_such_job(job, self.projection.jobs)
         return view
 
-    def shown(self, job: str) -> JobView:
+    def present(self, job: str) -> JobView:
         """Return the view as it is now. Raises as ``view`` does."""
         return as_of(self.view(job), self._clock())
 
@@ -424,15 +425,15 @@ class Gateway:
 
     async def cluster(self, reads: Reads, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
-        found = inquiries.shown(await self._arbiter.cluster(), reads, after)
-        return found.model_copy(update={"services": await self._bus.services()})
+        found = inquiries.cluster_view(await self._arbiter.cluster(), reads, after)
+        return found.model_copy(update={"services": await self._services.answer()})
 
     async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
         """Return how a job would go on under its plan with some changes.
 
         Raises Problem 409 without a plan or a model, and Fault if the planner does not answer.
         """
-        view = self.shown(job)
+        view = self.present(job)
         if view.plan is None or view.status in OVER:
             text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
             raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")

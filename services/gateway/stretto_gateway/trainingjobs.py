@@ -208,7 +208,7 @@ class TrainingJobs:
         return len((await self._api.list(PODS, ours))[0])
 
     def _view(self, name: str) -> JobView | None:
-        return self._gateway.shown(name) if name in self._gateway.projection.jobs else None
+        return self._gateway.present(name) if name in self._gateway.projection.jobs else None
 
     def _changed(self, change: Change) -> None:
         if change.gone:

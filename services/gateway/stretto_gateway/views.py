@@ -7,9 +7,10 @@ per second.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
     Alternative,
     Candidate,
@@ -78,12 +79,11 @@ class Measured(View):
 
 
 @dataclass(slots=True)
-class Fitted(View):
-    """The throughput model on which a decision was based, with its error and its unidentified coefficients."""
+class FitQuality(View):
+    """A fit of the throughput model: its error, and the coefficients that the measurements do not identify."""
 
     time_s: float
     form: str
-    coefficients: dict[str, float]
     rmsle: float
     log_sd: float
     points: int
@@ -92,6 +92,18 @@ class Fitted(View):
     measured_step_time_s: float
     predicted_step_time_s: float
     predicted_interval_s: Interval
+
+    @classmethod
+    def of(cls, message: ModelFitted, time_s: float) -> Self:
+        """Return the fit that a message tells, which has the same fields but the time."""
+        return cls(time_s, **{one.name: getattr(message, one.name) for one in fields(cls) if one.name != "time_s"})
+
+
+@dataclass(slots=True)
+class Fitted(FitQuality):
+    """The throughput model on which a decision was based."""
+
+    coefficients: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -114,20 +126,10 @@ class Model(Fitted):
 
 
 @dataclass(slots=True)
-class Fit(View):
-    """A fit of the throughput model, in the history of fits."""
+class Fit(FitQuality):
+    """A fit in the history of fits."""
 
-    time_s: float
     plan_version: int
-    form: str
-    rmsle: float
-    log_sd: float
-    points: int
-    configurations: int
-    unidentified: tuple[str, ...]
-    measured_step_time_s: float
-    predicted_step_time_s: float
-    predicted_interval_s: Interval
 
 
 @dataclass(slots=True)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.planner import CandidatesComputed
+from stretto_runtime.access.tokens import Role
 from stretto_runtime.server import free_port
 
 from .conftest import Running, installed, start_gateway
+from .test_callers import given
 from .test_projection import decided, plan, profile, started, submitted
 
 browser_of = pytest.importorskip("playwright.sync_api", reason="needs playwright: `make console-test` installs it")
@@ -29,6 +30,8 @@ pytestmark = [
 ]
 JOB = "a"
 """the job of the examples' helpers"""
+ROLES: tuple[Role, ...] = ("viewer", "submitter")
+CONTENT = "main :is(table, section, article, form, p:not([role=status]))"
 PAGES = ("jobs", "submit", "events", "activity", *(f"jobs/{JOB}/{tab}" for tab in (
     "overview", "decisions", "memory", "pods", "data", "events", "trace", "books", "spec"
 )))  # fmt: skip
@@ -71,10 +74,10 @@ def publish(running: Running, *messages: Message) -> None:
         thread.submit(asyncio.run, send()).result()
 
 
-def signed_in(chromium: Any, running: Running, **options: Any) -> Any:
+def signed_in(chromium: Any, running: Running, token: str = "", caller: str = "admin (admin)", **options: Any) -> Any:
     page = chromium.new_context(**options).new_page()
-    page.goto(f"{running.url}/console/#token={running.token}")
-    page.get_by_text("admin (admin)").wait_for()
+    page.goto(f"{running.url}/console/#token={token or running.token}")
+    page.get_by_text(caller).wait_for()
     return page
 
 
@@ -100,8 +103,7 @@ def test_every_page_loads_nothing_from_elsewhere_and_breaks_no_rule(
     for path in PAGES:
         page.goto(f"{running.url}/console/{path}")
         page.get_by_text("admin (admin)").wait_for()
-        page.wait_for_timeout(300)
-        assert page.locator("main").inner_text().strip(), path
+        page.locator(CONTENT).first.wait_for()
     assert faults == []
 
 
@@ -109,7 +111,7 @@ def test_a_narrow_screen_scrolls_no_page_sideways(chromium: Any, running: Runnin
     page = signed_in(chromium, running, viewport={"width": 390, "height": 800})
     for path in PAGES:
         page.goto(f"{running.url}/console/{path}")
-        page.wait_for_timeout(300)
+        page.locator(CONTENT).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
@@ -132,11 +134,9 @@ def test_a_profile_becomes_a_point_and_a_decision_a_line_without_reloading(chrom
     rows = page.locator("section[aria-label=Throughput] tbody tr")
     rows.first.wait_for()
     before = rows.count()
-    at = time.monotonic()
     publish(running, profile(2, example_of(PlanDecided).plan, 4321.0))
     page.get_by_text("4.32k/s").first.wait_for(timeout=3000)
     assert rows.count() == before + 1
-    assert time.monotonic() - at < 3.0  # the bar of 1.5 s is measured on a quiet machine
 
 
 def test_the_plans_and_the_reasons_are_those_of_the_api(chromium: Any, running: Running) -> None:
@@ -164,13 +164,24 @@ def test_a_gateway_that_dies_is_told_and_no_event_is_missed(chromium: Any, runni
     (running.folder / "run" / "gateway.json").unlink()
     running.process, running.url = start_gateway(running.server, running.folder, running.settings)
     page.get_by_text("reconnecting").wait_for(state="detached", timeout=15000)
-    page.wait_for_timeout(1500)
-    shown = [int(row.get_attribute("data-seq")) for row in page.locator("tr[data-seq]").all()]
     newest = [event["seq"] for event in api(running, "/events/newest?limit=50")["events"]]
-    assert shown[: len(newest)] == newest
+    page.locator(f"tr[data-seq='{newest[0]}']").wait_for()
+    listed = [int(row.get_attribute("data-seq")) for row in page.locator("tr[data-seq]").all()]
+    assert listed[: len(newest)] == newest
 
 
-def test_only_who_may_change_a_job_sees_the_buttons(chromium: Any, running: Running, tmp_path: Path) -> None:
+def test_a_viewer_is_offered_no_change_and_a_submitter_none_of_others_jobs(chromium: Any, running: Running) -> None:
+    tokens = {role: given(running.folder, f"one-{role}", role) for role in ROLES}
+    for role, token in tokens.items():
+        page = signed_in(chromium, running, token, f"one-{role} ({role})")
+        page.goto(f"{running.url}/console/jobs/{JOB}")
+        page.get_by_role("heading", name=JOB, exact=True).wait_for()
+        assert page.get_by_role("button", name=re.compile("Scale|Cancel")).count() == 0
+        assert page.get_by_role("link", name="Submit").count() == (role == "submitter")
+        assert page.get_by_role("link", name="Activity").count() == 0
+
+
+def test_a_job_is_cancelled_only_by_its_name(chromium: Any, running: Running) -> None:
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}")
     page.get_by_role("button", name="Cancel").click()

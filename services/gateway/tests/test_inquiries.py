@@ -17,7 +17,7 @@ from stretto_bus import Client
 from stretto_cli.commands.whatif.fit import Profile, document_of
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
 from stretto_gateway.bus import service_views
-from stretto_gateway.inquiries import FRESH_S, Arbiter, shown
+from stretto_gateway.inquiries import FRESH_S, Arbiter, cluster_view
 from stretto_messages.actuator import PlanApplied, PodPending
 from stretto_messages.arbiter import GetCluster, GetClusterReply
 from stretto_messages.base import GIB, Message, example_of
@@ -260,6 +260,8 @@ def test_names_of_other_teams_choose_nothing_among_the_holders() -> None:
     (holder, *_), reply = example_of(GetClusterReply).holders, example_of(GetClusterReply)
     teams = {"a1": "a", "a2": "a", "secret-1": "b", "secret-2": "b"}
     found = replace(reply, holders=tuple(replace(holder, job=job, team=team) for job, team in teams.items()), more=True)
-    answers = [shown(found, lambda team: team == "a", after) for after in ("a2", "b", "secret-1", "secret-2", "z")]
+    answers = [
+        cluster_view(found, lambda team: team == "a", after) for after in ("a2", "b", "secret-1", "secret-2", "z")
+    ]
     assert {(answer.others, answer.after, len(answer.holders)) for answer in answers} == {(2, None, 0)}
-    assert [one.job for one in shown(found, lambda team: team == "a", "a1").holders] == ["a2"]
+    assert [one.job for one in cluster_view(found, lambda team: team == "a", "a1").holders] == ["a2"]

@@ -78,7 +78,7 @@ def _parts(
     tag = gateway.tag(job, parts)
     if (same := unchanged(held, tag)) is not None:
         return same
-    return Response(dumped(gateway.shown(job), parts, last), media_type="application/json", headers={"ETag": tag})
+    return Response(dumped(gateway.present(job), parts, last), media_type="application/json", headers={"ETag": tag})
 
 
 def _add_submission(router: APIRouter, gateway: Gateway) -> None:

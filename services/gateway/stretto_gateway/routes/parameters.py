@@ -34,7 +34,7 @@ TAGGED: Responses = {
     200: {"headers": _TAG, "description": "as it is now"},
     304: {"headers": _TAG, "description": "the client holds it already"},
 }
-"""Of routes whose answer has an ETag."""
+"""Responses of a route whose answer has an ETag."""
 
 
 def json(adapter: TypeAdapter[Any], value: Any) -> Response:
