@@ -16,11 +16,12 @@ from stretto_plane import Listener, Message, Peer
 from .engine.link import Access
 from .errors import DataError
 from .model import Program
-from .preparation import REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, arrays_of, range_of
+from .preparation import LEAVE_S, REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, arrays_of, range_of
 
 log = logging.getLogger("stretto.lane")
 
-LEAVE_S, LEAVE_LOOK_S = 5.0, 0.02
+LOOK_S = 0.02
+"""Interval between looks at the connections that are left."""
 
 
 class Lane:
@@ -45,7 +46,7 @@ class Lane:
         """
         end_s = time.monotonic() + LEAVE_S
         while self._listener.connections and time.monotonic() < end_s:
-            time.sleep(LEAVE_LOOK_S)
+            time.sleep(LOOK_S)
         self._listener.close()
 
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:

@@ -22,14 +22,14 @@ from stretto_wire.spec import JobSpec
 from .engine.link import Access
 from .errors import DataError, ModelRefused
 from .lane_preload import ENTRY_VARIABLE
-from .preparation import BatchesPrepared
+from .preparation import LEAVE_S, BatchesPrepared
 
 log = logging.getLogger("stretto.lanes")
 
 START_S = 120.0
 RETRY_S = 1.0
-STOP_S = 7.0
-"""Seconds in which a lane leaves: more than its trainers may take (lane.LEAVE_S)."""
+STOP_S = LEAVE_S + 2.0
+"""Seconds in which a lane leaves: more than its trainers may take."""
 COUNT_S = 0.5
 """Seconds between two words of a lane on its work."""
 

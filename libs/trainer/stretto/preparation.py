@@ -24,6 +24,8 @@ from stretto_wire.spec import JobSpec
 from .model import Prepared
 
 REQUEST_BYTES_MAX = 64 * 1024
+LEAVE_S = 5.0
+"""Time that trainers have to take what they have asked of a lane that leaves (taste: longer than a batch takes)."""
 _ARRAY = "batch "
 _KEYS = ("stored", "inverse", "counts")
 

@@ -25,7 +25,7 @@ from .identities import draws_more, identity_of
 from .importing import Hook, replace_method
 from .opening import Drawn, Opening, Orders, check_travels, shuffles_of
 from .places import Place
-from .resume import Identity, Resume
+from .resume import Identity, Resume, dropped
 from .splitting import Prepared, Split, Traced, moved_in_words, moved_us, prepared_for, split_of
 from .values import packed
 
@@ -140,16 +140,7 @@ class RawElements:
 
     def drop(self, count: int) -> int:
         """Drop elements that the program has had; return how many there were. An error is one at its place."""
-        import tensorflow as tf
-
-        for place in range(count):
-            try:
-                self.next()
-            except tf.errors.OutOfRangeError:
-                return place
-            except tf.errors.OpError:
-                continue
-        return count
+        return dropped(self.next, count)
 
 
 @dataclass
@@ -317,6 +308,14 @@ class Datasets:
         except Exception as error:  # a data set that nobody can read begins where it does alone
             self.say_once(f"resume: a data set begins anew: {in_words(error)}")
             return None
+
+    def resumed_place(self, dataset: Any) -> Place | None:
+        """Return the place at which the next iterator over a data set begins, after drawing the orders before it.
+
+        None: at its beginning. `drawing` is held.
+        """
+        place = self.claimed(dataset)
+        return place if place is not None and self.advance(dataset, place) else None
 
     def advance(self, dataset: Any, place: Place) -> bool:
         """Draw the orders before a place; return whether the next iterator draws the place's own. `drawing` is held."""

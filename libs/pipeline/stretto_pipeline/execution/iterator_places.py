@@ -44,14 +44,6 @@ class IteratorPlaces:
         """Return whether elements of an iterator that goes on by itself are counted."""
         return self._datasets.resume.is_on and not held.unknown and not held.is_saved
 
-    def claimed(self, dataset: Any) -> Place | None:
-        """Return where the next iterator over a data set begins, its orders drawn; None: at its beginning.
-
-        `Datasets.drawing` is held.
-        """
-        place = self._datasets.claimed(dataset)
-        return place if place is not None and self._datasets.advance(dataset, place) else None
-
     def restored(self, remade: Callable[[Any, Place], Held]) -> None:
         """Let iterators that are not used yet go on at places that wait.
 

@@ -30,8 +30,8 @@ class Iterators:
         self._single: WeakSet[Held] = WeakSet()
         """those that draw orders while they run"""
         self.places = IteratorPlaces(datasets)
-        datasets.resume.tells(self.places.of_now)
-        datasets.resume.calls(lambda: self.places.restored(self._remade))
+        datasets.resume.add_source(self.places.of_now)
+        datasets.resume.on_restored(lambda: self.places.restored(self._remade))
 
     def made(self, iterator: Any, place: Place | None = None) -> None:
         """Note a new iterator. `Datasets.drawing` is held since before it was made. place: where it begins."""

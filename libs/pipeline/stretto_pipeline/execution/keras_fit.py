@@ -106,7 +106,7 @@ class KerasFit:
     """Data sets of `fit`, where places are kept."""
 
     def __post_init__(self) -> None:
-        self.datasets.resume.tells(self._places)
+        self.datasets.resume.add_source(self._places)
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
@@ -209,12 +209,6 @@ class KerasFit:
             if id(dataset) not in under_way:
                 yield self.datasets.next_place(dataset)
 
-    def _claimed(self, dataset: Any) -> Place | None:
-        """Return where the next pass over a data set begins, the orders before it drawn; None: at its beginning."""
-        datasets = self.datasets
-        place = datasets.claimed(dataset)
-        return place if place is not None and datasets.advance(dataset, place) else None
-
     def _progress(self, fit: _Fit, dataset: Any, orders: Orders, place: Place | None) -> _Progress:
         """Note that a pass has begun."""
         fit.progress = _Progress(dataset, tuple(orders.values()))
@@ -228,7 +222,7 @@ class KerasFit:
     def _begin_plain(self, fit: _Fit, function: _TrainFunction, dataset: Any) -> Any:
         """Begin a pass of which nothing moves: its steps are counted."""
         with self.datasets.drawing:
-            place = self._claimed(dataset)
+            place = self.datasets.resumed_place(dataset)
             iterator = iter(dataset)
             orders = self.datasets.drawn.at(dataset)
         if place is not None:
@@ -295,7 +289,7 @@ class KerasFit:
         """
         opening, drawing = plan.opening, self.datasets.drawing
         with drawing:
-            place = self._claimed(opening.dataset)
+            place = self.datasets.resumed_place(opening.dataset)
             # draws an order of the program's own, which it may look at later
             own = iter(opening.dataset) if opening.is_apart else None
             orders = self.datasets.drawn.at(opening.dataset)

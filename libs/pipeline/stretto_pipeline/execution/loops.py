@@ -38,7 +38,7 @@ class Loops:
         self.was_asked = False
         self._has_graph_loops = False
         self._datasets = datasets
-        datasets.resume.tells(self._places)
+        datasets.resume.add_source(self._places)
         self._iterators = Iterators(datasets, NAME)
         self._elements: dict[object, Splits | PipelineError] = {}
         """of loops over elements, by the code of the maps; or why they stay"""
@@ -66,7 +66,7 @@ class Loops:
                     self._iterators.settle_singles(dataset)
                 with self._datasets.drawing:  # after the above, which waits for iterators that may wait for this
                     is_program = self._is_program()
-                    place = self._iterators.places.claimed(dataset) if is_program else None
+                    place = self._datasets.resumed_place(dataset) if is_program else None
                     result = original(iterator, dataset)
                     if is_program:
                         self._iterators.made(iterator, place)

@@ -76,11 +76,11 @@ class Resume:
         self._written: list[Path] = []
         self._thread = threading.local()
 
-    def tells(self, places: Callable[[], Iterable[Place]]) -> None:
-        """Add a source: it tells its places when a checkpoint is written."""
+    def add_source(self, places: Callable[[], Iterable[Place]]) -> None:
+        """Add a source of places, which is asked when a checkpoint is written."""
         self._sources.append(places)
 
-    def calls(self, restored: Callable[[], None]) -> None:
+    def on_restored(self, restored: Callable[[], None]) -> None:
         """Add what is called after a restore: iterators that are not used yet may claim their places."""
         self._restored.append(restored)
 
@@ -152,7 +152,7 @@ class Resume:
 
     def _places(self) -> list[Place]:
         """Return the places of now; those that wait are still those of their data sets."""
-        found = self._told()
+        found = self._places_now()
         for each in found:
             if each.unknown:
                 self.say_once(f"no place is kept for {each.source}: {each.unknown}")
@@ -160,7 +160,7 @@ class Resume:
             self._waiting = []
         return found + [each for each in self._waiting if not each.unknown]
 
-    def _told(self) -> list[Place]:
+    def _places_now(self) -> list[Place]:
         found: list[Place] = []
         for places in self._sources:
             try:
@@ -171,7 +171,7 @@ class Resume:
 
     def _under_way(self) -> set[Key]:
         """Return the data sets that this process has gone on with, or trains with."""
-        return self._claimed | {each.key for each in self._told() if each.consumed >= LOOKED_AT_MAX}
+        return self._claimed | {each.key for each in self._places_now() if each.consumed >= LOOKED_AT_MAX}
 
     def read(self, checkpoint: Any) -> None:
         """Let the places of a checkpoint wait for their data sets.
@@ -305,3 +305,17 @@ def digest_of(checkpoint: str) -> str:
             with open(path, "rb") as file:
                 return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
     return ""
+
+
+def dropped(take: Callable[[], object], count: int) -> int:
+    """Take elements that the program has had, and return how many there were. An error counts as one."""
+    import tensorflow as tf
+
+    for index in range(count):
+        try:
+            take()
+        except tf.errors.OutOfRangeError:
+            return index
+        except tf.errors.OpError:
+            continue
+    return count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ..errors import in_words
 from .identities import identity_in_graph
 from .places import Place
-from .resume import Identity, Resume
+from .resume import Identity, Resume, dropped
 from .session_steps import SessionGraph, own_run
 
 
@@ -37,7 +37,7 @@ class SessionPlaces:
     def __init__(self, resume: Resume) -> None:
         self._resume = resume
         self._all: WeakSet[Passes] = WeakSet()
-        resume.tells(self._places)
+        resume.add_source(self._places)
 
     def add(self, passes: Passes) -> None:
         """Note a session."""
@@ -82,17 +82,3 @@ class SessionPlaces:
         assert taken.identity is not None
         self._resume.say_short(Place(taken.identity.source, "", consumed=taken.consumed), there)
         taken.consumed = 0
-
-
-def dropped(take: Callable[[], object], count: int) -> int:
-    """Take elements that the program has had; return how many there were. An error is one at its place."""
-    import tensorflow as tf
-
-    for place in range(count):
-        try:
-            take()
-        except tf.errors.OutOfRangeError:
-            return place
-        except tf.errors.OpError:
-            continue
-    return count

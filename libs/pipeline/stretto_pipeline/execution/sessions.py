@@ -27,8 +27,8 @@ from .data_workers import DataWorkers
 from .feed import Feed, Raw, Stream
 from .graph_opening import PREFIX, GraphOpening
 from .importing import Hook, replace_method
-from .resume import Resume
-from .session_places import SessionPlaces, Taken, dropped
+from .resume import Resume, dropped
+from .session_places import SessionPlaces, Taken
 from .session_steps import (
     Asked,
     Plan,

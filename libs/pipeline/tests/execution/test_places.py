@@ -82,7 +82,7 @@ class Program:
         self.places = list(places)
         self.checkpoint = folder / "saved"
         self.resume = Resume("train.py", self.told.append, is_on=True)
-        self.resume.tells(lambda: self.places)
+        self.resume.add_source(lambda: self.places)
 
     def save(self, content: str) -> None:
         with self.resume.writing(self.checkpoint):

@@ -244,7 +244,7 @@ def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one
     assert out == expected, errors
     assert (told + errors).count(" goes on behind ") == places
     assert "anew" not in told + errors
-    assert steps_of(errors)[0] > 0
+    assert steps_of(errors)[1] > 0, "data workers stood ready; on a busy machine home may be faster for so few steps"
 
 
 def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
