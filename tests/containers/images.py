@@ -40,8 +40,27 @@ def build(engine: Engine) -> None:
         raise EngineUnavailable(f"make images fails: {(done.stdout + done.stderr)[-3000:]}")
 
 
-def missing(engine: Engine) -> list[str]:
-    return [name for name in map(name_of, IMAGES) if not has(engine, name)]
+def unfit(engine: Engine) -> str:
+    """Return why the engine's images cannot stand for this checkout, and the remedy; empty: they can."""
+    for name in map(name_of, IMAGES):
+        if not has(engine, name):
+            return f"the engine has no {name}: run `make images`"
+        if reason := of_another_revision(name, described(engine, "image", name)):
+            return reason
+    return ""
+
+
+def of_another_revision(name: str, image: dict[str, Any]) -> str:
+    """Say that an image, as the engine describes it, holds other code than this checkout; empty: the same.
+
+    Such an image may not understand this code, which says nothing of either. A checkout without Git knows no revision.
+    """
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    here = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    there = (image["Config"]["Labels"] or {}).get("org.opencontainers.image.revision", "unknown")
+    return (
+        f"the image {name} is of revision {there}, this is {here}: run `make images`" if here not in ("", there) else ""
+    )
 
 
 def described(engine: Engine, kind: str, name: str) -> dict[str, Any]:

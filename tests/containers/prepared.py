@@ -23,8 +23,8 @@ def engine() -> Engine:
             images.build(found)
     except EngineUnavailable as error:
         pytest.skip(str(error))
-    if lacking := images.missing(found):
-        pytest.skip(f"the engine has no {lacking[0]}: run `make images`, or set {INSTALL}=1 to let the tests make them")
+    if reason := images.unfit(found):
+        pytest.skip(f"{reason}, or set {INSTALL}=1 to let the tests make them")
     return found
 
 

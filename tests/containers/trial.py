@@ -23,7 +23,7 @@ from tests.bench.rows import Row, row, row_at_most
 from tests.containers.bases import docker, make
 from tests.containers.compose import command
 from tests.containers.engine import Engine
-from tests.containers.images import described, missing
+from tests.containers.images import described, unfit
 from tests.containers.installation import EVERY_SERVICE, Installation, installed
 
 HEALTHY_MAX_S = 30.0
@@ -142,8 +142,8 @@ def main(arguments: list[str]) -> int:
     engine.up(install=True)
     make(engine)
     command(engine, install=True)
-    if lacking := missing(engine):
-        raise SystemExit(f"the engine has no {lacking[0]}: `make images` makes it")
+    if reason := unfit(engine):
+        raise SystemExit(reason)
     rows = [each for part in ((only,) if only else PARTS) for each in PARTS[part](engine)]
     Console(width=None if sys.stdout.isatty() else 160).print(table({"containers": {"rows": rows}}))
     return 0 if all(each["ok"] is not False for each in rows) else 1

@@ -134,7 +134,7 @@ def _is_number(value: Any) -> bool:
 def test_a_body_of_another_job_is_refused(channel: wire.Channel, job: str) -> None:
     refusal = _refusal(_subject(channel), json.dumps({**_body(channel), "job": job}).encode())
     assert refusal is not None
-    assert (refusal.field, refusal.value) == ("job", job)
+    assert (refusal.field, refusal.value.strip('"')) == ("job", job)  # text that looks like a number may have quotes
     own = example_of(channel.message).job
     assert own in refusal.remedy or own == CLUSTER
 

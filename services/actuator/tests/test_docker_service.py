@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,28 +14,21 @@ from engine_place import Containers, engine_client
 from stretto_messages.actuator import PodExited, PodStarted, ServersChanged
 from stretto_messages.gateway import JobCancelled
 
+from tests.containers.images import of_another_revision
+
 TRAINER = os.environ.get("STRETTO_TEST_TRAINER_IMAGE", "stretto/trainer:0.1.0")
 LIMIT_S = 300.0
-
-
-def _revision() -> str:
-    """Return the revision of this checkout, as ``make images`` states it; empty where nothing says."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Containers]:
     made = Containers(engine_client(), tmp_path)
     try:
-        labels = made.client.inspect_image(TRAINER)["Config"]["Labels"] or {}
+        image = made.client.inspect_image(TRAINER)
     except docker.errors.ImageNotFound:
         pytest.skip(f"the engine has no image {TRAINER}; make it (compose/Dockerfile)")
-    # pods of other code than the services': they may not understand each other, which says nothing of this code
-    here, there = _revision(), labels.get("org.opencontainers.image.revision", "unknown")
-    if here and here != there:
-        pytest.skip(f"the image {TRAINER} is of revision {there}, this is {here}: make images")
+    if reason := of_another_revision(TRAINER, image):
+        pytest.skip(reason)
     yield made
     made._remove()
 
