@@ -15,7 +15,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long bench lint proto console console-test pins sbom audit images e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long bench lint proto console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -76,15 +76,25 @@ sbom: setup  ## a bill of materials (CycloneDX) of every image, and the licences
 audit: setup  ## look up known vulnerabilities of everything pinned; exit 3: no database answered (STRETTO_AUDIT=1: make test does it)
 	@$(BIN)/python -m tests.supply_chain audit
 
-images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine; BASE=… another base)
-	@for service in $(SERVICES); do \
-	    $(IMAGE) --build-arg SERVICE=$$service --target service -t stretto/$$service:$(VERSION) . || exit 1; \
-	done
+images: $(addprefix image-,$(SERVICES) trainer tools)  ## build every image: services, trainer and tools (needs a Docker engine; BASE=… another base)
+
+image-trainer:
 	@$(IMAGE) --build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION) .
+
+image-tools:
 	@$(IMAGE) --build-arg SERVICE=cli --target tools -t stretto/tools:$(VERSION) .
+
+image-%:
+	@$(IMAGE) --build-arg SERVICE=$* --target service -t stretto/$*:$(VERSION) .
+
+wheels: setup  ## build the wheel of every distribution into dist/ (WHEELS=… another folder)
+	@$(BIN)/python -m tests.release wheels $(or $(WHEELS),dist)
+
+release: setup  ## state VERSION=… everywhere and close its section of the changelog: what may be tagged then
+	@$(BIN)/python -m tests.release prepare "$(VERSION)"
 
 e2e-kubernetes: setup images  ## install the chart on a real Kubernetes and take a job through failures and upgrades
 	@$(BIN)/python -m tests.kubernetes trial
 
 clean:  ## remove the environment and local state
-	rm -rf $(VENV) .stretto sbom
+	rm -rf $(VENV) .stretto sbom dist

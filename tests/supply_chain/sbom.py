@@ -24,6 +24,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 TRAINER, TOOLS = "trainer", "cli"
+NAMES = {TOOLS: "tools"}
+"""Names of images that are not those of their distributions."""
 VERSION = SchemaVersion.V1_6
 PYTHONS: tuple[dict[str, str], ...] = ({}, {"python_full_version": "3.11.0"})
 """This Python, and the oldest that Stretto runs on: packages replace what later ones brought."""
@@ -61,10 +63,10 @@ def packages_of(image: str) -> dict[str, Package]:
     seen = set(left)
     while left:
         name, extras = left.pop()
-        needed = {_asked(each) for each in needs_of(_installed(name), extras)}
+        needed = {_asked(each) for each in needs_of(installed(name), extras)}
         before = found[name].needs if name in found else ()
         needs = tuple(sorted({*before, *(each for each, _ in needed)}))
-        found[name] = Package(name, _installed(name).version, licence_of(_installed(name)), needs)
+        found[name] = Package(name, installed(name).version, licence_of(installed(name)), needs)
         if name.startswith("stretto"):  # what of theirs the image has is in ``others``
             needed = set()
         left |= needed - seen
@@ -105,11 +107,12 @@ def licence_of(found: Distribution) -> str:
 
 
 def write(folder: Path) -> dict[str, dict[str, Package]]:
-    """Write ``<image>.cdx.json`` of every image, and ``licences.txt``; return the packages of each."""
+    """Write ``<image>.cdx.json`` of every image, and ``licences.txt``; return the packages of each by its image."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {image: packages_of(image) for image in images()}
-    for image, packages in found.items():
-        (folder / f"{image}.cdx.json").write_text(bill(image, packages) + "\n")
+    found = {NAMES.get(image, image): packages_of(image) for image in images()}
+    for image in images():
+        name = NAMES.get(image, image)
+        (folder / f"{name}.cdx.json").write_text(bill(image, found[name]) + "\n")
     everything = {package.name: package for packages in found.values() for package in packages.values()}
     (folder / "licences.txt").write_text(licences(everything.values()))
     return found
@@ -133,7 +136,8 @@ def _requirements() -> ModuleType:
     return module
 
 
-def _installed(name: str) -> Distribution:
+def installed(name: str) -> Distribution:
+    """Return what is installed here under a name. Raises PackageNotFoundError."""
     try:
         return distribution(name)
     except PackageNotFoundError:

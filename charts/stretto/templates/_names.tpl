@@ -50,7 +50,10 @@ stretto.dev/installation: {{ .Release.Name }}
 {{- fail (printf "image.registry: say where %s is: build Stretto's images with `make images`, push them to a registry of yours and name it, such as registry.example.com; without a name a node would take them from a namespace of Docker Hub that is not ours" $whole) -}}
 {{- end -}}
 {{- if eq $tag "latest" }}{{ fail "image.tag: latest says nothing about what runs; name a version" }}{{ end -}}
-{{ $whole }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
+{{- /* digests of a release are those of its own images, not of one that somebody names */ -}}
+{{- $named := or .image.repository .image.tag $global.tag -}}
+{{- $released := empty $named | ternary (get $global.digests .name) "" -}}
+{{ $whole }}{{ with .image.digest | default $released }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 
 {{- define "stretto.gateway.scheme" -}}
