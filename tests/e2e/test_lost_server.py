@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import stretto_wire as wire
 from stretto_drills.chaos.job import MODELS, spec
-from stretto_gateway.job_audit import JobAudit, finished
+from stretto_gateway.job_audit import finished
 from stretto_messages.actuator import (
     JobFinished,
     MigrationFinished,
@@ -35,6 +35,7 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import Plan
+from stretto_wire.rest.audits import JobAudit
 
 from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
 

@@ -173,3 +173,16 @@ class LedgerBooks(Record):
     """More samples may arrive."""
     partitions: Annotated[tuple[PartitionBooks, ...], MaxLen(200)] = ()
     """Data partitions with samples that no worker was given yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Columns that do not agree with the ledger, in the same way. ``lost`` and ``repeated`` samples are lower bounds
+    when both are set: a fingerprint tells that samples were exchanged, not how many. ``servers``: how many own it.
+    ``unproven``: samples more than expected that may well be of shards which the books no longer name."""
+
+    columns: tuple[int, ...]
+    lost: int
+    repeated: int
+    servers: int = 1
+    unproven: int = 0

@@ -17,6 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN
 from stretto_wire.documents import asyncapi_text
+from stretto_wire.rest.views import Status
 
 from . import components, console, edge, pages, problems
 from .audit_log import AuditLog
@@ -26,7 +27,6 @@ from .routes import about, changes, events, jobs, parameters
 from .routes.about import AuditLines
 from .service import Gateway
 from .summaries import START_BOUNDS_S, start_s
-from .views import Status
 
 API = "/api/v1"
 Credentials = Annotated[

@@ -21,8 +21,8 @@ from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
+from stretto_wire.rest.answers import ServiceView
 
-from .answers import ServiceView
 from .problems import Problem, kind_of
 from .spent_names import Shard
 from .sse import NewestEvents, Selection, StoredEvent, trace_id_of

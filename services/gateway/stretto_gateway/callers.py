@@ -20,10 +20,10 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, Role, TokenEntry, digest_of, read_tokens
+from stretto_wire.rest.views import JobView
 
 from .buckets import Buckets
 from .problems import Problem
-from .views import JobView
 
 FILE_CHECK_S = 1.0
 """Interval at which the file of tokens is checked for changes."""

@@ -13,11 +13,12 @@ from stretto_runtime.settings import EXTENDED_VARIABLE
 from stretto_wire.allowed import VARIABLES, Allowed
 from stretto_wire.errors import WireError
 from stretto_wire.findings import Finding, finding
+from stretto_wire.rest.problems import Kind
+from stretto_wire.rest.views import OVER, JobView, Status
 from stretto_wire.spec import JobSpec
 from stretto_wire.stores import canonical
 
-from .problems import Kind, Problem
-from .views import OVER, JobView, Status
+from .problems import Problem
 
 STATES: dict[Status, str] = {
     "submitted": "has been submitted",

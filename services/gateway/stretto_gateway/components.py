@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from stretto_messages.base import EpochSeconds, JobId
 from stretto_wire.audit_log import AuditEntry
 from stretto_wire.registry import CHANNELS, Channel
+from stretto_wire.rest.answers import Arrived
+from stretto_wire.rest.problems import ProblemBody
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
-from .answers import Arrived
 from .parts import ALWAYS, PARTS_OF
-from .problems import ProblemBody
 
 AT = "#/components/schemas/"
 EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"

@@ -8,8 +8,8 @@ from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import Message
 from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
+from stretto_wire.rest import views
 
-from . import views
 from .folding import Fold, push
 
 

@@ -12,8 +12,8 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
+from stretto_wire.rest import views
 
-from . import views
 from .parts import Revisions
 
 LIST_LIMIT = 500

@@ -12,13 +12,13 @@ from stretto_messages.arbiter import GetCluster, GetClusterReply
 from stretto_messages.base import Message
 from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
 from stretto_messages.values import Interval, Plan, Resources, extended_of
+from stretto_wire.rest.answers import ClusterView, HolderView, Prediction, UnplaceableView, WaitingView
+from stretto_wire.rest.views import JobView
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import PreviewPlan
 
 from . import checks
-from .answers import ClusterView, HolderView, Prediction, UnplaceableView, WaitingView
 from .projection import Reads
-from .views import JobView
 
 T = TypeVar("T")
 HOLDERS_SHOWN = 200

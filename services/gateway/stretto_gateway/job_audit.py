@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 from stretto_bus import CallTimeout
-from stretto_core.dispatcher import Applied, Counted, Fault, prove
+from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.base import Message
 from stretto_messages.books import (
     AppliedBooks,
     CompletedBooks,
     EpochBooks,
-    GivenUp,
+    Fault,
     Lease,
     LedgerBooks,
     partly_done,
@@ -23,12 +23,12 @@ from stretto_messages.books import (
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
-from stretto_messages.values import Shard
 from stretto_runtime.backup import Restoration
+from stretto_wire.rest.audits import JobAudit, OpenShard, Return
+from stretto_wire.rest.views import Status
 
 from .folding import Returned
 from .problems import Problem
-from .views import COMPLETE, Status
 
 READINGS = 5
 
@@ -38,37 +38,6 @@ class Bus(Protocol):
 
     async def call(self, request: Message, timeout_s: float) -> Message: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message: ...
-
-
-@dataclass(frozen=True, slots=True)
-class OpenShard:
-    """An incomplete shard, and its samples in the least and the most advanced column."""
-
-    pod: str
-    """Its holder; empty: nobody."""
-    shard: Shard
-    applied_least: int
-    applied_most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Return:
-    """A return of the job to a checkpoint.
-
-    ``backup_at_s``: it followed a restoration from a backup of that moment; None: parameter servers were lost.
-    ``samples_before`` were done in the ledger until then. ``samples_gained`` are done in the checkpoint alone, and are
-    not trained again; ``samples_undone`` were done in the ledger alone, and are trained again. After a restoration the
-    samples trained since the checkpoint are in neither: nobody knows how many, and they are trained again.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
-
-    at_s: float
-    checkpoint: str
-    samples_before: int
-    samples_gained: int
-    samples_undone: int
-    backup_at_s: float | None = None
 
 
 def returns(
@@ -84,43 +53,6 @@ def returns(
         Return(at_s=one.time_s, backup_at_s=moments.get(number), **asdict(one.change))
         for number, one in enumerate(known)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class JobAudit:
-    """Result of an audit.
-
-    ``exact``: every column counted exactly the samples that the ledger counts as done. ``quiet``: no sample is in
-    flight. ``samples_recomputed`` were handed out again for columns that came back from a checkpoint, and count once as
-    any other. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
-    each of the worst column; one never cancels the other.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
-
-    job: str
-    status: Status
-    exact: bool
-    quiet: bool
-    findings: tuple[str, ...]
-    samples_total: int
-    samples_assigned: int
-    samples_done: int
-    samples_given_up: int
-    samples_in_flight: int
-    samples_waiting: int
-    samples_before: int
-    samples_recomputed: int
-    samples_lost: int
-    samples_repeated: int
-    fingerprint: str
-    columns: int
-    columns_exact: int
-    faults: tuple[Fault, ...] = ()
-    epochs: tuple[EpochBooks, ...] = ()
-    open: tuple[OpenShard, ...] = ()
-    given_up: tuple[GivenUp, ...] = ()
-    returns: tuple[Return, ...] = ()
 
 
 async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:

@@ -9,10 +9,10 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import PARTITIONS_MAX, DataPartition
+from stretto_wire.rest.views import OVER, DataView, JobView, LearningPoint, PartitionView
 
 from .folding import Fold, record
 from .problems import Problem
-from .views import OVER, DataView, JobView, LearningPoint, PartitionView
 
 CURVE_POINTS = 500
 

@@ -15,8 +15,8 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
+from stretto_wire.rest import views
 
-from . import views
 from .folding import Fold, push, record
 
 HISTORY_POINTS = 1024

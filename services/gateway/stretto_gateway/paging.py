@@ -12,16 +12,13 @@ import binascii
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
+from stretto_wire.rest.summaries import LIMIT_MAX, Order
+from stretto_wire.rest.views import JobView, Status
 
 from .problems import Problem
-from .views import JobView, Status
 
-Order = Literal["submitted", "-submitted", "name", "-name"]
-"""Keys that never change, so that cursors hold; a minus: the other way round."""
-LIMIT_MAX = 1000
 _CURSOR: TypeAdapter[tuple[Order, float, str]] = TypeAdapter(tuple[Order, float, str])
 
 

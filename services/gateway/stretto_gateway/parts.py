@@ -10,20 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 from stretto_messages.base import Message
 from stretto_wire.registry import channel_of
+from stretto_wire.rest.parts import PARTS, Part
+from stretto_wire.rest.views import JobView
 
-from .views import JobView
-
-Part = Literal[
-    "head", "spec", "data", "feeding", "learning", "shards", "pods", "throughput", "decisions", "refusals", "requests",
-    "replacements", "phases", "migrations", "resizes", "losses", "checkpoints", "model", "fits", "front", "forecast",
-    "forecasts", "memory", "books",
-]  # fmt: skip
-PARTS: tuple[Part, ...] = get_args(Part)
 LISTED: frozenset[Part] = frozenset(
     {
         "decisions", "refusals", "requests", "replacements", "phases", "migrations", "resizes", "losses", "checkpoints",

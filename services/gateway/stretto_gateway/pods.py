@@ -27,8 +27,8 @@ from stretto_messages.checkpoints import (
 )
 from stretto_messages.dispatcher import RecomputationDecided, ShardAbandoned, ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.values import CheckpointRef
+from stretto_wire.rest import views
 
-from . import views
 from .folding import Fold, push, unstored
 
 PODS_KEPT = 1000

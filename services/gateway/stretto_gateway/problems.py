@@ -7,63 +7,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from stretto_bus.faults import Fault
 from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
+from stretto_wire.rest.problems import MEDIA_TYPE, URN, Kind
 
-from .answers import Answer
 from .pages import PROBLEMS_AT
 
-MEDIA_TYPE = "application/problem+json"
-Kind = Literal[
-    "above-priority-ceiling", "bad-job", "bad-request", "bad-type", "beyond-cluster", "beyond-limits", "bus", "busy",
-    "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
-    "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
-    "no-model", "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing",
-    "not-readable", "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
-    "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
-]  # fmt: skip
-"""Kinds of problems, by which clients tell them apart; PROBLEMS.md has a page for each."""
 log = structlog.get_logger("stretto.gateway")
 
 
 def kind_of(code: str) -> Kind:
     """Return the kind of a service's refusal; `failed` for a code without a page, as of a newer service."""
     return next((kind for kind in get_args(Kind) if kind == code), "failed")
-
-
-class ProblemError(Answer):
-    """One finding."""
-
-    field: str = Field(description="dotted path in the document, or the parameter")
-    value: str = Field(description="the value found there, shortened")
-    remedy: str
-    line: int | None = Field(None, description="line in the document as sent, from 1; null if unknown")
-    column: int | None = None
-
-
-class ProblemBody(Answer):
-    """The body of an error answer."""
-
-    type: str = Field(examples=["urn:stretto:problem:bad-job"])
-    title: str
-    status: int
-    detail: str
-    instance: str
-    help: str = Field(description="address on this gateway of a page about this kind of problem")
-    field: str = Field(description="the field, header or parameter in error")
-    value: str = Field(description="the value found there, shortened")
-    remedy: str = Field(description="an acceptable value, or the next step")
-    errors: list[ProblemError] = Field(description="all findings, at most 20; the fields above are those of the first")
-    count: int = Field(description="number of all findings")
 
 
 class Problem(Exception):
@@ -104,7 +67,7 @@ class Problem(Exception):
 
     def response(self, instance: str) -> Response:
         body: dict[str, Any] = {
-            "type": f"urn:stretto:problem:{self.kind}",
+            "type": f"{URN}{self.kind}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,

@@ -12,15 +12,15 @@ from stretto_messages.actuator import JobFinished
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.planner import HistoryRecorded
+from stretto_wire.rest import views
+from stretto_wire.rest.summaries import PastJob
 
-from . import views
 from .data_workers import DataWorkerFold
 from .folding import Evidence, JobFold, Returned
 from .learning import LearningFold, take
 from .measurements import MeasurementFold
 from .parts import Revisions
 from .pods import PodFold
-from .summaries import PastJob
 
 Reads = Callable[[str], bool]
 """Tells if a caller may read the jobs of a team."""

@@ -22,9 +22,9 @@ from stretto_messages.base import Message
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
 from stretto_wire.registry import EVENTS_KEPT_S
+from stretto_wire.rest.views import OVER, JobView
 
 from .spent_names import DamagedNames, Shard, SpentNames
-from .views import OVER, JobView
 
 BEFORE_S = 24 * 3600
 """An ended job is forgotten so long before its last events are gone."""

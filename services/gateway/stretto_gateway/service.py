@@ -26,21 +26,30 @@ from stretto_runtime.backup import Restoration
 from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
 from stretto_wire.registry import CHANNELS, STATE
+from stretto_wire.rest.answers import (
+    ClusterView,
+    FirstPlan,
+    Prediction,
+    Preview,
+    PreviewFinding,
+    ServiceView,
+    TraceEvent,
+)
+from stretto_wire.rest.parts import Part
+from stretto_wire.rest.summaries import JobSummary
+from stretto_wire.rest.views import OVER, JobView, Status
 
 from . import checks, inquiries, job_audit, paging
-from .answers import ClusterView, FirstPlan, Prediction, Preview, PreviewFinding, ServiceView, TraceEvent
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
-from .parts import Part
 from .problems import Problem
 from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
 from .spent_names import DamagedNames, Shard, by_shard
 from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
-from .summaries import JobSummary, as_of, checkpoint_is_late, has_stopped, summary
-from .views import OVER, JobView, Status
+from .summaries import as_of, checkpoint_is_late, has_stopped, summary
 
 R = TypeVar("R", bound=Message)
 NAMING = (wire.JobSubmitted, HistoryRecorded)

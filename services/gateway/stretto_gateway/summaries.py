@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from stretto_messages.values import Plan
-
-from .views import OVER, JobView, Status, View
+from stretto_wire.rest.summaries import JobSummary
+from stretto_wire.rest.views import OVER, JobView
 
 STALLED_S = 10.0
 """Two windows of a profile: a job that trains no sample for this long has no throughput."""
@@ -19,36 +18,6 @@ STOPPED_S = 60.0
 """The objective of charts/runbook: all workers of a job never stand still for longer."""
 START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
 """Buckets of the time from submission to the first step; one of them is the objective of charts/runbook."""
-
-
-@dataclass(slots=True)
-class JobSummary(View):
-    """One line of the list of jobs."""
-
-    name: str
-    team: str
-    status: Status
-    submitted_at_s: float
-    ended_at_s: float | None
-    plan_version: int
-    plan: Plan | None
-    samples_done: int
-    samples_total: int
-    samples_per_s: float
-    stalled_since_s: float | None
-    reason: str
-    submitted_by: str
-    cost_per_hour: float | None
-    """Cost of the present plan; null: it has none, or the job has ended."""
-    priority: float
-    deadline_s: float | None
-    """The wish of its specification, in seconds after the submission."""
-    ends_at_s: float | None
-    """Time at which it ends at the present rate; null: it does not train, or its data grow."""
-    oom_in_s: float | None
-    """Time until the first parameter server is full, by the last forecast; null: none will be."""
-    pods_pending: int
-    """Number of pods that cannot run yet; the job's `pods` have the reasons."""
 
 
 def ends_at_s(view: JobView, now_s: float) -> float | None:
@@ -93,20 +62,6 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         oom_in_s=oom_in_s(view, now_s),
         pods_pending=0 if over else sum(pod.state == "pending" for pod in view.pods.values()),
     )
-
-
-@dataclass(slots=True)
-class PastJob(View):
-    """A job of the history that warm start reads."""
-
-    job: str
-    time_s: float
-    metadata: dict[str, str | int | float | bool]
-    plan: Plan
-    throughput: float
-    duration_s: float
-    ps_memory_peak_bytes: int
-    samples: int
 
 
 def checkpoint_is_late(view: JobView, now_s: float) -> bool:

@@ -20,6 +20,7 @@ from stretto_bus.tasks import end
 from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflector
 from stretto_wire import JobSpec, WireError
 from stretto_wire.kubernetes import INSTALLATION, JOB
+from stretto_wire.rest.views import JobView
 
 from . import checks
 from .audit_log import AuditLog
@@ -38,7 +39,6 @@ from .trainingjobs_status import (
     status_of,
     worth_writing,
 )
-from .views import JobView
 
 MANAGER = "stretto-gateway"
 LEASE = "stretto-trainingjobs"

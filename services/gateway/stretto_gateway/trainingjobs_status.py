@@ -9,9 +9,9 @@ from typing import Any, Literal
 from stretto_kube import Object
 from stretto_wire import JobSpec, WireError
 from stretto_wire.findings import MOST
+from stretto_wire.rest.views import OVER, JobView, Status
 
 from .checks import OBJECTS
-from .views import OVER, JobView, Status
 
 FINALIZER = "stretto.dev/job"
 PROGRESS_S = 10.0

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_gateway.checks import check_allowed, owner_of
 from stretto_gateway.problems import Problem
-from stretto_gateway.views import CheckpointView, JobView
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
 from stretto_wire import JobSpec
 from stretto_wire.allowed import Allowed
+from stretto_wire.rest.views import CheckpointView, JobView
 
 from .conftest import Running, installed
 from .test_rest import problem, spec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stretto_gateway.paging import Order, Wanted, page
 from stretto_gateway.problems import Problem
 from stretto_gateway.projection import Projection
-from stretto_gateway.views import JobView
+from stretto_wire.rest.views import JobView
 
 from .conftest import Running
 from .test_projection import submitted

@@ -14,9 +14,8 @@ import pytest
 import stretto_wire as wire
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.parts import ALWAYS, LISTED, PARTS, PARTS_OF, REPORTED, Revisions, dumped, fields_of, matches
+from stretto_gateway.parts import ALWAYS, LISTED, PARTS_OF, REPORTED, Revisions, dumped, fields_of, matches
 from stretto_gateway.projection import Projection
-from stretto_gateway.views import JobView
 from stretto_messages.actuator import PodPending, PodStarted
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message, example_of
@@ -24,6 +23,8 @@ from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed
 from stretto_messages.dispatcher import JobProgressed, LedgerReturn
 from stretto_messages.profiler import ProfileMeasured
 from stretto_wire.registry import CHANNELS, channel_of
+from stretto_wire.rest.parts import PARTS
+from stretto_wire.rest.views import JobView
 
 from .conftest import Running
 from .test_projection import worker_report

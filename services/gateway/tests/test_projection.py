@@ -16,7 +16,6 @@ from stretto_gateway.measurements import FITS, HISTORY_POINTS, MEMORY_POINTS_MIN
 from stretto_gateway.pods import LEASED_KEPT, PODS_KEPT
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
-from stretto_gateway.views import Fitted, JobView, ThroughputPoint
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -49,6 +48,7 @@ from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import CheckpointRef, Evaluation, Interval, Plan, Shard, StepTimes
+from stretto_wire.rest.views import Fitted, JobView, ThroughputPoint
 
 MIB = 2**20
 TIMES = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)

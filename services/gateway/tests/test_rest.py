@@ -18,10 +18,10 @@ import httpx
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stretto_gateway.pages import problem_texts
-from stretto_gateway.problems import Kind
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.values import Plan
+from stretto_wire.rest.problems import Kind
 
 from .conftest import Running
 

@@ -15,11 +15,11 @@ from stretto_gateway.retention import Retention
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.spent_names import Shard
-from stretto_gateway.views import JobView
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
 from stretto_wire.registry import EVENTS_KEPT_S
+from stretto_wire.rest.views import JobView
 
 from .conftest import Running
 

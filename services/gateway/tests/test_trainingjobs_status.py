@@ -17,8 +17,8 @@ from stretto_gateway.trainingjobs_status import (
     status_of,
     worth_writing,
 )
-from stretto_gateway.views import OVER, JobView, PodView, Status
 from stretto_wire import JobSpec, WireError
+from stretto_wire.rest.views import OVER, JobView, PodView, Status
 
 SPEC: dict[str, Any] = {"model": {"entry": "m:M"}, "dataset": {"samples": 1000}}
 statuses: st.SearchStrategy[Status] = st.sampled_from(

@@ -14,8 +14,7 @@ from rich.console import Console
 from stretto_cli import figures, options, render
 from stretto_cli.commands import explain, watch
 from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import JobSummary, as_of, summary
-from stretto_gateway.views import JobView
+from stretto_gateway.summaries import as_of, summary
 from stretto_messages.actuator import JobFinished, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
@@ -26,6 +25,8 @@ from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
+from stretto_wire.rest.summaries import JobSummary
+from stretto_wire.rest.views import JobView
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"

@@ -1,6 +1,6 @@
 """The shard ledger of a job: leases, books, order (DLRover-RM section 5.1)."""
 
-from stretto_core.dispatcher.audit import Applied, Counted, Fault, Proof, epochs_of, prove
+from stretto_core.dispatcher.audit import Applied, Counted, Proof, epochs_of, prove
 from stretto_core.dispatcher.book import Book, GivenUp, Partial, Shard, fingerprint_of
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
@@ -16,7 +16,6 @@ __all__ = [
     "Counted",
     "DataSpec",
     "Evaluating",
-    "Fault",
     "GivenUp",
     "HeldOut",
     "JobOpened",

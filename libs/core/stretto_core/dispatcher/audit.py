@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stretto_messages.books import EpochBooks
+from stretto_messages.books import EpochBooks, Fault
 
 from stretto_core.dispatcher.book import Book, Shard, fingerprint_of
 
@@ -36,19 +36,6 @@ class Applied:
     columns: tuple[int, ...]
     samples: int
     known: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Columns that do not agree with the ledger, in the same way. ``lost`` and ``repeated`` samples are lower bounds
-    when both are set: a fingerprint tells that samples were exchanged, not how many. ``servers``: how many own it.
-    ``unproven``: samples more than expected that may well be of shards which the books no longer name."""
-
-    columns: tuple[int, ...]
-    lost: int
-    repeated: int
-    servers: int = 1
-    unproven: int = 0
 
 
 @dataclass(frozen=True, slots=True)

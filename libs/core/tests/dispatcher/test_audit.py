@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_builders import AUDIT, arrival, mark_ledger, release
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher import Applied, Counted, DataSpec, Fault, LedgerRestored, epochs_of, fingerprint_of, prove
-from stretto_messages.books import PartialShard
+from stretto_core.dispatcher import Applied, Counted, DataSpec, LedgerRestored, epochs_of, fingerprint_of, prove
+from stretto_messages.books import Fault, PartialShard
 from stretto_messages.dispatcher import JobCompleted
 
 SHARDS = {0: 80, 1: 80, 2: 40}

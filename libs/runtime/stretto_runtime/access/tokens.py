@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,12 +26,11 @@ from pydantic import (
     ValidationError,
 )
 from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
+from stretto_wire.rest.answers import Role as Role
 
 from stretto_runtime.process.faults import SettingsFault
 
-Role = Literal["viewer", "observer", "submitter", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""Each may change what those before it may."""
 ALL_TEAMS: frozenset[Role] = frozenset({"observer", "admin"})
 """Roles that read the jobs of all teams; the others read their own team's."""
 FILE = "gateway.tokens.json"

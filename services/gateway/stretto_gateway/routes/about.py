@@ -12,16 +12,17 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 from stretto_wire.registry import CHANNELS
+from stretto_wire.rest.answers import ClusterView, GatewayStatus, Login, Me, SignOn
+from stretto_wire.rest.parts import Part
+from stretto_wire.rest.summaries import PastJob
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from .. import components
-from ..answers import ClusterView, GatewayStatus, Login, Me, SignOn
 from ..callers import Access, require
-from ..parts import PARTS_OF, Part
+from ..parts import PARTS_OF
 from ..problems import Problem
 from ..service import Gateway
 from ..settings import GatewaySettings
-from ..summaries import PastJob
 from .parameters import Responses, json
 
 AuditLines = Callable[[], AsyncIterator[bytes]]

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from stretto_wire.rest.answers import Arrived, CheckpointAnswer, DataAnswer, Requested, Wanted
+from stretto_wire.rest.summaries import JobSummary
 
 from .. import components, learning
-from ..answers import Arrived, CheckpointAnswer, DataAnswer, Requested, Wanted
 from ..callers import require_own
 from ..service import Gateway
-from ..summaries import JobSummary
 from .parameters import JobName
 
 

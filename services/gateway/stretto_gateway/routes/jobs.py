@@ -12,17 +12,18 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import PS_MAX, WORKERS_MAX
+from stretto_wire.rest.answers import JobTrace, PodLog, Prediction, Preview, SpanView, Submitted
+from stretto_wire.rest.audits import JobAudit
+from stretto_wire.rest.parts import PARTS, Part
+from stretto_wire.rest.summaries import JobSummary
+from stretto_wire.rest.views import Decision, JobView, Status
 
 from .. import components, documents, paging
-from ..answers import JobTrace, PodLog, Prediction, Preview, SpanView, Submitted
 from ..callers import Caller
-from ..job_audit import JobAudit
-from ..parts import PARTS, Part, dumped
+from ..parts import dumped
 from ..problems import Problem
 from ..service import Gateway
 from ..spans import spans_of
-from ..summaries import JobSummary
-from ..views import Decision, JobView, Status
 from .parameters import LINES, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
 
 _SUMMARIES = TypeAdapter(list[JobSummary])

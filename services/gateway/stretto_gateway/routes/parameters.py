@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query, Response
 from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN, PodId
+from stretto_wire.rest.problems import MEDIA_TYPE
 
-from .. import components, problems
+from .. import components
 from ..parts import matches
 
 JobName = Annotated[str, Path(pattern=JOB_PATTERN, description="name of the job")]
@@ -23,7 +24,7 @@ IfNoneMatch = Annotated[
     Header(max_length=1000, description="the ETag of the answer that the client holds; 304 if it is still so"),
 ]
 
-_PROBLEM = components.content(problems.MEDIA_TYPE, components.PROBLEM)
+_PROBLEM = components.content(MEDIA_TYPE, components.PROBLEM)
 Responses = dict[int | str, dict[str, Any]]
 ERRORS: Responses = {
     "4XX": {"description": "refused; the problem names field, value and remedy", **_PROBLEM},

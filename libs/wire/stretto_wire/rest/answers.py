@@ -8,10 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from stretto_messages.arbiter import Amount
 from stretto_messages.base import EpochSeconds
 from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Interval, Match, Plan
-from stretto_runtime.access.tokens import Role
-from stretto_wire.spec import JobSpec
 
+from ..spec import JobSpec
 from .views import COMPLETE, Status
+
+Role = Literal["viewer", "observer", "submitter", "admin"]
+"""Roles of a caller. Each may change what those before it may."""
 
 
 class Answer(BaseModel):

@@ -1,4 +1,4 @@
-"""The views of a job: plain records for JSON, built by :mod:`stretto_gateway.projection`.
+"""The views of a job: plain records for JSON, which the gateway folds from events.
 
 Times ``*_at_s`` and ``time_s`` are stored timestamps of events, seconds since 1970-01-01 UTC; throughput is samples
 per second.
@@ -26,7 +26,8 @@ from stretto_messages.values import (
     Round,
     StepTimes,
 )
-from stretto_wire import JobSpec
+
+from ..spec import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})

@@ -1,0 +1,59 @@
+"""Short forms of jobs: a line of the list, and a line of the history; and the pages of the list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stretto_messages.values import Plan
+
+from .views import Status, View
+
+Order = Literal["submitted", "-submitted", "name", "-name"]
+"""Keys that never change, so that cursors hold; a minus: the other way round."""
+LIMIT_MAX = 1000
+"""Jobs of a page."""
+
+
+@dataclass(slots=True)
+class JobSummary(View):
+    """One line of the list of jobs."""
+
+    name: str
+    team: str
+    status: Status
+    submitted_at_s: float
+    ended_at_s: float | None
+    plan_version: int
+    plan: Plan | None
+    samples_done: int
+    samples_total: int
+    samples_per_s: float
+    stalled_since_s: float | None
+    reason: str
+    submitted_by: str
+    cost_per_hour: float | None
+    """Cost of the present plan; null: it has none, or the job has ended."""
+    priority: float
+    deadline_s: float | None
+    """The wish of its specification, in seconds after the submission."""
+    ends_at_s: float | None
+    """Time at which it ends at the present rate; null: it does not train, or its data grow."""
+    oom_in_s: float | None
+    """Time until the first parameter server is full, by the last forecast; null: none will be."""
+    pods_pending: int
+    """Number of pods that cannot run yet; the job's `pods` have the reasons."""
+
+
+@dataclass(slots=True)
+class PastJob(View):
+    """A job of the history that warm start reads."""
+
+    job: str
+    time_s: float
+    metadata: dict[str, str | int | float | bool]
+    plan: Plan
+    throughput: float
+    duration_s: float
+    ps_memory_peak_bytes: int
+    samples: int
