@@ -164,6 +164,25 @@ class ServiceView(Answer):
     ready: bool
 
 
+class TeamView(Answer):
+    """A team: what its live jobs hold, and its quota. Null: no limit."""
+
+    team: str
+    jobs: int
+    """Live jobs."""
+    held: Amount
+    jobs_max: int | None
+    cpu_cores_max: float | None
+    memory_bytes_max: int | None
+    extended_max: dict[str, int]
+    """Devices by the names of extended resources; one that is absent has no limit."""
+    priority_max: float | None
+    weight: float
+    """Its fair share of the cluster is in proportion to this."""
+    borrow: bool
+    """It may hold more than its quota while no other team asks for its own."""
+
+
 class ClusterView(Answer):
     """The cluster: what there is, who holds it, and who waits for it, in the order in which jobs are tried."""
 
@@ -180,6 +199,10 @@ class ClusterView(Answer):
     """The first 50."""
     waiting_count: int
     services: list[ServiceView] = []
+    teams: list[TeamView] = []
+    """The teams that have jobs, and those that a quota names, as far as the caller may read them."""
+    quota_holder: Literal["stretto", "kueue"] = "stretto"
+    """Kueue: its queues apply quotas, and those of Stretto have no effect."""
 
 
 class Prediction(Answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as text_json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from stretto_wire.registry import CHANNELS
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from .. import components
+from ..alerts import Alerts
 from ..answers import ClusterView, GatewayStatus, Login, Me, SignOn
 from ..callers import Access, require
 from ..parts import PARTS_OF, Part
@@ -22,11 +24,12 @@ from ..problems import Problem
 from ..service import Gateway
 from ..settings import GatewaySettings
 from ..summaries import PastJob
-from .parameters import Responses, json
+from .parameters import SEQ_MAX, Responses, json
 
 AuditLines = Callable[[], AsyncIterator[bytes]]
 """Reads the entries of the audit log, in their order."""
 AUDIT_LINES: Responses = {200: components.content("application/jsonl", components.AUDIT_LINE)}
+AUDIT_PAGE: Responses = {200: components.content("application/json", components.AUDIT_PAGE)}
 PAST_JOBS = 1000
 _HISTORY = TypeAdapter(list[PastJob])
 
@@ -55,7 +58,14 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
     ) -> ClusterView:
         """Return capacity, holders and queue as the arbiter sees them, and the services. Of teams that the caller may
         not read it has amounts and no names."""
-        return await gateway.cluster(request.state.caller.reads, after)
+        caller = request.state.caller
+        return await gateway.cluster(caller.reads, caller.team, after)
+
+    @router.get("/alerts", operation_id="listAlerts")
+    async def alerts(request: Request) -> Alerts:
+        """List the alerts that hold now, as far as the gateway can judge them, about services, streams and the jobs
+        that the caller may read. `/console/alerts` has the runbook."""
+        return await gateway.alerts(request.state.caller.reads)
 
     @router.get("/me", operation_id="getMe")
     async def me(request: Request) -> Me:
@@ -85,6 +95,21 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
                 yield line + b"\n"
 
         return StreamingResponse(rest(), media_type="application/jsonl")
+
+    @router.get("/audit-log/newest", operation_id="listNewestChanges", responses=AUDIT_PAGE)
+    async def newest(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=200, description="number of entries")] = 50,
+        before: Annotated[
+            int | None, Query(ge=0, le=SEQ_MAX, description="only entries below this sequence; none: the newest")
+        ] = None,
+    ) -> Response:
+        """List the newest entries of the audit log, newest first. `before` of the answer leads to older ones. For
+        admins."""
+        require(request.state.caller, "admin")
+        entries, older = await gateway.newest_changes(limit, before)
+        body = b'{"entries":[' + b",".join(entries) + b'],"before":' + text_json.dumps(older).encode() + b"}"
+        return Response(body, media_type="application/json")
 
     @router.get("/history", operation_id="listHistory", response_model=list[PastJob])
     async def history(

@@ -11,6 +11,7 @@ from stretto_messages.base import JOB_PATTERN, PodId
 from .. import components, problems
 from ..parts import matches
 
+SEQ_MAX = 10**18
 JobName = Annotated[str, Path(pattern=JOB_PATTERN, description="name of the job")]
 PodName = Annotated[PodId, Path(description="name of the pod, such as worker-3")]
 Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
