@@ -100,6 +100,12 @@ class StreamBus:
             async for stored in source:
                 yield stored.data
 
+    async def newest_audited(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
+        """Return the newest entries of the audit log below the sequence ``before``, newest first, and the sequence
+        below which older ones lie; None: there are none. Raises BusFault."""
+        found = await newest(self._bus, AUDIT, [AUDIT_SUBJECT], limit, before)
+        return [stored.data for stored in found.messages], found.before
+
     async def call(self, request: Message, timeout_s: float) -> Message:
         """Ask the owner of a job. Raises CallTimeout, or Problem if it refused."""
         try:
@@ -216,6 +222,17 @@ class StreamBus:
             async for stored in source:
                 if (event := to_event(stored)) is not None:
                     yield event
+
+    async def stored(self, selection: Selection, until: int) -> AsyncIterator[tuple[Message, Stored]]:
+        """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault."""
+        async with aclosing(scan(self._bus, wire.STREAM, selection.filters)) as source:
+            async for stored in source:
+                if stored.seq > until:
+                    return
+                try:
+                    yield wire.parse(stored.subject, stored.data), stored
+                except wire.WireError as error:
+                    log.warning("skipped an unreadable message", seq=stored.seq, error=str(error))
 
     async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
         """Return the newest events, newest first. Raises BusFault."""

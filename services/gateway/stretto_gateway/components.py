@@ -19,7 +19,7 @@ from .parts import ALWAYS, PARTS_OF
 
 AT = "#/components/schemas/"
 EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"
-PROBLEM, PARTS, EVENT_PAGE = "ProblemBody", "JobParts", "EventPage"
+PROBLEM, PARTS, EVENT_PAGE, AUDIT_PAGE = "ProblemBody", "JobParts", "EventPage", "AuditPage"
 """Components that routes name and FastAPI does not know."""
 EVENTS = "events."
 """Begins the names of the components that messages share: a message is open, where views are complete."""
@@ -55,16 +55,21 @@ def completed(document: Schema) -> Schema:
         "discriminator": {"propertyName": "event", "mapping": mapping},
         "x-parts": {event: list(parts) for event, parts in PARTS_OF.items()},
     }
-    before: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "leads to older events, if any"}
-    components[EVENT_PAGE] = {
-        "title": EVENT_PAGE,
-        "description": "Events, newest first.",
-        "type": "object",
-        "properties": {"events": {"type": "array", "items": ref(EVENT)}, "before": before},
-        "required": ["events", "before"],
-    }
+    before: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "leads to older ones, if any"}
+    components[EVENT_PAGE] = _page(EVENT_PAGE, "Events", "events", EVENT, before)
+    components[AUDIT_PAGE] = _page(AUDIT_PAGE, "Entries of the audit log", "entries", AUDIT_LINE, before)
     document["components"]["schemas"] = dict(sorted(components.items()))
     return document
+
+
+def _page(title: str, contents: str, field: str, item: str, before: Schema) -> Schema:
+    return {
+        "title": title,
+        "description": f"{contents}, newest first.",
+        "type": "object",
+        "properties": {field: {"type": "array", "items": ref(item)}, "before": before},
+        "required": [field, "before"],
+    }
 
 
 def _frame(components: Schema, channel: Channel) -> tuple[str, str]:

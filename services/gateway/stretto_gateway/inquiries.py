@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from stretto_bus.faults import CallTimeout
-from stretto_messages.arbiter import GetCluster, GetClusterReply
-from stretto_messages.base import Message
+from stretto_core.model.teams import OTHERS, Quotas, TeamQuota, quota_of
+from stretto_messages.arbiter import Amount, GetCluster, GetClusterReply
+from stretto_messages.base import GIB, Message
 from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
-from stretto_messages.values import Interval, Plan, Resources, extended_of
-from stretto_wire.rest.answers import ClusterView, HolderView, Prediction, UnplaceableView, WaitingView
-from stretto_wire.rest.views import JobView
+from stretto_messages.values import NOTHING, Interval, Plan, Resources, extended_of
+from stretto_wire.rest.answers import ClusterView, HolderView, Prediction, TeamView, UnplaceableView, WaitingView
+from stretto_wire.rest.views import OVER, JobView
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import PreviewPlan
 
@@ -132,6 +134,35 @@ def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> Clust
             for position, each in enumerate(found.waiting, 1)
         ],
         waiting_count=found.waiting_count,
+    )
+
+
+def team_views(
+    found: GetClusterReply, jobs: Iterable[JobView], quotas: Quotas, own: str, reads: Reads
+) -> list[TeamView]:
+    """Return the teams that may be read: the caller's own, those with live jobs, and those that a quota names."""
+    live = Counter(view.team for view in jobs if view.status not in OVER)
+    held = {holder.team: NOTHING for holder in found.holders}
+    for holder in found.holders:
+        for amount in (holder.held, holder.data_held):
+            held[holder.team] += Resources(amount.cpu_cores, amount.memory_bytes, extended_of(amount.extended))
+    names = {own, *live, *held, *(quotas.keys() - {OTHERS})}
+    readable = sorted(filter(reads, names))
+    return [_team_view(team, live[team], held.get(team, NOTHING), quota_of(quotas, team)) for team in readable]
+
+
+def _team_view(team: str, jobs: int, held: Resources, quota: TeamQuota) -> TeamView:
+    return TeamView(
+        team=team,
+        jobs=jobs,
+        held=Amount(cpu_cores=held.cpu_cores, memory_bytes=held.memory_bytes, extended=dict(held.extended)),
+        jobs_max=quota.jobs,
+        cpu_cores_max=quota.cores,
+        memory_bytes_max=None if quota.memory_gib is None else int(quota.memory_gib * GIB),
+        extended_max=quota.extended,
+        priority_max=quota.priority_max,
+        weight=quota.weight,
+        borrow=quota.borrow,
     )
 
 

@@ -1,4 +1,4 @@
-"""Pages for people who open the gateway's address in a browser: the front page, and one for each kind of problem.
+"""Pages for people who open the gateway's address in a browser: the way to the console, and a page for each problem.
 
 They are static, load nothing, and need no token.
 """
@@ -13,6 +13,8 @@ from importlib.resources import files
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
+
+from . import console
 
 PROBLEMS_AT = "/problems"
 _TEXT = "PROBLEMS.md"
@@ -34,7 +36,7 @@ def routes() -> APIRouter:
     @router.get("/")
     async def front(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(_front())
+            return RedirectResponse(f"{console.AT}/")
         return RedirectResponse("/openapi.json")
 
     @router.get(PROBLEMS_AT)
@@ -50,23 +52,6 @@ def routes() -> APIRouter:
         return _page(f"Problem: {kind}", _html(problem_texts()[kind]) + more)
 
     return router
-
-
-def _front() -> str:
-    return _whole(
-        "Stretto",
-        "<p>This is the gateway of a Stretto installation. It sizes training jobs while they train.</p>"
-        "<ul>"
-        '<li><a href="/console/">/console/</a>: jobs, decisions and the cluster; <code>stretto console</code> opens it '
-        "signed in</li>"
-        '<li><a href="/openapi.json">/openapi.json</a>: every route, for programs; they need a token</li>'
-        f'<li><a href="{PROBLEMS_AT}">{PROBLEMS_AT}</a>: what each error means, and what to do</li>'
-        '<li><a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>: its state, for monitoring</li>'
-        "</ul>"
-        "<p>On the command line: <code>stretto jobs</code>, <code>stretto watch JOB</code>, "
-        "<code>stretto explain JOB</code>; from another machine with <code>--url</code> and <code>--token</code>. "
-        "<code>stretto up</code> keeps its token in <code>gateway.token</code> of its folder.</p>",
-    )
 
 
 def _page(title: str, body: str) -> HTMLResponse:

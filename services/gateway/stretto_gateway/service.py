@@ -11,7 +11,7 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, get_args
 
 import stretto_wire as wire
 import structlog
@@ -27,6 +27,7 @@ from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
 from stretto_wire.registry import CHANNELS, STATE
 from stretto_wire.rest.answers import (
+    Alerts,
     ClusterView,
     FirstPlan,
     Prediction,
@@ -39,7 +40,7 @@ from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, Status
 
-from . import checks, inquiries, job_audit, paging
+from . import alerts, checks, inquiries, job_audit, paging, past
 from .buckets import Buckets
 from .fullness import Fullness
 from .learning import Wanted, arrival
@@ -68,7 +69,7 @@ ATTEMPTS = 5
 log = structlog.get_logger("stretto.gateway")
 
 
-class Bus(EventSource, Protocol):
+class Bus(EventSource, past.Bus, Protocol):
     """The part of the bus that the gateway needs (:mod:`stretto_gateway.bus`)."""
 
     events_kept_s: float
@@ -92,6 +93,10 @@ class Bus(EventSource, Protocol):
 
     async def services(self) -> list[ServiceView]:
         """Return replicas and partitions of each service."""
+        ...
+
+    async def newest_audited(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
+        """Return the newest entries of the audit log below ``before``, and where older ones lie."""
         ...
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
@@ -159,6 +164,7 @@ class Gateway:
         self._keep_next_s = 0.0
         self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
         self._services = inquiries.Shared(lambda _: bus.services(), clock)
+        self.past = past.Past(bus)
         self._boot = secrets.token_hex(4)
         """Tells ETags of this process from those of every other one."""
 
@@ -327,6 +333,10 @@ class Gateway:
         stalled = "-stalled" if as_of(view, self._clock()) is not view else ""
         return self.projection.revisions(job).tag(parts, self._boot, stalled)
 
+    def past_tag(self, at: int) -> str:
+        """Return the ETag of a job as it was after the event ``at``, as this code folds it."""
+        return f'"at-{at}-{self._boot}"'
+
     def late_checkpoints(self) -> int:
         """Return the number of jobs that train without a checkpoint for too long."""
         now_s = self._clock()
@@ -432,10 +442,32 @@ class Gateway:
             room,
         ]
 
-    async def cluster(self, reads: Reads, after: str) -> ClusterView:
+    async def cluster(self, reads: Reads, team: str, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
-        found = inquiries.cluster_view(await self._arbiter.cluster(), reads, after)
-        return found.model_copy(update={"services": await self._services.answer()})
+        found, settings = await self._arbiter.cluster(), self.settings
+        more = {
+            "services": await self._services.answer(),
+            "teams": inquiries.team_views(found, self.projection.jobs.values(), settings.quotas, team, reads),
+            "quota_holder": settings.teams_quota_holder,
+        }
+        return inquiries.cluster_view(found, reads, after).model_copy(update=more)
+
+    async def alerts(self, reads: Reads) -> Alerts:
+        """Return the alerts that hold now, about services, streams and the jobs that may be read. Raises Fault."""
+        services = await self._services.answer()
+        firing = [
+            *alerts.of_services(services),
+            *alerts.of_streams(self.fullness.shares),
+            *alerts.of_jobs(self.projection.readable(reads), self._clock()),
+        ]
+        if not self.ready:
+            firing.append(alerts.AlertView(alert="StrettoGatewayNotReady", subject="gateway", detail=self.lacks))
+        return Alerts(firing=firing, judged=list(get_args(alerts.AlertName)))
+
+    async def newest_changes(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
+        """Return the newest entries of the audit log below ``before`` as JSON, and where older ones lie; None: nowhere.
+        Raises Fault."""
+        return await self._bus.newest_audited(limit, before)
 
     async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
         """Return how a job would go on under its plan with some changes.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 from stretto_bus import Client
 from stretto_gateway.audit_log import AuditLog, Change
@@ -62,3 +64,19 @@ def test_a_change_is_in_the_audit_log_and_in_nobodys_events(gateway: Running) ->
     assert verify(text.splitlines()).first
     assert "change-audited" not in events
     assert "127.0.0.1" not in events
+
+
+def test_the_newest_changes_come_page_by_page(gateway: Running) -> None:
+    """Goal: a page need not load the whole log. Method: follow `before` to the end; compare with the whole log."""
+    with gateway.http() as http:
+        for _ in range(3):
+            assert http.post("/jobs", json=spec()).status_code == 201
+        whole = [json.loads(line) for line in http.get("/audit-log").text.splitlines()]
+        pages: list[list[Any]] = []
+        before: int | None = None
+        while not pages or before is not None:
+            page = http.get("/audit-log/newest", params={"limit": 2} | ({} if before is None else {"before": before}))
+            pages.append(page.json()["entries"])
+            before = page.json()["before"]
+    assert all(len(page) <= 2 for page in pages)
+    assert [entry for page in pages for entry in page] == whole[::-1]

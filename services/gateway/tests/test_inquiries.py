@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from stretto_bus import Client
 from stretto_cli.commands.whatif.fit import Profile, document_of
+from stretto_core.model.teams import TeamQuota
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
 from stretto_gateway.bus import service_views
-from stretto_gateway.inquiries import FRESH_S, Arbiter, cluster_view
+from stretto_gateway.inquiries import FRESH_S, Arbiter, cluster_view, team_views
 from stretto_messages.actuator import PlanApplied, PodPending
 from stretto_messages.arbiter import GetCluster, GetClusterReply
 from stretto_messages.base import GIB, Message, example_of
@@ -265,3 +266,19 @@ def test_names_of_other_teams_choose_nothing_among_the_holders() -> None:
     ]
     assert {(answer.others, answer.after, len(answer.holders)) for answer in answers} == {(2, None, 0)}
     assert [one.job for one in cluster_view(found, lambda team: team == "a", "a1").holders] == ["a2"]
+
+
+def test_the_cluster_has_each_readable_team_with_its_quota() -> None:
+    """Goal: quota and use side by side, of readable teams only. Method: a team with a job, another with a quota."""
+    found = example_of(GetClusterReply)
+    quotas = {
+        "feed": TeamQuota(cores=8, memory_gib=2, jobs=3, priority_max=5.0),
+        "*": TeamQuota(cores=64, borrow=False),
+    }
+    views = {view.team: view for view in team_views(found, [], quotas, "ads", lambda _: True)}
+    assert views.keys() == {"ads", "feed"}
+    ads, feed = views["ads"], views["feed"]
+    assert ads.held.cpu_cores == sum(one.held.cpu_cores for one in found.holders if one.team == "ads")
+    assert (ads.cpu_cores_max, ads.memory_bytes_max, ads.jobs_max, ads.borrow) == (64, None, None, False)
+    assert (feed.held.cpu_cores, feed.memory_bytes_max, feed.jobs_max, feed.priority_max) == (0, 2 * GIB, 3, 5.0)
+    assert [view.team for view in team_views(found, [], quotas, "ads", "ads".__eq__)] == ["ads"]

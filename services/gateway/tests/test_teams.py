@@ -120,10 +120,11 @@ FILTERED = {
     "/api/v1/history": False,
     "/api/v1/status": False,
     "/api/v1/cluster": False,
+    "/api/v1/alerts": False,
 }
 """Routes that answer about the jobs of readable teams; True: the job of this test must be there for its readers. The
 cluster has jobs in test_inquiries.py only."""
-ADMINS = {"/api/v1/audit-log"}
+ADMINS = {"/api/v1/audit-log", "/api/v1/audit-log/newest"}
 """Routes that answer about all teams, to admins only."""
 
 

@@ -166,6 +166,47 @@ class ServiceView(Answer):
     ready: bool
 
 
+AlertName = Literal[
+    "StrettoPartitionWithoutOwner", "StrettoServiceGone", "StrettoStreamFilling", "StrettoStreamFull",
+    "StrettoGatewayNotReady", "StrettoCheckpointLate",
+]  # fmt: skip
+
+
+class AlertView(Answer):
+    """A condition that holds now: its alert, and the service, stream or job that it is about."""
+
+    alert: AlertName
+    subject: str
+    detail: str
+
+
+class Alerts(Answer):
+    """The alerts that fire now, as this gateway sees them."""
+
+    firing: list[AlertView]
+    judged: list[AlertName]
+    """Alerts that this gateway can judge; only Prometheus sees the others."""
+
+
+class TeamView(Answer):
+    """A team: what its live jobs hold, and its quota. Null: no limit."""
+
+    team: str
+    jobs: int
+    """Live jobs."""
+    held: Amount
+    jobs_max: int | None
+    cpu_cores_max: float | None
+    memory_bytes_max: int | None
+    extended_max: dict[str, int]
+    """Devices by the names of extended resources; one that is absent has no limit."""
+    priority_max: float | None
+    weight: float
+    """Its fair share of the cluster is in proportion to this."""
+    borrow: bool
+    """It may hold more than its quota while no other team asks for its own."""
+
+
 class ClusterView(Answer):
     """The cluster: what there is, who holds it, and who waits for it, in the order in which jobs are tried."""
 
@@ -182,6 +223,10 @@ class ClusterView(Answer):
     """The first 50."""
     waiting_count: int
     services: list[ServiceView] = []
+    teams: list[TeamView] = []
+    """The teams that have jobs, and those that a quota names, as far as the caller may read them."""
+    quota_holder: Literal["stretto", "kueue"] = "stretto"
+    """Kueue: its queues apply quotas, and those of Stretto have no effect."""
 
 
 class Prediction(Answer):

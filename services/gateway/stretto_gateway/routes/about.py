@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as text_json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 from stretto_wire.registry import CHANNELS
-from stretto_wire.rest.answers import ClusterView, GatewayStatus, Login, Me, SignOn
+from stretto_wire.rest.answers import Alerts, ClusterView, GatewayStatus, Login, Me, SignOn
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import PastJob
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
@@ -23,11 +24,12 @@ from ..parts import PARTS_OF
 from ..problems import Problem
 from ..service import Gateway
 from ..settings import GatewaySettings
-from .parameters import Responses, json
+from .parameters import SEQ_MAX, Responses, json
 
 AuditLines = Callable[[], AsyncIterator[bytes]]
 """Reads the entries of the audit log, in their order."""
 AUDIT_LINES: Responses = {200: components.content("application/jsonl", components.AUDIT_LINE)}
+AUDIT_PAGE: Responses = {200: components.content("application/json", components.AUDIT_PAGE)}
 PAST_JOBS = 1000
 _HISTORY = TypeAdapter(list[PastJob])
 
@@ -56,7 +58,14 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
     ) -> ClusterView:
         """Return capacity, holders and queue as the arbiter sees them, and the services. Of teams that the caller may
         not read it has amounts and no names."""
-        return await gateway.cluster(request.state.caller.reads, after)
+        caller = request.state.caller
+        return await gateway.cluster(caller.reads, caller.team, after)
+
+    @router.get("/alerts", operation_id="listAlerts")
+    async def alerts(request: Request) -> Alerts:
+        """List the alerts that hold now, as far as the gateway can judge them, about services, streams and the jobs
+        that the caller may read. `/console/alerts` has the runbook."""
+        return await gateway.alerts(request.state.caller.reads)
 
     @router.get("/me", operation_id="getMe")
     async def me(request: Request) -> Me:
@@ -86,6 +95,21 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
                 yield line + b"\n"
 
         return StreamingResponse(rest(), media_type="application/jsonl")
+
+    @router.get("/audit-log/newest", operation_id="listNewestChanges", responses=AUDIT_PAGE)
+    async def newest(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=200, description="number of entries")] = 50,
+        before: Annotated[
+            int | None, Query(ge=0, le=SEQ_MAX, description="only entries below this sequence; none: the newest")
+        ] = None,
+    ) -> Response:
+        """List the newest entries of the audit log, newest first. `before` of the answer leads to older ones. For
+        admins."""
+        require(request.state.caller, "admin")
+        entries, older = await gateway.newest_changes(limit, before)
+        body = b'{"entries":[' + b",".join(entries) + b'],"before":' + text_json.dumps(older).encode() + b"}"
+        return Response(body, media_type="application/json")
 
     @router.get("/history", operation_id="listHistory", response_model=list[PastJob])
     async def history(

@@ -13,9 +13,9 @@ from stretto_messages.base import JOB_PATTERN
 from .. import components, sse
 from ..callers import ANYBODY, network_of
 from ..service import Gateway
-from .parameters import JobName, Responses
+from ..turns import Turns
+from .parameters import SEQ_MAX, JobName, Responses
 
-SEQ_MAX = 10**18
 JobNameFilter = Annotated[str | None, Query(pattern=JOB_PATTERN, description="only events of this job")]
 After = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="send only events after this sequence")]
 Follow = Annotated[bool, Query(description="false: end after the last event stored now")]
@@ -36,14 +36,14 @@ def routes(gateway: Gateway) -> APIRouter:
     """Make the routes."""
     router = APIRouter(tags=["events"])
     readers = sse.Readers(gateway.settings.streams)
+    turns = Turns()
 
     def source_of(request: Request) -> sse.EventSource:
         caller = request.state.caller
         return gateway.source if caller.reads_all else gateway.events(caller.reads)
 
     def answer(request: Request, start_seq: int, selection: sse.Selection, follow: bool) -> StreamingResponse:
-        caller = request.state.caller
-        who = caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)
+        who = _name_of(request)
         readers.check(who)
         keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
         frames = sse.stream(source_of(request), start_seq, selection, follow, keepalive_s, allowed)
@@ -77,7 +77,8 @@ def routes(gateway: Gateway) -> APIRouter:
         """List the newest events of readable jobs, newest first. `before` of the answer leads to older ones."""
         if job is not None:
             gateway.check_readable(job, request.state.caller.reads)
-        found = await source_of(request).newest(sse.Selection(job, tuple(event)), limit, before, since)
+        async with turns.turn(_name_of(request)):
+            found = await source_of(request).newest(sse.Selection(job, tuple(event)), limit, before, since)
         listed = ",".join(map(sse.document, found.events))
         body = f'{{"events":[{listed}],"before":{json.dumps(found.before)}}}'
         return Response(body.encode(), media_type="application/json")
@@ -101,3 +102,9 @@ def routes(gateway: Gateway) -> APIRouter:
         return answer(request, sse.start_of(last_event_id, after), sse.Selection(job, tuple(event)), follow)
 
     return router
+
+
+def _name_of(request: Request) -> str:
+    """Return the name by which a caller's streams and searches are counted: of nobody in particular, its network."""
+    caller = request.state.caller
+    return caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)

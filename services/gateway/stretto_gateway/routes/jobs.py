@@ -21,10 +21,11 @@ from stretto_wire.rest.views import Decision, JobView, Status
 from .. import components, documents, paging
 from ..callers import Caller
 from ..parts import dumped
+from ..past import PAST_PARTS, check_past
 from ..problems import Problem
 from ..service import Gateway
 from ..spans import spans_of
-from .parameters import LINES, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
+from .parameters import LINES, SEQ_MAX, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
 
 _SUMMARIES = TypeAdapter(list[JobSummary])
 _DECISIONS = TypeAdapter(list[Decision])
@@ -45,6 +46,10 @@ PARTIAL: Responses = {
 }
 Statuses = Annotated[list[Status], Query(max_length=8, description="only jobs in one of these states")]
 Order = Annotated[paging.Order, Query(description="by the time of submission or the name; with a minus backwards")]
+At = Annotated[
+    int | None,
+    Query(ge=1, le=SEQ_MAX, description="as it was after the event with this sequence; none: as it is now"),
+]
 Parts = Annotated[list[Part], Query(max_length=len(PARTS), description="parts to return; none: all")]
 
 
@@ -65,9 +70,22 @@ def routes(gateway: Gateway) -> APIRouter:
         job: JobName,
         part: Parts = [],  # noqa: B006 - FastAPI copies defaults
         last: Last = None,
+        at: At = None,
         if_none_match: IfNoneMatch = None,
     ) -> Response:
-        """Return some parts of what is known about a job. `/schema/parts` says which events change which parts."""
+        """Return some parts of what is known about a job. `/schema/parts` says which events change which parts.
+
+        With `at` the parts are as they were after that event, folded again from the stored events: without counts of
+        shards, and without what pods reported between events.
+        """
+        if at is not None and at <= gateway.view(job).last_seq:
+            parts = part or sorted(PAST_PARTS)
+            check_past(parts)
+            tag = gateway.past_tag(at)
+            if (same := unchanged(if_none_match, tag)) is not None:
+                return same
+            view = await gateway.past.view(job, at)
+            return Response(dumped(view, parts, last), media_type="application/json", headers={"ETag": tag})
         return _parts(gateway, job, part or PARTS, last, if_none_match)
 
     return router

@@ -12,6 +12,7 @@ from stretto_wire.rest.problems import MEDIA_TYPE
 from .. import components
 from ..parts import matches
 
+SEQ_MAX = 10**18
 JobName = Annotated[str, Path(pattern=JOB_PATTERN, description="name of the job")]
 PodName = Annotated[PodId, Path(description="name of the pod, such as worker-3")]
 Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
