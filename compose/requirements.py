@@ -5,7 +5,8 @@ the third-party packages that the runtime of every service needs too, ``sources 
 be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``compiler planner``
 the C compiler, if one of them has sources in C. Pins are in ``compose/pins`` and ``compose/compiler.txt``, by version
 and digest (``make pins``). An image has every extra of its distribution, since a setting chooses the backend, except
-``embedded``, whose processes have images of their own, and ``torch``, whose wheel depends on the machine.
+``embedded`` and ``laptop``, whose processes have images of their own, and ``torch``, whose wheel depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PREFIX = "stretto-"
 PINS = Path("compose/pins")
 COMPILER = Path("compose/compiler.txt")
 SHARED = "runtime"
@@ -25,7 +25,7 @@ SOURCES = "# built from source\n"
 BUILD_TOOLS = ("setuptools==", "wheel==")
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
-ELSEWHERE = ("embedded", "torch")
+ELSEWHERE = ("embedded", "laptop", "torch")
 
 Projects = dict[str, tuple[Path, dict[str, Any]]]
 
@@ -38,10 +38,9 @@ def projects(root: Path) -> Projects:
 
 def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
     """Return (folders of our distributions, third-party requirements). Raises SystemExit for an unknown service."""
-    wanted = PREFIX + service
-    if wanted not in known:
-        names = ", ".join(sorted(name.removeprefix(PREFIX) for name in known))
-        raise SystemExit(f"SERVICE={service}: no distribution {wanted}; there are {names}")
+    of_folder = {folder.name: name for name, (folder, _) in known.items()}
+    if (wanted := of_folder.get(service)) is None:
+        raise SystemExit(f"SERVICE={service}: no distribution has that folder; there are {', '.join(sorted(of_folder))}")
     folders: set[Path] = set()
     others: set[str] = set()
     seen: set[tuple[str, str]] = set()

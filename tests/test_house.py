@@ -400,4 +400,4 @@ def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
 
 def test_the_embedded_extra_of_the_command_is_everything_that_it_starts() -> None:
     extra = _required(_project(ROOT / "libs" / "cli")["optional-dependencies"]["embedded"])
-    assert extra == {f"stretto-{service.name}" for service in SERVICES} | {"stretto-trainer"}
+    assert extra == {f"stretto-{service.name}" for service in SERVICES} | {"stretto"}

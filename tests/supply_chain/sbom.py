@@ -74,12 +74,18 @@ def packages_of(image: str) -> dict[str, Package]:
     return {name: replace(p, needs=tuple(each for each in p.needs if each in found)) for name, p in found.items()}
 
 
+def distribution_of(image: str) -> str:
+    """Return the name of the distribution in the folder that an image is named after."""
+    return next(name for name, (folder, _) in _requirements().projects(ROOT).items() if folder.name == image)
+
+
 def bill(image: str, packages: dict[str, Package]) -> str:
     """The document."""
+    own = distribution_of(image)
     licences = LicenseFactory()
     components = {
         name: Component(
-            type=ComponentType.APPLICATION if name == f"stretto-{image}" else ComponentType.LIBRARY,
+            type=ComponentType.APPLICATION if name == own else ComponentType.LIBRARY,
             name=name,
             version=package.version,
             purl=PackageURL("pypi", name=name, version=package.version),
@@ -88,8 +94,8 @@ def bill(image: str, packages: dict[str, Package]) -> str:
         )
         for name, package in packages.items()
     }
-    bom = Bom(components=[part for name, part in components.items() if name != f"stretto-{image}"])
-    bom.metadata.component = components[f"stretto-{image}"]
+    bom = Bom(components=[part for name, part in components.items() if name != own])
+    bom.metadata.component = components[own]
     for name, package in packages.items():
         bom.register_dependency(components[name], [components[each] for each in package.needs])
     return make_outputter(bom, OutputFormat.JSON, VERSION).output_as_string(indent=1)

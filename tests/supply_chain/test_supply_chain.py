@@ -36,7 +36,7 @@ def test_an_image_is_made_of_what_is_pinned_and_its_bill_says_so(image: str) -> 
     assert unpinned == {}
     document = json.loads(sbom.bill(image, packages))
     assert JsonStrictValidator(sbom.VERSION).validate_str(json.dumps(document)) is None
-    assert document["metadata"]["component"]["name"] == f"stretto-{image}"
+    assert document["metadata"]["component"]["name"] == sbom.distribution_of(image)
     listed = {part["name"]: part["version"] for part in document["components"]}
     assert others.items() <= listed.items()
     assert {"nats-py", "pydantic", "stretto-wire"} <= listed.keys()

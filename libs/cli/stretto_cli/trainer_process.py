@@ -57,7 +57,7 @@ def run(arguments: Sequence[str], given: str, *, quiet: bool, what: str, python:
         notes.seek(0)
         told = notes.read().strip().splitlines()[-_LAST_LINES:]
     if any("No module named stretto" in line or "No module named 'stretto" in line for line in told):
-        raise BadInput(f"{python} has no stretto-trainer: install it there, or run the command where it is")
+        raise BadInput(f"{python} has no stretto[train]: install it there, or run the command where it is")
     raise CliError("\n  ".join([f"{what}: the process ended with status {process.returncode}", *told]))
 
 

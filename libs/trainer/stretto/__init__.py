@@ -1,7 +1,7 @@
 """Elastic parameter-server training of Keras and PyTorch models: the package that a training script imports.
 
 A user writes an object with ``build()``, ``read(start, length)`` and, where the default does not fit, ``keys(batch)``;
-see the README. Importing this package imports neither framework; what trains a model does.
+see the README. Importing this package imports nothing but its errors; what is used of it brings what it needs.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, ModelRefused, StrettoError
-from .keys import field_keys, hash_strings, hash_values
 
 if TYPE_CHECKING:
     from .adapt import adapt
     from .evaluate import Quality, evaluate
+    from .keys import field_keys, hash_strings, hash_values
     from .local import train_locally
     from .model import Program
 
@@ -31,7 +31,16 @@ __all__ = [
     "train_locally",
 ]
 
-_LAZY = {"adapt": "adapt", "Program": "model", "Quality": "evaluate", "evaluate": "evaluate", "train_locally": "local"}
+_LAZY = {
+    "adapt": "adapt",
+    "Program": "model",
+    "Quality": "evaluate",
+    "evaluate": "evaluate",
+    "field_keys": "keys",
+    "hash_strings": "keys",
+    "hash_values": "keys",
+    "train_locally": "local",
+}
 
 
 def __getattr__(name: str) -> Any:

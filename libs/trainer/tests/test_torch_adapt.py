@@ -16,7 +16,7 @@ from planted import USERS, Kind, columns, document_table, named, pairs
 
 pytestmark = pytest.mark.slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-trainer[torch]")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto[torch]")
 
 from stretto.check import Request, check  # noqa: E402
 from stretto.errors import DataError, ModelRefused  # noqa: E402

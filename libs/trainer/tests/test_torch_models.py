@@ -15,7 +15,7 @@ from clicks import readme_code, write_clicks
 
 pytestmark = pytest.mark.slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-trainer[torch]")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto[torch]")
 
 from stretto.errors import DataError, ModelRefused  # noqa: E402
 from stretto.examples.wide_deep_torch import WideDeep  # noqa: E402

@@ -11,7 +11,7 @@ from trainer_harness import Cluster, spec_of, wait_for
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-trainer[torch]")
+pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto[torch]")
 
 SAMPLES = 60_000
 

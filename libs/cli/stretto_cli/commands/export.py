@@ -79,7 +79,7 @@ def export(
         ),
     ] = False,
     python: Annotated[
-        str, typer.Option("--python", help="Python in which stretto-trainer and the job's code can be imported.")
+        str, typer.Option("--python", help="Python in which stretto[train] and the job's code can be imported.")
     ] = sys.executable,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,

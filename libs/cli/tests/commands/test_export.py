@@ -98,5 +98,5 @@ def test_what_the_process_refuses_is_told(installed: Installed, tmp_path: Path) 
     bare.chmod(0o755)
     without = installed.stretto("export", job, "--to", to, "--live", "--python", str(bare))
     assert without.exit_code == 2
-    assert "has no stretto-trainer: install it there, or run the command where it is" in without.stderr
+    assert "has no stretto[train]: install it there, or run the command where it is" in without.stderr
     assert not (tmp_path / "out").exists()
