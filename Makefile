@@ -27,7 +27,7 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
 	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the pinned packages (2.7 GB on disk, TensorFlow 1.3 GB of it) …"
+	@echo "installing the pinned packages (2.9 GB on disk, TensorFlow 1.3 GB of it) …"
 	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) --require-hashes -r /dev/stdin
 	@$(INSTALL) --require-hashes -r constraints.txt
 	@$(INSTALL) $(EDITABLE)
@@ -64,7 +64,6 @@ console: setup  ## build the console into the gateway's package (needs a registr
 	@$(BIN)/python libs/console/build.py
 
 console-test: setup  ## try the console in Chromium (Debian's package chromium)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check playwright==1.65.2
 	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image
