@@ -33,6 +33,10 @@ OutputOption = Annotated[
         "--output", "-o", help="Print a table for people, or json: one document, or one line per item of a stream."
     ),
 ]
+Tf1Option = Annotated[
+    bool,
+    typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
+]
 _FOLDER, _URL, _TOKEN, _CA = OWN_VARIABLES = (
     "STRETTO_STATE_FOLDER",
     "STRETTO_CLI_URL",

@@ -23,12 +23,16 @@ REFUSED = 2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The program to explain. devices: type of device by type of operation. dot: also return a drawing."""
+    """The program to explain.
+
+    devices: type of device by type of operation. dot: also return a drawing. is_tf1: it is one of TensorFlow 1.
+    """
 
     script: str
     arguments: tuple[str, ...] = ()
     devices: dict[str, str] = field(default_factory=dict[str, str])
     dot: bool = False
+    is_tf1: bool = False
 
 
 def explain(
@@ -49,7 +53,10 @@ def explain(
     from .programs.captured import Captured
     from .programs.report import document, dot
     from .programs.running import first_step
+    from .programs.tf1 import use_tf1
 
+    if request.is_tf1:
+        use_tf1(script.resolve().parent)
     found: dict[str, Any] = {}
 
     def use(captured: Captured) -> None:
@@ -75,7 +82,7 @@ def main() -> None:
         answers.flush()
 
     given = json.load(sys.stdin)
-    request = Request(given["script"], tuple(given["arguments"]), given["devices"], given["dot"])
+    request = Request(given["script"], tuple(given["arguments"]), given["devices"], given["dot"], given["tf1"])
     try:
         found = explain(request, lambda stage: say({"progress": [stage, 0, 1]}), lambda found: say({"result": found}))
         say({"result": found})

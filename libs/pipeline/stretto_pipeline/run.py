@@ -89,7 +89,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     hash_seed: of this process, which its data workers need for the same hashes; None: their environment has it.
     """
     from .execution.importing import AfterImport
-    from .execution.tf1 import use_tf1
+    from .programs.tf1 import use_tf1
 
     sys.argv = [str(options.script), *options.arguments]
     sys.path[: 0 if sys.flags.safe_path else 1] = [str(options.script.resolve().parent)]
@@ -135,7 +135,7 @@ def _raise(error: Exception) -> None:
 
 
 def _run_script(options: Options) -> None:
-    from .execution.tf1 import LAYERS, WITHOUT_LAYERS
+    from .programs.tf1 import LAYERS, WITHOUT_LAYERS
 
     try:
         runpy.run_path(str(options.script), run_name="__main__")

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from .. import figures
 from ..errors import BadInput
-from ..options import Output, OutputOption, answer, console, example
+from ..options import Output, OutputOption, Tf1Option, answer, console, example
 from ..render import table
 from ..trainer_process import run
 
@@ -52,6 +52,7 @@ def explain_graph(
             "the program places them.",
         ),
     ] = None,
+    tf1: Tf1Option = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a training program up to its first step, and tell what of the step data workers could prepare for it.
@@ -66,6 +67,7 @@ def explain_graph(
         "arguments": arguments or [],
         "devices": devices_of(device_type or []),
         "dot": dot is not None,
+        "tf1": tf1,
     }
     what = f"{script} was not explained"
     found = run(["stretto_pipeline.explain"], json.dumps(asked), quiet=output is Output.JSON, what=what)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput
-from ..options import example
+from ..options import Tf1Option, example
 
 
 def register(app: typer.Typer) -> None:
@@ -45,10 +45,7 @@ def run(
             "under the same option, to the last bit; else to 1 ulp of an operation.",
         ),
     ] = False,
-    tf1: Annotated[
-        bool,
-        typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
-    ] = False,
+    tf1: Tf1Option = False,
     resume: Annotated[
         bool,
         typer.Option(

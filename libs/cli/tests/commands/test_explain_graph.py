@@ -117,3 +117,29 @@ def test_a_script_that_is_not_there_is_named() -> None:
     done = CliRunner().invoke(app, ["explain-graph", "nowhere.py"])
     assert done.exit_code == 2
     assert "nowhere.py is no file: name a Python script" in done.output
+
+
+FIRST = """\
+import tensorflow as tf
+
+table = tf.get_variable("table", [100, 4])
+words = tf.data.Dataset.range(100000).map(lambda n: tf.as_string(tf.range(n, n + 200))).batch(64)
+keys = tf.string_to_hash_bucket_fast(words.make_one_shot_iterator().get_next(), 100)
+train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(table, keys)))
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(10):
+        session.run(train)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "status"), [(["--tf1"], 0), ([], 2)])
+def test_a_program_of_the_first_tensorflow_is_explained_with_its_names(
+    script: Path, options: list[str], status: int
+) -> None:
+    script.write_text(FIRST)
+    done = CliRunner().invoke(app, ["explain-graph", *options, str(script), "-o", "json"])
+    assert done.exit_code == status, done.output
+    if not status:
+        assert json.loads(done.stdout)["stages"][0]["operations"]["StringToHashBucketFast"] == 1
