@@ -271,6 +271,8 @@ class FeedMachine:
     two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
     ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared. ``credits``:
     batches that each lane is asked for at once.
+
+    Larger than 250 lines: what each event may cause is one decision, and its parts share all of the state.
     """
 
     def __init__(
