@@ -46,6 +46,7 @@ MODULES = (
         "tuning",
         "sharing",
         "partitioning",
+        "stages",
         "trainer",
         "lease_ahead",
         "adapted",

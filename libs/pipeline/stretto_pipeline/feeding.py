@@ -25,7 +25,9 @@ from math import inf
 from statistics import median
 
 CREDITS = 2
-"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting."""
+"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting. Of a lane that itself
+asks others (chain.py) they are more: it gets one more with each answer, so that its answers do not seem late because
+more of them wait before each other (slow start, as in TCP)."""
 SPARE = 2
 """Batches beyond those that lanes have in hand."""
 LATE_S, LATE_FACTOR = 0.05, 4.0
@@ -207,6 +209,8 @@ class _Lane:
     is_checked: bool = False
     """Its first answer waits for home's."""
     is_leaving: bool = False
+    answers: int = 0
+    """since it was trusted"""
 
     @property
     def is_trusted(self) -> bool:
@@ -224,12 +228,11 @@ class _Lane:
     def is_available(self) -> bool:
         return not self.late and self.failures < FAILURES_MAX and not self.is_leaving
 
-    @property
-    def credits(self) -> int:
-        """How many more batches it may be asked for: one in all, until that one was compared."""
+    def free(self, credits: int) -> int:
+        """Return how many more batches it may be asked for: one in all, until that one was compared."""
         if not self.is_available or self.is_checked:
             return 0
-        return (CREDITS if self.is_trusted else 1) - len(self.asked)
+        return (min(credits, CREDITS + self.answers) if self.is_trusted else 1) - len(self.asked)
 
     def is_leaving_with(self, wanted: Range) -> bool:
         """Return whether it leaves, and has a batch in hand."""
@@ -266,7 +269,10 @@ class FeedMachine:
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
     two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
-    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
+    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared. ``credits``:
+    batches that each lane is asked for at once.
+
+    Larger than 250 lines: what each event may cause is one decision, and its parts share all of the state.
     """
 
     def __init__(
@@ -275,7 +281,9 @@ class FeedMachine:
         *,
         is_home_ahead: bool = True,
         kind_of: Callable[[Range], Hashable] = lambda wanted: None,
+        credits: int = CREDITS,
     ) -> None:
+        self._credits = credits
         self.counts = Counts()
         self.is_alone = False
         """a lane's answer differed: home prepares everything"""
@@ -387,6 +395,7 @@ class FeedMachine:
                 self._actions.append(Excluded(event.lane))
             return
         lane.failures = 0
+        lane.answers += lane.is_trusted
         self.counts.answers += 1
         self.counts.lane_bytes += event.size_bytes
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)
@@ -460,7 +469,9 @@ class FeedMachine:
 
     def _ask(self, now_s: float) -> None:
         """Ask lanes for the batches that come next; one that is not trusted yet for the last of them."""
-        free = sorted((name for name, lane in self._lanes.items() if lane.credits > 0), key=self._by_credits)
+        free = sorted(
+            (name for name, lane in self._lanes.items() if lane.free(self._credits) > 0), key=self._by_credits
+        )
         if not free:
             return
         in_hand = {each for lane in self._lanes.values() for each in lane.asked if each not in lane.late}
@@ -472,7 +483,7 @@ class FeedMachine:
             wanted = waiting.popleft() if lane.is_trusted else waiting.pop()
             lane.asked[wanted] = now_s
             self._actions.append(Ask(name, wanted))
-            if lane.credits > 0:
+            if lane.free(self._credits) > 0:
                 free.append(name)
 
     def _use_home(self, now_s: float) -> None:
@@ -500,13 +511,13 @@ class FeedMachine:
 
     def _window(self) -> Iterable[Range]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
-        return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
+        return islice(self._order, min(bounded, SPARE + self._credits * len(self._lanes)))
 
     def _is_taken(self, wanted: Range) -> bool:
         return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
 
     def _by_credits(self, name: str) -> int:
-        return -self._lanes[name].credits
+        return -self._lanes[name].free(self._credits)
 
     def _drop(self, wanted: Range, lane: str) -> None:
         self.counts.dropped += 1

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .chain import DEVICE_OPTION, LANES_MAX, OPTION, Chain, ChainRefused, chain_of
+
 if TYPE_CHECKING:
     from .execution.data_workers import DataWorkers
     from .execution.importing import Hook
@@ -26,7 +28,6 @@ SWITCH = "STRETTO_PIPELINE"
 """Environment variable: `off` runs the plain program."""
 SEED = "STRETTO_PIPELINE_HASH_SEED"
 """Environment variable from this module to itself."""
-LANES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Options:
     TensorFlow 1. is_resuming: places in the data are kept beside its checkpoints, and its data go on there.
     """
 
-    lanes: int
+    chain: Chain
     is_exact: bool
     is_tf1: bool
     is_resuming: bool
@@ -62,24 +63,27 @@ class Way(Protocol):
 def options_of(arguments: Sequence[str], cores: int) -> Options:
     """Read a command line; the script's own options stand behind its name. Raises SystemExit."""
     parser = argparse.ArgumentParser("python -m stretto_pipeline.run", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--data-workers", type=int, default=max(1, cores - 1), metavar="N")
+    parser.add_argument(OPTION, default=str(min(LANES_MAX, max(1, cores - 1))), metavar="N|TYPE=N,…")
+    parser.add_argument(DEVICE_OPTION, action="append", default=[], metavar="OPERATION=TYPE")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--tf1", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("script", type=Path)
     given = parser.parse_args(arguments[: (ours := _own_part(arguments))])
-    if not 1 <= given.data_workers <= LANES_MAX:
-        parser.error(f"--data-workers {given.data_workers}: give 1 to {LANES_MAX}")
+    try:
+        chain = chain_of(given.data_workers, given.device_type)
+    except ChainRefused as error:
+        parser.error(str(error))
     if not given.script.is_file():
         parser.error(f"{given.script} is no file: name a Python script")
-    return Options(given.data_workers, given.exact, given.tf1, given.resume, given.script, tuple(arguments[ours:]))
+    return Options(chain, given.exact, given.tf1, given.resume, given.script, tuple(arguments[ours:]))
 
 
 def _own_part(arguments: Sequence[str]) -> int:
     """Return how many arguments are ours: up to the script. What stands behind it, `--` included, is the script's."""
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
-        place += 2 if arguments[place] == "--data-workers" else 1
+        place += 2 if arguments[place] in (OPTION, DEVICE_OPTION) else 1
     return place + 1
 
 
@@ -113,7 +117,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     from .execution.sessions import Sessions
 
     say = _sayer()
-    workers = DataWorkers(options.lanes, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
+    workers = DataWorkers(options.chain, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
     resume = Resume(options.script.name, say, is_on=options.is_resuming)
     datasets, torch = Datasets(workers, resume), TorchLoader(workers)
     ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers, resume), torch]

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         epilog=example(
             "stretto run train.py --epochs 3",
             "stretto run --data-workers 4 train.py",
+            "stretto run --data-workers cpu=2,gpu=1 --device-type UniqueV2=gpu train.py",
             "stretto run --resume train.py",
             "STRETTO_PIPELINE=off stretto run --exact train.py",
         ),
@@ -34,8 +35,23 @@ def run(
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own arguments and options.")
     ] = None,
     data_workers: Annotated[
-        int | None,
-        typer.Option("--data-workers", metavar="N", min=1, max=64, help="Default: a core less than there are."),
+        str | None,
+        typer.Option(
+            "--data-workers",
+            metavar="N|TYPE=N,…",
+            help="Number of data workers, up to 64; default: a core less than there are. With types, such as "
+            "cpu=2,gpu=1: those of the first type do the operations of that type and feed those of the next, and the "
+            "last feed the program. For steps of TensorFlow 2.",
+        ),
+    ] = None,
+    device_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device-type",
+            metavar="OPERATION=TYPE",
+            help="Type of data workers for all operations of a type, such as UniqueV2=gpu; may be repeated. Default: "
+            "the device on which the program places them, else cpu.",
+        ),
     ] = None,
     exact: Annotated[
         bool,
@@ -66,7 +82,8 @@ def run(
     """
     if not script.is_file():
         raise BadInput(f"{script} is no file: name a Python script")
-    options = ["--data-workers", str(data_workers)] if data_workers else []
+    options = [] if data_workers is None else ["--data-workers", data_workers]
+    options += [part for each in device_type or [] for part in ("--device-type", each)]
     options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1), ("--resume", resume)) if is_on]
     command = [sys.executable, "-P", "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
     os.execv(sys.executable, command)

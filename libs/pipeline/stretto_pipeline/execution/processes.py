@@ -1,33 +1,34 @@
-"""The processes of the lanes, and home's connections to them: one thread for each request that may be in hand."""
+"""The processes of the lanes of a chain, and home's requests to those of its last group.
+
+Home alone starts processes. It tells each lane which lanes of the group before it serve, and which are gone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stretto_plane import Connection, Key, PeerFailed, PlaneError
+from stretto_plane import Key
 
-from ..arrays import Arrays, Reader, Writer
-from ..errors import ArraysRefused, in_words
-from ..feeding import CREDITS, Joined, Left, Range
+from ..arrays import Arrays
+from ..chain import Chain
+from ..feeding import Joined, Left, Range
 from .feed import Feed
 from .lane import Start
-from .protocol import Kind, Preparation, request
+from .protocol import Preparation
+from .requests import Requests
 
-ANSWER_S = 60.0
-"""Time after which a lane that does not answer is left; home prepares its elements long before."""
 STARTS_MAX = 5
 """Times that a lane's process is started: one that always dies would cost more than it brings."""
 END_S = 2.0
@@ -48,72 +49,126 @@ class Settings:
 
 
 class Processes:
-    """So many lanes. A process that dies is started again. Close it before the program ends."""
+    """The lanes of a chain. A process that dies is started again. Close it before the program ends."""
 
-    def __init__(
-        self,
-        count: int,
-        feed: Feed,
-        settings: Settings,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, chain: Chain, feed: Feed, settings: Settings, say: Callable[[str], None]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="stretto-run-"))
+        self._chain, self._feed, self._settings, self._say = chain, feed, settings, say
         self._key = Key.random()
-        self._start = Start(self._key.pem.decode(), "", settings.framework, settings.settings)
-        self._lanes: dict[str, _Lane] = {}
-        for number in range(count):
-            name = f"data worker {number}"
-            self._lanes[name] = _Lane(name, self._folder, self._key, self._start, settings, feed, say)
+        self._telling = threading.Lock()
+        """held while lanes are told of each other: each hears in the order in which it happened"""
+        self._serving: list[dict[str, _Lane]] = [{} for _ in chain.groups]
+        """lanes that serve, by the names of their starts, for each group"""
+        self._requests: dict[str, Requests] = {}
+        numbers = dict.fromkeys((each.device for each in chain.groups), 0)
+        self._lanes: list[_Lane] = []
+        for at, group in enumerate(chain.groups):
+            for _ in range(group.count):
+                kind = f"{group.device} data worker" if chain.has_stages else "data worker"
+                self._lanes.append(_Lane(f"{kind} {numbers[group.device]}", at, self))
+                numbers[group.device] += 1
+        for each in self._lanes:
+            each.start()
 
     @property
     def pids(self) -> list[int]:
         """The processes that run now."""
-        return [lane.process.pid for lane in self._lanes.values() if lane.process is not None]
+        return [lane.process.pid for lane in self._lanes if lane.process is not None]
 
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
         """Ask a lane; the answer goes to the feed."""
-        self._lanes[lane.rpartition(" start ")[0]].ask(lane, wanted, preparation, raw)
+        self._requests[lane].ask(wanted, preparation, raw)
 
     def close(self) -> None:
         """End all processes."""
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.leave()
         deadline_s = time.monotonic() + END_S
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.end(deadline_s)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:
         """Leave the lanes to the process that started them: this one was forked from it."""
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.leave()
 
+    # --- for the lanes --------------------------------------------------------------------------------------
 
-_Asked = tuple[Range, Preparation, Arrays]
+    @property
+    def settings(self) -> Settings:
+        """Settings of home."""
+        return self._settings
+
+    def say(self, text: str) -> None:
+        """Tell people."""
+        self._say(text)
+
+    def start_of(self, name: str, at: int) -> Start:
+        """Return what a lane's process needs to begin."""
+        key, settings = self._key.pem.decode(), self._settings
+        made = Start(key, f"unix:{self._folder}/{name.replace(' ', '-')}", settings.framework, settings.settings)
+        if at == 0:
+            return made
+        return replace(made, feeding=self._chain.groups[at - 1].count, feeding_credits=self._chain.credits[at - 1])
+
+    def log_of(self, name: str) -> Path:
+        """Return the file for the errors of a process."""
+        return self._folder / f"{name.replace(' ', '-')}.log"
+
+    @contextlib.contextmanager
+    def serving(self, lane: _Lane, name: str, address: str) -> Generator[None]:
+        """Let others ask a lane that serves. Raises PlaneError, OSError."""
+        is_last = lane.at == len(self._chain.groups) - 1
+        if is_last:
+            self._requests[name] = Requests(
+                name, address, self._key, credits=self._chain.credits[-1], feed=self._feed, lost=lane.kill
+            )
+        with self._telling:
+            self._serving[lane.at][name] = lane
+            for other, each in self._serving[lane.at - 1].items() if lane.at else ():
+                lane.tell(other, each.address)
+            for each in () if is_last else self._serving[lane.at + 1].values():
+                each.tell(name, address)
+        if is_last:
+            self._feed.tell(Joined(name))
+        try:
+            yield
+        finally:
+            with self._telling:
+                del self._serving[lane.at][name]
+                for each in () if is_last else self._serving[lane.at + 1].values():
+                    each.tell(name, "")
+            if is_last:
+                self._feed.tell(Left(name))
+                self._requests.pop(name).close()
 
 
 class _Lane:
-    """One lane: its process, started again until it is closed."""
+    """One lane: its process, started again until it is closed. at: the number of its group."""
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        key: Key,
-        start: Start,
-        settings: Settings,
-        feed: Feed,
-        say: Callable[[str], None],
-    ) -> None:
-        self._name, self._folder, self._key, self._start = name, folder, key, start
-        self._settings, self._feed, self._say = settings, feed, say
+    def __init__(self, name: str, at: int, processes: Processes) -> None:
+        self.at = at
+        self.address = ""
         self.process: subprocess.Popen[str] | None = None
+        self._name, self._processes = name, processes
         self._closed = threading.Event()
-        self._queues: dict[str, queue.SimpleQueue[_Asked | None]] = {}
-        threading.Thread(target=self._run, name=f"stretto-{name}", daemon=True).start()
 
-    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
-        self._queues[lane].put((wanted, preparation, raw))
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"stretto-{self._name}", daemon=True).start()
+
+    def tell(self, lane: str, address: str) -> None:
+        """Tell the process of a lane that feeds it; without an address that is gone."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or is about to
+            self.process.stdin.write(json.dumps({"lane": lane, "address": address}) + "\n")
+            self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """End the process: another takes its place."""
+        if self.process is not None:
+            self.process.kill()
 
     def leave(self) -> None:
         """Let the process end: it ends when its standard input does."""
@@ -134,94 +189,53 @@ class _Lane:
             self.process.wait()
 
     def _run(self) -> None:
+        say = self._processes.say
         for number in range(STARTS_MAX):
             if self._closed.is_set():
                 return
-            name = f"{self._name} start {number}"
             try:
-                self._serve(name)
+                self._serve(f"{self._name} start {number}")
             except Exception as error:  # of whatever kind: home prepares, and another process is tried
                 if not self._closed.is_set():
-                    self._say(f"{self._name} is lost: {error}")
+                    say(f"{self._name} is lost: {error}")
             finally:
                 if self.process is not None and self.process.poll() is None and not self._closed.is_set():
                     self.process.kill()
                     self.process.wait()
         if not self._closed.is_set():
-            self._say(f"{self._name} is not started any more: it ended {STARTS_MAX} times")
+            say(f"{self._name} is not started any more: it ended {STARTS_MAX} times")
 
     def _serve(self, name: str) -> None:
-        """Start the process, and ask it until it is lost. Raises PlaneError, OSError."""
-        address = f"unix:{self._folder}/{name.replace(' ', '-')}"
-        log = self._folder / f"{name.replace(' ', '-')}.log"
+        """Start the process, and let it be asked until it is lost. Raises PlaneError, OSError."""
+        settings, start = self._processes.settings, self._processes.start_of(name, self.at)
+        log = self._processes.log_of(name)
         with log.open("w") as errors:
             self.process = process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "stretto_pipeline.execution.lane"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
                 env={
-                    "TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **self._settings.environment,
-                    "PYTHONPATH": os.pathsep.join(self._settings.paths),
+                    "TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **settings.environment,
+                    "PYTHONPATH": os.pathsep.join(settings.paths),
                 },
             )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(replace(self._start, address=address))) + "\n")
+        process.stdin.write(json.dumps(asdict(start)) + "\n")
         process.stdin.flush()
         if process.stdout.readline() != "serving\n":
             told = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
             raise OSError(f"it did not start: {told[-1] if told else 'no reason told'}")
-        asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self._queues[name] = asked
-        with contextlib.ExitStack() as opened:
-            links = [opened.enter_context(self._connected(address)) for _ in range(CREDITS)]
-            teaching = threading.Lock()
-            taught: set[int] = set()
-            workers = [
-                threading.Thread(target=self._work, args=(name, link, asked, taught, teaching), daemon=True)
-                for link in links
-            ]
-            for worker in workers:
-                worker.start()
-            self._feed.tell(Joined(name))
+        self.address = start.address
+        if start.feeding:
+            threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        with self._processes.serving(self, name, start.address):
             status = process.wait()
-            self._feed.tell(Left(name))
-            for _ in workers:
-                asked.put(None)
-            for worker in workers:
-                worker.join()
         if not self._closed.is_set():
-            self._say(f"{self._name} is lost: it ended with status {status}; home prepares what it had in hand")
+            say = self._processes.say
+            say(f"{self._name} is lost: it ended with status {status}; home prepares what it had in hand")
 
-    def _connected(self, address: str) -> Connection:
-        return Connection(address, self._key, timeout_s=ANSWER_S)
-
-    def _work(
-        self,
-        name: str,
-        link: Connection,
-        asked: queue.SimpleQueue[_Asked | None],
-        taught: set[int],
-        teaching: threading.Lock,
-    ) -> None:
-        """Ask one element after the other. A lane whose connection is lost is ended: another takes its place."""
-        writer, reader = Writer(), Reader()
-        while (job := asked.get()) is not None:
-            wanted, preparation, raw = job
-            try:
-                with teaching:
-                    if preparation.number not in taught:
-                        link.call(Kind.TEACH, [str(preparation.number).encode(), *preparation.parts()])
-                        taught.add(preparation.number)
-                answer = link.call(Kind.PREPARE, request(preparation.number, raw, writer)).parts
-                arrays = reader.arrays(answer[1:])
-                self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
-            except (PeerFailed, ArraysRefused) as error:
-                writer = Writer()  # nobody knows how much of the schema arrived
-                self._feed.failed(name, wanted, str(error))
-            except (PlaneError, OSError):
-                assert self.process is not None
-                self.process.kill()
-                return
-            except Exception as error:  # a preparation that cannot be sent, or an answer that is none
-                writer, reader = Writer(), Reader()
-                self._feed.failed(name, wanted, in_words(error))
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        """Pass on what a lane that others feed has to say."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._processes.say(f"{self._name}: {line.strip()}")

@@ -465,10 +465,10 @@ class Sessions:
         return _Pass(plan, feed, stream, twin[-1], maker, feeds, self._original, self._say_once, over, taken)
 
     def _tell_moved(self, plan: Plan) -> None:
-        found, count = plan.partition, self.workers.count
+        found = plan.partition
         what = moved_in_words(found, plan.opening.moved)
         self.workers.say(
-            f"{self.name}: {count} data workers prepare {what}: {found.moved_us / 1e3:.2f} ms of CPU a step"
+            f"{self.name}: {self.workers.chain.in_words} prepare {what}: {found.moved_us / 1e3:.2f} ms of CPU a step"
         )
 
 

@@ -232,6 +232,7 @@ class Program:
         self._process = process
         self.killed = 0
         """data workers that the test has killed, whose sockets remain"""
+        self.pid = process.pid
 
     @property
     def lanes(self) -> list[psutil.Process]:

@@ -1,0 +1,169 @@
+"""The work of a lane that other lanes feed: it prepares from what they give, in the order in which it was asked.
+
+It stands to them as home stands to it: a feed of its own asks them, and prepares in this process what they do not have
+in time. So a lane of either group may die, stop or come late.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+from stretto_plane import Key, PlaneError
+
+from ..arrays import Arrays, Parts, size_bytes
+from ..feeding import Joined, Left, Range
+from .feed import Feed, Raw, Stream
+from .protocol import Framework, Preparation, Prepares, joined_parts, split_parts
+from .requests import Requests
+from .values import packed, unpacked, with_values
+
+
+@dataclass
+class _Earlier:
+    """The part of a preparation that the lanes before this one do. Values are arrays, in their order.
+
+    It names no numbers that are still asked for: another lane, which they feed as well, may ask for more.
+    """
+
+    number: int
+    own_parts: Sequence[memoryview]
+    framework: Framework
+
+    def parts(self) -> Parts:
+        return [*self.own_parts]
+
+    def arrays_of(self, values: Sequence[Any]) -> Arrays:
+        return packed(values)
+
+    def size_of(self, values: Sequence[Any]) -> int:
+        return size_bytes(packed(values))
+
+    def values_of(self, arrays: Arrays) -> list[Any]:
+        return unpacked(arrays)
+
+    @cached_property
+    def _here(self) -> Prepares:
+        return self.framework.taught(self.own_parts)
+
+    def prepare(self, raw: Sequence[Any]) -> list[Any]:
+        """Prepare in this process."""
+        [arrays] = raw
+        return unpacked(self._here(arrays))
+
+
+@dataclass
+class _Taught:
+    """A preparation. waiting: raw elements that were asked for, and that the feed has not pulled."""
+
+    stream: Stream
+    finish: Prepares
+    waiting: deque[Raw] = field(default_factory=deque[Raw])
+
+
+@dataclass(frozen=True)
+class _Job:
+    taught: _Taught
+    answer: Future[tuple[Arrays, int]]
+
+
+class Staged:
+    """Prepares from what the lanes before this one give.
+
+    lane_count: of these; credits: elements that each is asked for at once. say: tells people.
+    """
+
+    def __init__(
+        self, framework: Framework, key: Key, lane_count: int, credits: int, say: Callable[[str], None]
+    ) -> None:
+        self._framework, self._key, self._credits = framework, key, credits
+        self._feed = Feed(lane_count, credits, say, is_home_ahead=False)
+        self._feed.use(self)
+        self._lock = threading.Lock()
+        self._lanes: dict[str, Requests] = {}
+        self._taught: dict[int, _Taught] = {}
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._told_us = self._cpu_us()
+        threading.Thread(target=self._work, name="stretto-stage", daemon=True).start()
+
+    # --- the lanes before this one --------------------------------------------------------------------------
+
+    def use(self, lane: str, address: str) -> None:
+        """Ask a lane from now on, under its name; without an address it is gone."""
+        if not address:
+            self._lose(lane)
+            return
+        try:
+            made = Requests(
+                lane, address, self._key, credits=self._credits, feed=self._feed, lost=lambda: self._lose(lane)
+            )
+        except (PlaneError, OSError):  # it has ended meanwhile
+            return
+        with self._lock:
+            self._lanes[lane] = made
+        self._feed.tell(Joined(lane))
+
+    def _lose(self, lane: str) -> None:
+        with self._lock:
+            gone = self._lanes.pop(lane, None)
+        if gone is not None:
+            self._feed.tell(Left(lane))
+            threading.Thread(target=gone.close, daemon=True).start()  # its threads may be waiting for answers
+
+    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+        """Ask a lane; its answer goes to the feed."""
+        with self._lock:
+            asked = self._lanes.get(lane)
+        if asked is not None:  # if it is gone, the feed is about to hear so
+            asked.ask(wanted, preparation, raw)
+
+    # --- what this lane is asked for ------------------------------------------------------------------------
+
+    def taught(self, number: int, parts: Sequence[memoryview]) -> Callable[[Arrays], tuple[Arrays, int]]:
+        """Return the function that `Preparation.parts` describes."""
+        *before, last = split_parts(parts)
+        joined = joined_parts([[*each] for each in before])
+        earlier = _Earlier(number, [memoryview(cast("bytes", each)) for each in joined], self._framework)
+        waiting: deque[Raw] = deque()
+        stream = Stream(
+            f"preparation {number}", earlier, waiting.popleft, earlier.prepare, may_pull_ahead=lambda: bool(waiting)
+        )
+        found = self._taught[number] = _Taught(stream, self._framework.taught(last), waiting)
+
+        def answer(raw: Arrays) -> tuple[Arrays, int]:
+            job = _Job(found, Future())
+            with self._lock:  # the order of jobs is that of what waits
+                waiting.append(Raw([raw], raw))
+                self._jobs.put(job)
+            return job.answer.result()
+
+        return answer
+
+    def forget(self, number: int) -> None:
+        """Forget a preparation."""
+        self._feed.end(self._taught.pop(number).stream.name)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                raw, values = self._feed.take(job.taught.stream)
+                prepared = job.taught.finish(with_values(raw.arrays, packed(values)))
+                job.answer.set_result((prepared, self._spent_us()))
+            except Exception as error:  # told to whoever asked
+                job.answer.set_exception(error)
+
+    def _spent_us(self) -> int:
+        """Return the CPU of this lane, and of those before it, since the last answer."""
+        told_us, self._told_us = self._told_us, self._cpu_us()
+        return self._told_us - told_us
+
+    def _cpu_us(self) -> int:
+        return int(time.process_time() * 1e6) + self._feed.cpu_us
