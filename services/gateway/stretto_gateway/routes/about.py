@@ -81,6 +81,21 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
             version=version("stretto-gateway"),
         )
 
+    @router.get("/history", operation_id="listHistory", response_model=list[PastJob])
+    async def history(
+        request: Request, limit: Annotated[int, Query(ge=1, le=PAST_JOBS, description="so many latest")] = PAST_JOBS
+    ) -> Response:
+        """List the past jobs that warm start reads, oldest first."""
+        caller, projection = request.state.caller, gateway.projection
+        past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
+        return json(_HISTORY, past[-limit:])
+
+    _add_audit_log(router, gateway, lines)
+    router.include_router(_schemas())
+    return router
+
+
+def _add_audit_log(router: APIRouter, gateway: Gateway, lines: AuditLines) -> None:
     @router.get("/audit-log", operation_id="getAuditLog", response_class=StreamingResponse, responses=AUDIT_LINES)
     async def trail(request: Request) -> StreamingResponse:
         """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
@@ -110,18 +125,6 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
         entries, older = await gateway.newest_changes(limit, before)
         body = b'{"entries":[' + b",".join(entries) + b'],"before":' + text_json.dumps(older).encode() + b"}"
         return Response(body, media_type="application/json")
-
-    @router.get("/history", operation_id="listHistory", response_model=list[PastJob])
-    async def history(
-        request: Request, limit: Annotated[int, Query(ge=1, le=PAST_JOBS, description="so many latest")] = PAST_JOBS
-    ) -> Response:
-        """List the past jobs that warm start reads, oldest first."""
-        caller, projection = request.state.caller, gateway.projection
-        past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
-        return json(_HISTORY, past[-limit:])
-
-    router.include_router(_schemas())
-    return router
 
 
 def _schemas() -> APIRouter:
