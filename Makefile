@@ -65,7 +65,8 @@ console: setup  ## build the console into the gateway's package (needs a registr
 
 console-test: setup  ## try the console in Chromium (Debian's package chromium)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check playwright==1.65.2
-	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py
+	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py services/gateway/tests/test_console_whatif.py \
+		tests/e2e/test_console.py
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image
 	@$(BIN)/python -m tests.supply_chain pins
