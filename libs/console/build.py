@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -23,14 +26,19 @@ MODULES = HERE / "node_modules"
 BUILD = ROOT / "services" / "gateway" / "stretto_gateway" / "console"
 DIGEST = BUILD / "sources.sha256"
 GENERATED = Path("src", "api", "schema.ts")
+RULES = ROOT / "charts" / "stretto" / "alerts.yaml"
+RUNBOOK = ROOT / "charts" / "runbook"
+ALERTS = Path("src", "pages", "alerts.json")
+"""The runbook, generated from the two."""
 
 
 def sources() -> list[Path]:
     """Return the files that determine the build, relative to this folder."""
     ignored = {MODULES.name, NODE_FOLDER.name, "__pycache__"}
     files = (path.relative_to(HERE) for path in HERE.rglob("*") if path.is_file())
-    own = {Path(__file__).name, "README.md"}
-    return sorted(path for path in files if path.parts[0] not in ignored and path != GENERATED and path.name not in own)
+    own, generated = {Path(__file__).name, "README.md"}, {GENERATED, ALERTS}
+    found = (path for path in files if path.parts[0] not in ignored and path not in generated)
+    return sorted(path for path in found if path.name not in own)
 
 
 def digest() -> str:
@@ -39,7 +47,24 @@ def digest() -> str:
     for path in sources():
         content = (HERE / path).read_bytes()
         found.update(f"{path.as_posix()} {len(content)}\n".encode() + content)
+    found.update(runbook().encode())
     return found.hexdigest()
+
+
+def runbook() -> str:
+    """Return every alert with its rule and its page, as JSON."""
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    alerts = [
+        {
+            "alert": rule["alert"],
+            "severity": rule["labels"]["severity"],
+            "rule": " ".join(rule["expr"].split()),
+            "for": rule.get("for", ""),
+            "text": (RUNBOOK / f"{rule['alert']}.md").read_text().partition("\n")[2].strip(),
+        }
+        for rule in group["rules"]
+    ]
+    return json.dumps(alerts, indent=1) + "\n"
 
 
 def install() -> None:
@@ -53,6 +78,7 @@ def install() -> None:
 
 def build(folder: Path) -> None:
     """Generate the types of the API, check all types, and build into ``folder``."""
+    (HERE / ALERTS).write_text(runbook())
     for command in (
         [MODULES / "openapi-typescript" / "bin" / "cli.js", ROOT / "proto" / "openapi.json", "-o", GENERATED],
         [MODULES / "svelte-check" / "bin" / "svelte-check", "--tsconfig", "tsconfig.json", "--fail-on-warnings"],

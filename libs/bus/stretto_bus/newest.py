@@ -38,7 +38,7 @@ async def newest(
     """Return the newest messages of ``filters``: at most ``limit``, below the sequence ``before``, and stored at
     ``since_s`` (seconds since 1970-01-01 UTC) or later. Raises BusFault."""
     facts = (await bus.ask(f"STREAM.INFO.{stream}"))["state"]
-    first, end = int(facts["first_seq"]), int(facts["last_seq"]) + 1
+    first, end = max(1, int(facts["first_seq"])), int(facts["last_seq"]) + 1  # of an empty stream the first is 0
     end = min(end, before) if before is not None else end
     if end <= first:
         return Newest([], None)

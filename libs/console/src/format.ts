@@ -49,6 +49,12 @@ export function duration(seconds: number | null | undefined): string {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.round(hours / 24)} days`;
 }
 
+/** 3725 -> "1:02:05", for axes */
+export function elapsed(seconds: number): string {
+  const [minutes, rest] = [Math.floor(seconds / 60), String(Math.round(seconds % 60)).padStart(2, "0")];
+  return minutes < 60 ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
+}
+
 /** Time of day, with the date if it is another day's. */
 export function time(seconds: number | null | undefined, now = Date.now()): string {
   if (seconds == null) return NONE;

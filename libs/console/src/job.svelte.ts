@@ -8,6 +8,8 @@ export type Job = Partial<Schemas["JobView"]>;
 /** Events that come within it are answered by one request. */
 const TOGETHER_MS = 400;
 const STALL_MS = 10_000;
+/** The part that the past does not have. */
+const ONLY_NOW = "shards";
 /** How often the gateway may answer from before an event that it has sent: its view is folded beside the stream. */
 const TRIES = 5;
 
@@ -25,7 +27,15 @@ export class JobReader {
   /** Sequence of the last event of this job: an answer from before it is asked for again. */
   private eventSeq = 0;
 
-  constructor(readonly name: string) {
+  /** `at`: show the job as it was after the event with this sequence; empty: as it is, and follow it. */
+  constructor(
+    readonly name: string,
+    readonly at = "",
+  ) {
+    if (at) {
+      this.subscriptions = [live.onReturn(() => void this.read())];
+      return;
+    }
     const stallTimer = setInterval(() => {
       // no event tells that a job stalls
       if (this.job.status === "training" && !document.hidden) this.invalidate(["head"]);
@@ -43,7 +53,7 @@ export class JobReader {
 
   /** Read these parts now, and again whenever they change. */
   want(parts: readonly string[]): void {
-    const fresh = parts.filter((part) => !this.wanted.has(part));
+    const fresh = parts.filter((part) => !this.wanted.has(part) && !(this.at && part === ONLY_NOW));
     for (const part of fresh) this.wanted.add(part);
     for (const part of fresh) this.stale.add(part);
     void this.read();
@@ -78,7 +88,7 @@ export class JobReader {
       const path = `/jobs/${encodeURIComponent(this.name)}/parts`;
       // the head depends on the time, too: a job stalls without an event
       const tag = parts.includes("head") ? "" : (this.tags.get(key) ?? "");
-      const changed = await session.http.getChanged<Job>(path, { part: parts }, tag);
+      const changed = await session.http.getChanged<Job>(path, { part: parts, at: this.at || undefined }, tag);
       if (changed) {
         this.tags.set(key, changed.tag);
         this.job = { ...this.job, ...changed.body };

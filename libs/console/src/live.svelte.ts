@@ -7,6 +7,8 @@ type Reader = (event: StreamedEvent, parts: readonly string[]) => void;
 
 const CATCHING_UP_MS = 1000;
 const HIDDEN_MS = 30_000;
+/** Tabs tell each other when one is looked at: a browser opens six connections to a host, and streams hold them. */
+const TABS = new BroadcastChannel("stretto.visible");
 /** A break shorter than this is not worth a word. */
 const BREAK_MS = 3000;
 
@@ -33,6 +35,7 @@ class Live {
     if (generation !== this.generation) return;
     this.ready = true;
     document.addEventListener("visibilitychange", this.look);
+    TABS.onmessage = () => document.hidden && this.close();
     if (!document.hidden) this.open();
   }
 
@@ -50,6 +53,7 @@ class Live {
     this.generation += 1;
     this.ready = false;
     document.removeEventListener("visibilitychange", this.look);
+    TABS.onmessage = null;
     this.close();
   }
 
@@ -103,6 +107,7 @@ class Live {
   }
 
   private open(): void {
+    TABS.postMessage("visible");
     this.stream = new AbortController();
     const connected = (is: boolean) => {
       if (!is) this.breaking ??= setTimeout(() => (this.connected = false), BREAK_MS);

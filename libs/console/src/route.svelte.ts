@@ -21,12 +21,16 @@ class Route {
     scrollTo(0, 0);
   }
 
-  /** Set parameters of the address in place; an empty value removes one. */
-  set(values: Record<string, string>): void {
+  /** This address with other parameters; an empty value removes one. */
+  with(values: Record<string, string>): string {
     const query = new URLSearchParams(this.query);
     for (const [name, value] of Object.entries(values)) value ? query.set(name, value) : query.delete(name);
-    const text = query.toString();
-    history.replaceState(null, "", this.path + (text ? `?${text}` : ""));
+    return this.path + (query.size ? `?${query}` : "");
+  }
+
+  /** Set parameters of the address in place; an empty value removes one. */
+  set(values: Record<string, string>): void {
+    history.replaceState(null, "", this.with(values));
     this.read();
   }
 
@@ -47,6 +51,12 @@ function decoded(segment: string): string {
 export const route = new Route();
 
 export const to = (...segments: string[]): string => [BASE, ...segments.map(encodeURIComponent)].join("/");
+
+/** The address of a page with parameters; empty ones are left out. */
+export function withQuery(address: string, values: Record<string, string | number>): string {
+  const query = new URLSearchParams(Object.entries(values).flatMap(([name, value]) => (value === "" ? [] : [[name, String(value)]])));
+  return query.size ? `${address}?${query}` : address;
+}
 
 /** Let a click on a link to a page of ours change the address without loading anything. */
 export function follow(event: MouseEvent): void {

@@ -67,6 +67,11 @@ class Session {
   may(role: "submitter" | "admin"): boolean {
     return this.me !== undefined && CHANGING.indexOf(this.me.role) >= CHANGING.indexOf(role);
   }
+
+  /** True if the caller may change a job of this submitter. */
+  mayChange(submitter: string | undefined): boolean {
+    return this.may("admin") || (this.may("submitter") && submitter === this.me?.name);
+  }
 }
 
 export const session = new Session();

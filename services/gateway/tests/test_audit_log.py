@@ -80,3 +80,9 @@ def test_the_newest_changes_come_page_by_page(gateway: Running) -> None:
             before = page.json()["before"]
     assert all(len(page) <= 2 for page in pages)
     assert [entry for page in pages for entry in page] == whole[::-1]
+
+
+def test_an_installation_in_which_nothing_happened_has_empty_pages(own_gateway: Running) -> None:
+    with own_gateway.http() as http:
+        assert http.get("/audit-log/newest").json() == {"entries": [], "before": None}
+        assert http.get("/events/newest").json() == {"events": [], "before": None}

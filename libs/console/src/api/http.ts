@@ -1,4 +1,5 @@
 /** Requests to the gateway: bearer token, problems as errors, entity tags. */
+import { noteDate } from "../clock";
 import type { components } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -50,6 +51,7 @@ export class Http {
       if (options.signal?.aborted) throw error;
       throw new Unreachable("the gateway does not answer");
     }
+    noteDate(response.headers.get("Date"));
     if (response.status < 400) return response;
     if (response.status === 401) this.onUnauthorised(token);
     throw new Refused(response.status, await problemOf(response));
