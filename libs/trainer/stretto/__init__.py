@@ -12,6 +12,8 @@ from .errors import DataError, ModelRefused, StrettoError
 from .keys import field_keys, hash_strings, hash_values
 
 if TYPE_CHECKING:
+    from stretto_client import connect
+
     from .adapt import adapt
     from .evaluate import Quality, evaluate
     from .local import train_locally
@@ -24,6 +26,7 @@ __all__ = [
     "Quality",
     "StrettoError",
     "adapt",
+    "connect",
     "evaluate",
     "field_keys",
     "hash_strings",
@@ -31,7 +34,14 @@ __all__ = [
     "train_locally",
 ]
 
-_LAZY = {"adapt": "adapt", "Program": "model", "Quality": "evaluate", "evaluate": "evaluate", "train_locally": "local"}
+_LAZY = {
+    "adapt": ".adapt",
+    "connect": "stretto_client",
+    "Program": ".model",
+    "Quality": ".evaluate",
+    "evaluate": ".evaluate",
+    "train_locally": ".local",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +49,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stretto' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return getattr(import_module(_LAZY[name], __name__), name)
