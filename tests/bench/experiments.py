@@ -36,11 +36,12 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 from stretto_bus import Client
-from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
-from stretto_cli.figures import sparkline
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
+from stretto_cli.options import connect
+from stretto_client.documents import Documents
+from stretto_client.figures import sparkline
 from stretto_runtime.server import keys_of
 from stretto_wire import document_of
 
@@ -137,7 +138,7 @@ class Fault:
 class Run:
     """One job under one fault, watched until it has ended."""
 
-    def __init__(self, folder: Path, result: Result, gateway: Gateway, client: Client, heal_at: float | None) -> None:
+    def __init__(self, folder: Path, result: Result, gateway: Documents, client: Client, heal_at: float | None) -> None:
         self._folder, self.result, self._gateway, self._client = folder, result, gateway, client
         self._heal_at = heal_at
         self._job = spec_of(result)["name"]
@@ -271,7 +272,7 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
             login = keys_of(folder / "nats").login()
             client = await Client.connect(where["nats_url"], login, "experiments")
             try:
-                with Gateway(*locate(folder, None, None)) as gateway:
+                with connect(folder, None, None) as gateway:
                     await Run(folder, result, gateway, client, heal_at).go(limit_s)
             finally:
                 await client.close()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from stretto_cli.client import Gateway
-from stretto_cli.errors import CliError
+from stretto_client.documents import Documents
+from stretto_client.errors import ClientError
 from stretto_runtime.server import free_port
 
 from tests.containers.bases import docker
@@ -57,7 +57,7 @@ class Installation:
             "DOCKER_GID": str(engine.socket.stat().st_gid),
         }
         self.project = Project(engine, self.name, chosen, own)
-        self.gateway = Gateway("", "")
+        self.gateway = Documents("", "")
         self.token = ""
 
     def up(self, *arguments: str) -> None:
@@ -65,7 +65,7 @@ class Installation:
         self.project.up(*arguments, limit_s=READY_S)
         self.healthy_s = time.monotonic() - began
         self.token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
-        self.gateway = Gateway(f"http://127.0.0.1:{self.port}", self.token)
+        self.gateway = Documents(f"http://127.0.0.1:{self.port}", self.token)
 
     def down(self) -> None:
         """Remove everything. The actuator goes first: it restarts pods that are removed."""
@@ -94,7 +94,7 @@ class Installation:
         """A gateway that is away answers later. Raises Unwell when it does not come about."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            with contextlib.suppress(CliError):
+            with contextlib.suppress(ClientError):
                 if condition():
                     return
             time.sleep(LOOK_S)

@@ -16,8 +16,9 @@ import pytest
 import yaml
 from stretto.evaluate import log_loss
 from stretto.examples.wide_deep import WideDeep
-from stretto_cli.client import Gateway, locate
-from stretto_cli.errors import BadInput
+from stretto_cli.options import connect
+from stretto_client.documents import Documents
+from stretto_client.errors import Refused
 
 from tests.e2e.typed import shell
 
@@ -120,15 +121,15 @@ def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, 
 def wait_for_early_export(folder: Path, to: Path, limit_s: float = 200) -> dict[str, Any]:
     """Export as soon as a checkpoint with trained samples is stored."""
     deadline = time.monotonic() + limit_s
-    with Gateway(*locate(folder, None, None)) as gateway:
+    with connect(folder, None, None) as gateway:
         while not any(each["stage"] == "stored" and each["checkpoint"]["samples"] for each in checkpoints(gateway)):
             assert time.monotonic() < deadline
             time.sleep(0.2)
     return exported(folder, "--live", "--format", "parquet", "--to", str(to))
 
 
-def checkpoints(gateway: Gateway) -> list[dict[str, Any]]:
+def checkpoints(gateway: Documents) -> list[dict[str, Any]]:
     try:
         return gateway.job(JOB)["checkpoints"]
-    except BadInput:  # it is just being submitted
+    except Refused:  # it is just being submitted
         return []

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from stretto_client import figures
+from stretto_client.drawing import svg
 from stretto_sim.measures import Level
 
-from . import figures, svg
 from .errors import of_system
-from .page import figure
 
 ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with figures into FOLDER")]
 
@@ -88,7 +88,7 @@ def distribution(label: str, took_s: Sequence[float]) -> str:
     points = [place(value_s, (index + after) / len(took_s)) for index, value_s in enumerate(took_s) for after in (0, 1)]
     points.append((LEFT + WIDTH, TOP))
     shapes += [svg.area(points, TOP + HEIGHT, "speed area"), svg.polyline(points, "speed line")]
-    return figure(LEFT + WIDTH + RIGHT, TOP + HEIGHT + 8, label, shapes)
+    return svg.figure(LEFT + WIDTH + RIGHT, TOP + HEIGHT + 8, label, shapes)
 
 
 def levels(label: str, span: Span, curves: Iterable[Curve], top: str) -> str:
@@ -103,7 +103,7 @@ def levels(label: str, span: Span, curves: Iterable[Curve], top: str) -> str:
             y = base - HEIGHT * amount / curve.most
             points += [(_x(span, time_s), points[-1][1]), (_x(span, time_s), y)]
         shapes += [svg.area(points, base, f"{curve.colour} area"), svg.polyline(points, f"{curve.colour} line")]
-    return figure(LEFT + WIDTH + RIGHT, base + 8, label, shapes)
+    return svg.figure(LEFT + WIDTH + RIGHT, base + 8, label, shapes)
 
 
 def lanes(label: str, span: Span, jobs: Sequence[Iterable[Piece]]) -> str:
@@ -115,7 +115,7 @@ def lanes(label: str, span: Span, jobs: Sequence[Iterable[Piece]]) -> str:
         for piece in pieces:
             x = _x(span, piece.begin_s)
             shapes.append(svg.rect(x, y, _x(span, piece.end_s) - x, LANE - 1, piece.style, piece.title, radius=0))
-    return figure(LEFT + WIDTH + RIGHT, height, label, shapes)
+    return svg.figure(LEFT + WIDTH + RIGHT, height, label, shapes)
 
 
 def steps(level: Level, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float]]:

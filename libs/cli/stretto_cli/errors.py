@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
+
+from stretto_client import errors as client_errors
+from stretto_client.errors import ClientError, Refused, Unusable
 
 
 class CliError(Exception):
@@ -45,6 +50,35 @@ class BadInput(CliError):
 
 class NotRunning(CliError):
     """No installation or gateway runs where the command looked."""
+
+
+_OF_INPUT = frozenset({400, 404, 409, 413, 415, 422})
+"""Statuses of answers to requests that cannot be used."""
+
+
+def of_client(error: ClientError) -> CliError:
+    """Turn an error of the client into a sentence."""
+    if isinstance(error, client_errors.NotRunning):
+        return NotRunning(str(error))
+    if isinstance(error, Unusable):
+        return BadInput(str(error))
+    if not isinstance(error, Refused):
+        return CliError(str(error))
+    kind = BadInput if error.status in _OF_INPUT else CliError
+    if error.kind in ("bad-job", "bad-request"):
+        return kind("refused by the gateway", [asdict(one) for one in error.findings], error.count)
+    remedy = f"\n  remedy: {error.remedy}" if error.remedy else ""
+    page = f"\n  more: {error.page}" if error.page else ""
+    return kind(error.detail + remedy + page)
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """Turn errors of the client within the block into errors of the command."""
+    try:
+        yield
+    except ClientError as error:
+        raise of_client(error) from error
 
 
 def of_system(error: OSError, option: str = "--folder") -> CliError:

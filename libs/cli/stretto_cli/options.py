@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,9 +16,12 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
+from stretto_client import places
+from stretto_client.documents import Documents
+from stretto_client.places import DEFAULT_FOLDER as DEFAULT_FOLDER
+from stretto_client.places import locate
 
-from .client import Gateway, locate
-from .errors import BadInput
+from .errors import BadInput, translated
 
 
 class Output(StrEnum):
@@ -37,26 +41,22 @@ Tf1Option = Annotated[
     bool,
     typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
 ]
-_FOLDER, _URL, _TOKEN, _CA = OWN_VARIABLES = (
-    "STRETTO_STATE_FOLDER",
-    "STRETTO_CLI_URL",
-    "STRETTO_CLI_TOKEN",
-    "STRETTO_CLI_CA",
-)
+OWN_VARIABLES = places.VARIABLES
 FolderOption = Annotated[
-    Path, typer.Option("--folder", envvar=_FOLDER, help="Folder in which `stretto up` keeps its state.")
+    Path, typer.Option("--folder", envvar=places.FOLDER, help="Folder in which `stretto up` keeps its state.")
 ]
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar=_URL, help="URL of a gateway elsewhere, e.g. http://host:port. Default: the one in the folder."
+        "--url",
+        envvar=places.URL,
+        help="URL of a gateway elsewhere, e.g. http://host:port. Default: the one in the folder.",
     ),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar=_TOKEN, help="Bearer token for the gateway. Default: the one in the folder."),
+    typer.Option("--token", envvar=places.TOKEN, help="Bearer token for the gateway. Default: the one in the folder."),
 ]
-DEFAULT_FOLDER = Path(".stretto")
 
 # a pipe has no width: 160 columns cut no table
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -101,7 +101,7 @@ def example(*lines: str) -> str:
 
 def same_gateway(folder: Path, url: str | None) -> str:
     """Return the options that make another command use the same gateway; the environment's variables still apply."""
-    given = (("--folder", _FOLDER, str(folder), str(DEFAULT_FOLDER)), ("--url", _URL, url, None))
+    given = (("--folder", places.FOLDER, str(folder), str(DEFAULT_FOLDER)), ("--url", places.URL, url, None))
     return "".join(
         f" {option} {shlex.quote(value)}"
         for option, variable, value, default in given
@@ -109,10 +109,15 @@ def same_gateway(folder: Path, url: str | None) -> str:
     )
 
 
-def connect(folder: Path, url: str | None, token: str | None) -> Gateway:
-    """Connect to the gateway that these options name. STRETTO_CLI_CA names the certificates to trust."""
-    authority = os.environ.get(_CA)
-    return Gateway(*locate(folder, url, token), Path(authority) if authority else None)
+@contextmanager
+def connect(folder: Path, url: str | None, token: str | None) -> Generator[Documents]:
+    """Connect to the gateway that these options name, and turn its errors into the command's.
+
+    STRETTO_CLI_CA names the certificates to trust.
+    """
+    authority = os.environ.get(places.AUTHORITY)
+    with translated(), Documents(*locate(folder, url, token), Path(authority) if authority else None) as documents:
+        yield documents
 
 
 def answer(output: Output, value: Any, table: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Reports as one HTML file that loads nothing; :mod:`stretto_cli.svg` has the shapes of their drawings."""
+"""Reports as one HTML file that loads nothing; :mod:`stretto_client.drawing.svg` has the shapes of their drawings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,3 @@ def head(title: str, command: str, tiles: Iterable[tuple[str, str]]) -> str:
     """Return the head of a report: a title (HTML), the command, and the main figures as (name, value)."""
     shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
     return f"<header><h1>{title}</h1><p><code>{escape(command)}</code></p><section>{shown}</section></header>"
-
-
-def figure(width: float, height: float, label: str, shapes: Iterable[str]) -> str:
-    """Return a drawing of shapes."""
-    box = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
-    return f"{box}{''.join(shapes)}</svg>"

@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from stretto_client import figures
+from stretto_client.protocol.events import Event
 from stretto_messages.base import DEFAULT_TEAM
 
-from . import figures
-from .client import Event
 from .options import console
 
 Json = dict[str, Any]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import IO
 
 from rich.progress import BarColumn, Progress, TextColumn
+from stretto_client.documents import Json
 
-from .client import Json
 from .errors import BadInput, CliError
 from .options import complaints
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import DataError, ModelRefused, StrettoError
 
 if TYPE_CHECKING:
+    from stretto_client import connect
+
     from .adapt import adapt
     from .evaluate import Quality, evaluate
     from .keys import field_keys, hash_strings, hash_values
@@ -24,6 +26,7 @@ __all__ = [
     "Quality",
     "StrettoError",
     "adapt",
+    "connect",
     "evaluate",
     "field_keys",
     "hash_strings",
@@ -32,14 +35,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "adapt": "adapt",
-    "Program": "model",
-    "Quality": "evaluate",
-    "evaluate": "evaluate",
-    "field_keys": "keys",
-    "hash_strings": "keys",
-    "hash_values": "keys",
-    "train_locally": "local",
+    "adapt": ".adapt",
+    "connect": "stretto_client",
+    "Program": ".model",
+    "Quality": ".evaluate",
+    "evaluate": ".evaluate",
+    "field_keys": ".keys",
+    "hash_strings": ".keys",
+    "hash_values": ".keys",
+    "train_locally": ".local",
 }
 
 
@@ -48,4 +52,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stretto' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return getattr(import_module(_LAZY[name], __name__), name)

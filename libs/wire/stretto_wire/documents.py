@@ -23,9 +23,12 @@ from .compatibility import Baseline, Break, breaks, without_prose
 from .registry import CHANNELS, PARTITIONS, PATTERN_OF_STREAM, STORED_AS, STREAM, Channel
 from .schemas import DIALECT, JOB_SCHEMA, REFUSED, job_schema, message_schema, schema_name
 from .submission import SPEC
+from .typescript import declarations
 
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
+TYPES = "types/events.d.ts"
+"""The events as types of TypeScript."""
 OPENAPI = "openapi.json"
 """The REST interface, which the gateway describes (``python -m stretto_gateway.openapi proto``)."""
 NOT_OURS = ("subscribers", OPENAPI)
@@ -42,6 +45,7 @@ def files() -> dict[str, str]:
         "examples/job.json": _json(SPEC.model_dump(mode="json")),
         f"schemas/{REFUSED}": _json(message_schema(Refused, REFUSED)),
         f"examples/{REFUSED}": _json(document_of(example_of(Refused))),
+        TYPES: declarations(),
         BASELINE: _json(baseline()),
     }
     for channel in CHANNELS:
@@ -199,6 +203,7 @@ def _readme() -> str:
         job=JOB_SCHEMA,
         headers=HEADERS_SCHEMA,
         openapi=OPENAPI,
+        types=TYPES,
         baseline=BASELINE,
         refused=REFUSED,
     )
@@ -222,6 +227,7 @@ code.
 - `schemas/`: JSON Schema 2020-12 of every message and reply
 - `{job}`: JSON Schema of job files; `{headers}`: JSON Schema of the headers of events
 - `examples/`: one valid, realistic example of each message; `examples/headers/`: the CloudEvents headers of events
+- `{types}`: the types of all events for TypeScript; those for Python are the package `stretto-messages`
 - `{baseline}`: the v1 compatibility baseline
 
 ## Subscribe to events

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from stretto_client import figures
 
-from .. import figures
 from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from stretto_client import figures
 from stretto_wire.jobfile import argument
 
-from .. import figures
 from ..errors import BadInput
 from ..options import Output, OutputOption, answer, console, example
 from ..render import table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from stretto_client.documents import Json
 
-from ..client import Json
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from stretto_client import figures
 
-from .. import figures
 from ..errors import BadInput
 from ..options import Output, OutputOption, Tf1Option, answer, console, example
 from ..render import table

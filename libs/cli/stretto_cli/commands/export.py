@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from stretto_client.documents import Json
+from stretto_client.protocol.operations import ENDED_STATES
 from stretto_core.checkpoints.names import is_final
 
-from ..client import ENDED_STATES, Json
 from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
+from stretto_wire.rest.views import Status
 
 from .. import render
-from ..client import JOB_STATES
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
@@ -22,6 +22,8 @@ from ..options import (
     example,
     same_gateway,
 )
+
+JOB_STATES: tuple[Status, ...] = get_args(Status)
 
 
 def register(app: typer.Typer) -> None:

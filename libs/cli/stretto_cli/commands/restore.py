@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from stretto_client import figures
 
-from .. import figures
 from ..errors import CliError, NotRunning
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, complaints, example
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from stretto_client import figures
 from stretto_messages.values import DATA_WORKERS_MAX
 
-from .. import figures
 from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,

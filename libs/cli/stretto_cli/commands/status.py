@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
+from stretto_client import figures
 
-from .. import figures, render
+from .. import render
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, example
 
 

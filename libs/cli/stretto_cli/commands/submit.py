@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from stretto_client.documents import Documents
+from stretto_client.protocol.operations import ENDED_STATES
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobfile import read_job
 
 from .. import render
-from ..client import ENDED_STATES, Gateway
 from ..errors import BadInput, CliError
 from ..options import (
     DEFAULT_FOLDER,
@@ -79,7 +80,7 @@ def submit(
         raise CliError(f"{view['name']} finished, but {view['reason']}")
 
 
-def follow_to_the_end(gateway: Gateway, job: str, quiet: bool = False) -> dict[str, Any]:
+def follow_to_the_end(gateway: Documents, job: str, quiet: bool = False) -> dict[str, Any]:
     """Print a job's events until it ends; returns its last view."""
     for event in gateway.events(job):
         if not quiet and event.name not in render.FREQUENT_EVENTS:

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
+from stretto_client import figures
 
-from .. import figures
 from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,

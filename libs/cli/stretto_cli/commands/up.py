@@ -6,8 +6,8 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
+from stretto_client import figures
 
-from .. import figures
 from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,

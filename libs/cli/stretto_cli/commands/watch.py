@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+from stretto_client import figures
+from stretto_client.protocol.operations import ENDED_STATES
 
-from .. import figures
-from ..client import ENDED_STATES
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,

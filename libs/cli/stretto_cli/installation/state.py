@@ -9,7 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from .. import figures
+from stretto_client import figures
+
 from ..errors import CliError, NotRunning
 from .processes import named_in
 

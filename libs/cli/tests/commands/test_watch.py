@@ -11,8 +11,9 @@ import stretto_wire as wire
 from installed_gateway import Installed, write_spec
 from pydantic import TypeAdapter
 from rich.console import Console
-from stretto_cli import figures, options, render
+from stretto_cli import options, render
 from stretto_cli.commands import explain, watch
+from stretto_client import figures
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import as_of, summary
 from stretto_messages.actuator import JobFinished, PodPending, PodStarted

@@ -25,7 +25,6 @@ import pytest
 from installed_gateway import Installed, eventually
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from stretto_cli import installation as package
-from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.installation import detached, state, supervisor
 from stretto_cli.installation.detached import start_detached
@@ -43,6 +42,7 @@ from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.state import read_state
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
+from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
@@ -126,7 +126,7 @@ def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing
     followed: list[str] = []
 
     def follow() -> None:
-        with Gateway(*locate(installed.folder, None, None)) as gateway:
+        with connect(installed.folder, None, None) as gateway:
             for event in gateway.events("survivor"):
                 followed.append(event.name)
                 if event.name == "job-failed":
@@ -190,7 +190,7 @@ def test_everything_listens_on_loopback_only(installed: Installed) -> None:
 def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> None:
     """`up` makes the stream of the tool that it made credentials for, so the documented replay works as it is."""
     submitted = f"job-{uuid.uuid4().hex[:12]}"
-    with Gateway(*locate(installed.folder, None, None)) as gateway:
+    with connect(installed.folder, None, None) as gateway:
         gateway.submit(json.dumps({"name": submitted, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}))
 
     async def replayed() -> list[str]:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import yaml
-from stretto_cli import figures
-from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
+from stretto_cli.options import connect
+from stretto_client import figures
+from stretto_client.documents import Documents
 
 from .faults import FAULTS, Fault
 from .job import PS_MOST, WORKERS_MOST
@@ -115,12 +116,12 @@ class Course:
             self.trouble = f"no audit: {error}"
             return None
 
-    async def _asked(self, ask: Callable[[Gateway], Json], within_s: float) -> Json:
+    async def _asked(self, ask: Callable[[Documents], Json], within_s: float) -> Json:
         """Ask the gateway, which may just be restarting, until it answers. Raises CliError after ``within_s``."""
         deadline = time.monotonic() + within_s
 
         def once() -> Json:
-            with Gateway(*locate(self.target.folder, None, None)) as gateway:
+            with connect(self.target.folder, None, None) as gateway:
                 return ask(gateway)
 
         while True:

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from stretto_cli import figures
-from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
 from stretto_cli.installation import leftovers
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.processes import named_in, pods_of
 from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.state import read_state, write_json
+from stretto_cli.options import connect
+from stretto_client import figures
 
 from . import job
 from .target import send
@@ -149,7 +149,7 @@ def _recover(folder: Path, job_name: str, tell: Tell) -> None:
     frozen = [process for process in _processes(folder) if process.status() == psutil.STATUS_STOPPED]
     send(frozen, signal.SIGCONT)
     if job_name:
-        with contextlib.suppress(CliError), Gateway(*locate(folder, None, None)) as gateway:
+        with contextlib.suppress(CliError), connect(folder, None, None) as gateway:
             gateway.cancel(job_name, "the chaos run was killed")
     tell(f"a run was killed in {folder}: {len(frozen)} frozen processes continue, its job {job_name or '–'} cancelled")
 

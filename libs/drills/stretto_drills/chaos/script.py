@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
-from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
 from stretto_cli.installation.state import read_state
-from stretto_cli.options import print_json
+from stretto_cli.options import connect, print_json
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.server import keys_of
 
@@ -147,7 +146,7 @@ class _Runs:
 
     def _end(self, name: str) -> None:
         """Cancel our job."""
-        with contextlib.suppress(CliError), Gateway(*locate(self.place.folder, None, None)) as gateway:
+        with contextlib.suppress(CliError), connect(self.place.folder, None, None) as gateway:
             gateway.cancel(name, "the chaos run was interrupted")
 
     async def _ready(self, target: Target) -> None:

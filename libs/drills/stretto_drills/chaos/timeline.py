@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from stretto_cli import figures, svg
-from stretto_cli.page import figure, head
+from stretto_cli.page import head
 from stretto_cli.page import page as whole
+from stretto_client import figures
+from stretto_client.drawing import svg
 
 from . import effects, report
 from .course import Happening, Outcome
@@ -172,7 +173,7 @@ def _figure(outcome: Outcome) -> str:
         lane(canvas)
     height = canvas.y + 10
     grid = _grid(canvas, height)
-    return figure(LEFT + WIDTH + RIGHT, height, "timeline", [*grid, *canvas.shapes])
+    return svg.figure(LEFT + WIDTH + RIGHT, height, "timeline", [*grid, *canvas.shapes])
 
 
 def _grid(canvas: Canvas, height: float) -> list[str]:

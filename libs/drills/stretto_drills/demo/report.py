@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
-from stretto_cli import figures
 from stretto_cli.render import table
+from stretto_client import figures
 
 from .stations import Station
 

@@ -18,11 +18,14 @@ from typing import Any
 
 import yaml
 from stretto_bus import Client
-from stretto_cli import figures, render
-from stretto_cli.client import Event, Gateway, locate
+from stretto_cli import render
 from stretto_cli.errors import CliError
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
+from stretto_cli.options import connect
+from stretto_client import figures
+from stretto_client.documents import Documents
+from stretto_client.protocol.events import Event
 from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible
@@ -85,7 +88,7 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
         story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
-        with Gateway(*locate(folder, None, None)) as gateway:
+        with connect(folder, None, None) as gateway:
             summary = _play(gateway, folder, store, story, where, reference)
     finally:
         take_down(folder)
@@ -104,7 +107,7 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     return 0 if summary["passed"] else 1
 
 
-def _play(gateway: Gateway, folder: Path, store: Path, story: Story, where: Json, reference: bool) -> Json:
+def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Json, reference: bool) -> Json:
     spec = course.job()
     story.chapter("A job without resources")
     story.tell(
@@ -129,7 +132,7 @@ def _play(gateway: Gateway, folder: Path, store: Path, story: Story, where: Json
     return report.build(view, reference_view, stations, where, story.elapsed_s, compared=reference)
 
 
-def _play_slow_store(gateway: Gateway, folder: Path, store: Path, story: Story, stations: StoreCourse) -> None:
+def _play_slow_store(gateway: Documents, folder: Path, store: Path, story: Story, stations: StoreCourse) -> None:
     """Train a job whose store turns slow once it was measured, and fast again once data workers have come."""
     rate = store / "samples-per-s"
     rate.write_text("0")
@@ -153,7 +156,7 @@ def _play_slow_store(gateway: Gateway, folder: Path, store: Path, story: Story, 
 
 
 def _run(
-    gateway: Gateway,
+    gateway: Documents,
     folder: Path,
     story: Story,
     spec: Json,
@@ -188,7 +191,7 @@ def _run(
 class _Kills:
     """Kills a worker and a parameter server of a job, each once, when the job is calm."""
 
-    def __init__(self, gateway: Gateway, folder: Path, story: Story, job: str, stations: Course) -> None:
+    def __init__(self, gateway: Documents, folder: Path, story: Story, job: str, stations: Course) -> None:
         self._where = gateway, folder, story, job
         self._stations = stations
         self._calm_since_s = time.monotonic()
@@ -218,7 +221,7 @@ def _tell(story: Story, event: Event, stations: Course | StoreCourse) -> None:
             story.tell(f"[green]✔ {station.title}[/green]: {station.what}")
 
 
-def _status(gateway: Gateway, story: Story, job: str) -> None:
+def _status(gateway: Documents, story: Story, job: str) -> None:
     view = gateway.job(job)
     progress = view["progress"]
     share = progress["samples_done"] / max(progress["samples_total"], 1)
@@ -240,7 +243,7 @@ def _time_to_lose(stations: Course, calm_s: float) -> bool:
     return stations.seen("kill") and (calm_s > CALM_BEFORE_LOSS_S or stations.share > LOSS_AT_LATEST)
 
 
-def _kill_worker(gateway: Gateway, folder: Path, story: Story, job: str) -> str | None:
+def _kill_worker(gateway: Documents, folder: Path, story: Story, job: str) -> str | None:
     """Kill a worker that holds a shard; return its name, None if there is none."""
     view = gateway.job(job)
     running = _running(view, "worker")
@@ -248,7 +251,7 @@ def _kill_worker(gateway: Gateway, folder: Path, story: Story, job: str) -> str 
     return next((pod for pod in holding if _kill(folder, story, job, pod, "in the middle of a shard")), None)
 
 
-def _kill_server(gateway: Gateway, folder: Path, story: Story, job: str) -> str | None:
+def _kill_server(gateway: Documents, folder: Path, story: Story, job: str) -> str | None:
     """Kill the server of the highest number, while workers push to it; return its name."""
     servers = sorted(_running(gateway.job(job), "ps"), reverse=True)
     return next((pod for pod in servers if _kill(folder, story, job, pod, "which workers push to")), None)
@@ -273,7 +276,7 @@ def _listen(folder: Path, job: str) -> queue.Queue[Event | BaseException]:
 
     def read() -> None:
         try:
-            with Gateway(*locate(folder, None, None)) as gateway:
+            with connect(folder, None, None) as gateway:
                 for event in gateway.events(job):
                     events.put(event)
         except BaseException as error:

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
+from stretto_client import figures
 from stretto_runtime.replay import Decision, Replayed
 
-from ... import figures
 from ...render import table
 
 FIELDS_SHOWN = 12

@@ -6,10 +6,10 @@ import time
 from typing import Annotated, Any
 
 import typer
+from stretto_client import figures
 from stretto_core.algorithms import SIMULATE_ALLOCATION
 from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
 
-from ... import figures
 from ...charts import ReportOption, write
 from ...options import Output, OutputOption, answer
 from ...progress import watched

@@ -10,6 +10,7 @@ import typer
 from pydantic import Field
 from rich.console import Group
 from rich.text import Text
+from stretto_client import figures
 from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
 from stretto_core.model.types import JobLimits
 from stretto_messages.base import GIB, InvalidValue
@@ -17,7 +18,6 @@ from stretto_messages.values import Plan
 from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 
-from ... import figures
 from ...charts import ReportOption, write
 from ...options import Output, OutputOption, answer
 from ...progress import watched

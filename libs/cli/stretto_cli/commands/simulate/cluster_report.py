@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stretto_client import figures
+from stretto_client.drawing import svg
 from stretto_sim.cluster import COMPLETED, Left, Outcome
 from stretto_sim.measures import Level
 
-from ... import figures, svg
 from ...charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes, levels, part, steps
-from ...page import figure, head, page
+from ...page import head, page
 
 LARGEST = 5
 """shades of sizes: up to 8 cores, 16, 32, 64 and more"""
@@ -81,7 +82,7 @@ def _failures(failures: dict[str, int], jobs: int) -> str:
         if count:
             shapes.append(svg.rect(LEFT, y, 0.8 * WIDTH * count / most, BAR, "queue", f"{count} of {jobs} jobs"))
         shapes.append(svg.text(LEFT + 0.8 * WIDTH * count / most + 40, y + BAR - 5, f"{count / jobs:.2%}", "tick"))
-    return figure(LEFT + WIDTH, GAP + len(failures) * (BAR + GAP), "failures by cause", shapes)
+    return svg.figure(LEFT + WIDTH, GAP + len(failures) * (BAR + GAP), "failures by cause", shapes)
 
 
 def _pieces(number: int, job: Left, level: Level) -> Iterator[Piece]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from stretto_client import figures
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_messages.base import InvalidValue
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
-from ... import figures
 from ...charts import ReportOption, write
 from ...options import Output, OutputOption, answer
 from ...progress import watched

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stretto_client import figures
 from stretto_sim.data_workers import Done, Outcome
 from stretto_sim.measures import Level
 
-from ... import figures
 from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
 from ...page import head, page
 

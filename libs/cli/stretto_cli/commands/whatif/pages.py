@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-from ... import figures, svg
-from ...charts import part, write
-from ...page import figure, head, page
+from stretto_client import figures
+from stretto_client.drawing import front as front_drawing
+from stretto_client.drawing import svg
+from stretto_client.drawing.front import amount
 
-LEFT, WIDTH, RIGHT, TOP, HEIGHT = 150.0, 1000.0, 24.0, 24.0, 420.0
+from ...charts import part, write
+from ...page import head, page
+
+LEFT, WIDTH, RIGHT, TOP = 150.0, 1000.0, 24.0, 24.0
 LANE, LARGEST, SHOWN_JOBS = 14.0, 5, 400
-TICKS = 8
-"""most ticks of an axis"""
 
 Point = dict[str, Any]
 
@@ -34,7 +35,7 @@ def front(folder: Path, points: list[Point], budget_per_hour: float | None) -> N
     if best is not None:
         tiles += [
             ("chosen", _plan(best)),
-            ("samples per second", _amount(best["throughput"])),
+            ("samples per second", amount(best["throughput"])),
             ("cost per hour", f"{best['cost_per_hour']:.4g}"),
         ]
     remark = rule if best is not None else f"no plan costs at most {budget_per_hour:g} an hour"
@@ -67,56 +68,13 @@ def _plan(point: Point) -> str:
     return f"{point['workers']} × {point['worker_cpu']} + {point['ps']} × {point['ps_cpu']} cores"
 
 
-def _amount(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-class _Axis:
-    """A logarithmic axis between the coordinates ``begin`` and ``end``."""
-
-    def __init__(self, values: list[float], begin: float, end: float) -> None:
-        self.low, self.high = math.log10(min(values)), math.log10(max(values))
-        if self.high - self.low < 1e-9:
-            self.low, self.high = self.low - 0.1, self.high + 0.1
-        self.begin, self.end = begin, end
-
-    def at(self, value: float) -> float:
-        share = (math.log10(value) - self.low) / (self.high - self.low)
-        return self.begin + (self.end - self.begin) * share
-
-    def ticks(self) -> list[float]:
-        """Return 1, 2 and 5 of every decade, or only the decades where that is too many."""
-        decades = range(math.floor(self.low), math.ceil(self.high) + 1)
-        for digits in ((1, 2, 5), (1,)):
-            found = [digit * 10.0**decade for decade in decades for digit in digits]
-            found = [tick for tick in found if self.low <= math.log10(tick) <= self.high]
-            if len(found) <= TICKS:
-                break
-        return found[:: math.ceil(len(found) / TICKS)] if found else [10**self.low]
-
-
 def _front(points: list[Point], best: Point | None) -> str:
-    if not points:
-        return ""
-    base = TOP + HEIGHT
-    x = _Axis([point["cost_per_hour"] for point in points], LEFT + 10, LEFT + WIDTH - 10)
-    y = _Axis([point["throughput"] for point in points], base - 10, TOP + 10)
-    shapes = list[str]()
-    for tick in x.ticks():
-        shapes += [
-            svg.line(x.at(tick), TOP, x.at(tick), base, "grid"),
-            svg.text(x.at(tick), base + 16, _amount(tick), "tick"),
-        ]
-    for tick in y.ticks():
-        shapes += [svg.line(LEFT, y.at(tick), LEFT + WIDTH, y.at(tick), "grid")]
-        shapes += [svg.text(LEFT - 12, y.at(tick) + 4, _amount(tick), "name")]
-    for point in sorted(points, key=lambda point: point is best):  # the chosen one last, above the others
-        title = f"{_plan(point)}: {_amount(point['throughput'])} samples/s, {point['cost_per_hour']:.4g} an hour"
-        here = x.at(point["cost_per_hour"]), y.at(point["throughput"])
-        shapes.append(
-            svg.dot(*here, 7, "fault", f"chosen: {title}") if point is best else svg.dot(*here, 2.5, "pool", title)
-        )
-    return figure(LEFT + WIDTH + RIGHT, base + 28, "Pareto front", shapes)
+    return front_drawing.drawing([_drawn(point, point is best) for point in points])
+
+
+def _drawn(point: Point, chosen: bool) -> front_drawing.Point:
+    title = f"{_plan(point)}: {amount(point['throughput'])} samples/s, {point['cost_per_hour']:.4g} an hour"
+    return front_drawing.Point(point["cost_per_hour"], point["throughput"], title, chosen)
 
 
 def _lanes(plans: list[tuple[str, list[int]]]) -> str:
@@ -130,4 +88,4 @@ def _lanes(plans: list[tuple[str, list[int]]]) -> str:
             style = f"pool size{min(nodes.bit_length(), LARGEST)}" if nodes else "queue"
             title = f"{job}, {'now' if n == 0 else f'step {n + 1}'}: {nodes} nodes"
             shapes.append(svg.rect(LEFT + step * n + 1, y, step - 2, LANE - 2, style, title, radius=1))
-    return figure(LEFT + WIDTH + RIGHT, height, "nodes by job and step", shapes)
+    return svg.figure(LEFT + WIDTH + RIGHT, height, "nodes by job and step", shapes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_cli import figures
+from stretto_client import figures
 
 
 @pytest.mark.parametrize(

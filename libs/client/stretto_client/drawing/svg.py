@@ -61,3 +61,9 @@ def cross(x: float, y: float, size: float, style: str, title: str = "") -> str:
     marks = f"M{_number(x - size)} {_number(y - size)}L{_number(x + size)} {_number(y + size)}"
     marks += f"M{_number(x - size)} {_number(y + size)}L{_number(x + size)} {_number(y - size)}"
     return titled(f'<path class="{style}" d="{marks}"/>', title)
+
+
+def figure(width: float, height: float, label: str, shapes: Iterable[str]) -> str:
+    """Return a drawing of shapes."""
+    box = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+    return f"{box}{''.join(shapes)}</svg>"

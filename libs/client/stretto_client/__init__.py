@@ -1,0 +1,56 @@
+"""A client of Stretto's gateway: ``with stretto_client.connect() as s: job = s.submit("job.yaml"); job.wait()``.
+
+Names are loaded when they are used: an import of this package reads no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .aio import AsyncClient, AsyncJob
+    from .client import Client, Job
+    from .errors import ClientError, NotReady, NotRunning, PackageMissing, Refused, Unreachable, Unusable
+    from .opening import connect, connect_async
+    from .protocol.events import Event
+    from .records import Decision, Forecast, Pareto
+    from .series import Series
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "Client",
+    "ClientError",
+    "Decision",
+    "Event",
+    "Forecast",
+    "Job",
+    "NotReady",
+    "NotRunning",
+    "PackageMissing",
+    "Pareto",
+    "Refused",
+    "Series",
+    "Unreachable",
+    "Unusable",
+    "connect",
+    "connect_async",
+]
+_PLACES = {
+    "aio": ("AsyncClient", "AsyncJob"),
+    "client": ("Client", "Job"),
+    "errors": ("ClientError", "NotReady", "NotRunning", "PackageMissing", "Refused", "Unreachable", "Unusable"),
+    "opening": ("connect", "connect_async"),
+    "protocol.events": ("Event",),
+    "records": ("Decision", "Forecast", "Pareto"),
+    "series": ("Series",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,156 @@
+"""The log of a pod: its last lines, and those that follow.
+
+The gateway has no positions in a log, only its end. So each look asks for the last lines, and goes on where the look
+before ended (:func:`continuation`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import Refused
+from .commands import Answer, Emit, Now, Pause, Request, Steps
+from .exchange import document, document_of, exchange
+
+POLL_S = 1.0
+LOOK_LINES = 1000
+WIDE_LINES = 100_000
+"""The gateway's bound; it keeps 20,000 lines and a megabyte at most."""
+OVERLAP_LINES_MIN = 20
+"""Two looks that share fewer lines may do so by accident: then a wide look decides."""
+KEPT_WITHIN_S = 15.0
+"""Time after a pod's end within which the store has its log."""
+GAP = "[lines are missing here: more was written between two looks than the gateway keeps]"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at the end of a log. ``text`` is None if nothing has changed since the look with the tag before, or if no
+    log is kept yet."""
+
+    text: str | None
+    tag: str
+
+
+def log(job: str, pod: str, lines: int) -> Steps[list[str]]:
+    """Return the last lines of a pod's log."""
+    found = yield from document(_request(job, pod, lines, ""))
+    return str(found["text"]).split("\n")
+
+
+def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
+    """Emit the last lines of a pod's log and those that follow, until it has ended and its log is complete.
+
+    1. Look at the last ``LOOK_LINES``; where they do not surely continue the look before, look at all.
+    2. Emit what is new. A last line that may go on is emitted by the first look that finds nothing new.
+    3. End when a look that began after the pod's end finds nothing new.
+    """
+    tail, tag = Tail(lines), ""
+    ended_at_s: float | None = None
+    while True:
+        look = yield from _look(job, pod, max(lines, LOOK_LINES), tag)
+        tag = look.tag
+        if look.text is not None and tail.window and continuation(tail.window, look.text) is None:
+            look = yield from _look(job, pod, WIDE_LINES, "")
+        before = tail.window
+        for line in () if look.text is None else tail.take(look.text):
+            yield Emit(line)
+        if tail.window == before:
+            for line in tail.rest():
+                yield Emit(line)
+            now_s = yield Now()
+            if ended_at_s is not None and (tail.window or now_s - ended_at_s > KEPT_WITHIN_S):
+                return
+        if ended_at_s is None and (yield from _has_ended(job, pod)):
+            ended_at_s = yield Now()
+        yield Pause(POLL_S)
+
+
+def _request(job: str, pod: str, lines: int, tag: str) -> Request:
+    headers = {"If-None-Match": tag} if tag else dict[str, str]()
+    return Request("GET", f"/jobs/{job}/pods/{pod}/log", (("lines", str(lines)),), headers)
+
+
+def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
+    try:
+        answer: Answer = yield from exchange(_request(job, pod, lines, tag))
+    except Refused as refused:
+        if refused.kind != "no-log":  # the pod starts, or its log is on the way into the store
+            raise
+        return Look(None, "")
+    if answer.status == 304:
+        return Look(None, tag)
+    return Look(str(document_of(answer)["text"]), answer.headers.get("etag", ""))
+
+
+def _has_ended(job: str, pod: str) -> Steps[bool]:
+    """Return whether a pod has ended, or its job: no pod of it will begin then."""
+    found = yield from document(Request("GET", f"/jobs/{job}/parts", (("part", "pods"), ("part", "head"))))
+    return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
+
+
+class Tail:
+    """The end of a log as it was last seen, and the part of its last line that was not emitted yet.
+
+    ``lines``: number of lines to emit of the first look.
+    """
+
+    def __init__(self, lines: int) -> None:
+        self.window = ""
+        self._lines = lines
+        self._pending = ""
+        self._cut = False
+        """The last line was emitted, and may go on."""
+
+    def take(self, window: str) -> list[str]:
+        """Return the lines that are complete with this look; its last line is kept back, as it may go on."""
+        if not self.window:
+            self.window = window
+            *whole, self._pending = window.split("\n")[-self._lines :]
+            return whole
+        added = continuation(self.window, window)
+        if added == "":
+            return []
+        if added is None:
+            lost = [*self.rest(), GAP]
+            self.window, self._cut = window, False
+            *whole, self._pending = window.split("\n")
+            return [*lost, *whole]
+        self.window = window
+        if self._cut and added.startswith("\n"):  # the line that was emitted ended there
+            added = added[1:]
+        self._cut = False
+        *whole, self._pending = (self._pending + added).split("\n")
+        return whole
+
+    def rest(self) -> list[str]:
+        """Return the last line, if nothing more has come since it was kept back."""
+        if not self.window or self._cut:
+            return []
+        line, self._pending, self._cut = self._pending, "", True
+        return [line]
+
+
+def continuation(before: str, now: str) -> str | None:
+    """Return the text that ``now`` has beyond ``before``, two looks at the end of one log; None: they do not surely
+    touch. A look begins with a line.
+
+    1. The log has not grown beyond a look: ``now`` begins with ``before``.
+    2. It has: ``now`` begins with an end of ``before``, of which the longest counts.
+    3. ``now`` was a wider look: ``before`` is within it.
+    4. ``now`` is the short end that is kept of a failed pod until the store has its log: nothing is new.
+
+    A look that holds nothing but repetitions of one pattern could be laid over the next in several ways, and the one
+    with the fewest new lines counts: only there lines may be missing.
+    """
+    begin = 0
+    while True:
+        shared = before[begin:]
+        if now.startswith(shared) and (begin == 0 or shared.count("\n") >= OVERLAP_LINES_MIN):
+            return now[len(shared) :]
+        begin = before.find("\n", begin) + 1
+        if begin == 0:
+            break
+    if (place := f"\n{now}".rfind(f"\n{before}")) >= 0:
+        return now[place + len(before) :]
+    return "" if before.endswith(now) else None

@@ -1,0 +1,142 @@
+"""The operations of the gateway by name: the request of each, and the steps of those that take several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ..errors import Refused
+from .commands import Answer, Now, Pause, Request, Steps
+from .exchange import document, exchange
+
+ENDED_STATES = ("finished", "failed", "cancelled")
+VIEW_POLL_S = 0.2
+SHOWN_WITHIN_S = 10.0
+"""Time within which every replica of the gateway shows a new job."""
+
+
+def submit(text: str) -> Request:
+    """Submit a specification in YAML or JSON."""
+    return Request("POST", "/jobs", (), {"Content-Type": "application/yaml"}, text.encode())
+
+
+def preview(text: str) -> Request:
+    """Return the outcome that a submission would have."""
+    return Request("POST", "/jobs/preview", (), {"Content-Type": "application/yaml"}, text.encode())
+
+
+def job(name: str) -> Request:
+    """Return everything known about a job."""
+    return Request("GET", f"/jobs/{name}")
+
+
+def decisions(name: str) -> Request:
+    """Return the decisions about a job."""
+    return Request("GET", f"/jobs/{name}/decisions")
+
+
+def audit(name: str) -> Request:
+    """Return the audit of a job's books."""
+    return Request("GET", f"/jobs/{name}/audit")
+
+
+def trace(name: str) -> Request:
+    """Return the trace of a job, with the spans that the gateway's machine keeps."""
+    return Request("GET", f"/jobs/{name}/trace")
+
+
+def what_if(name: str, changes: Mapping[str, float]) -> Request:
+    """Return how a live job would go on under its plan with some changes."""
+    return Request("GET", f"/jobs/{name}/whatif", tuple((key, str(value)) for key, value in changes.items()))
+
+
+def cancel(name: str, reason: str = "") -> Request:
+    """End a job."""
+    return Request("DELETE", f"/jobs/{name}", (("reason", reason),))
+
+
+def checkpoint(name: str) -> Request:
+    """Take a checkpoint now."""
+    return Request("POST", f"/jobs/{name}/checkpoints")
+
+
+def scale(name: str, wanted: Mapping[str, int | str]) -> Request:
+    """Request another number of pods."""
+    return _posted(f"/jobs/{name}/plan", wanted)
+
+
+def add_data(name: str, change: Mapping[str, Any]) -> Request:
+    """Give a growing job more data, or close it."""
+    return _posted(f"/jobs/{name}/data", change)
+
+
+def history() -> Request:
+    """Return the past jobs that warm start reads."""
+    return Request("GET", "/history")
+
+
+def status() -> Request:
+    """Return the progress of the gateway's view."""
+    return Request("GET", "/status")
+
+
+def me() -> Request:
+    """Return the caller."""
+    return Request("GET", "/me")
+
+
+def audit_log() -> Request:
+    """Return the audit log, an entry a line."""
+    return Request("GET", "/audit-log")
+
+
+def jobs(filters: Iterable[tuple[str, str]] = ()) -> Steps[list[bytes]]:
+    """Return every page of the list of jobs."""
+    given, cursor = tuple(filters), ""
+    pages: list[bytes] = []
+    while True:
+        params = (*given, ("cursor", cursor)) if cursor else given
+        answer: Answer = yield from exchange(Request("GET", "/jobs", params))
+        pages.append(answer.content)
+        link, _, relation = answer.headers.get("link", "").partition(";")
+        if 'rel="next"' not in relation:
+            return pages
+        (cursor,) = parse_qs(urlsplit(link.strip(" <>")).query)["cursor"]
+
+
+def cluster() -> Steps[dict[str, Any]]:
+    """Return the cluster, with the holders of all pages."""
+    holders: list[Any] = []
+    others, after = 0, ""
+    while True:
+        page = yield from document(Request("GET", "/cluster", (("after", after),) if after else ()))
+        holders += page["holders"]
+        others += page["others"]
+        if not (after := page["after"] or ""):
+            return {**page, "holders": holders, "others": others}
+
+
+def submitted(text: str) -> Steps[bytes]:
+    """Submit a specification; return the view of its job. Another replica may show it an instant later."""
+    name = (yield from document(submit(text)))["job"]
+    deadline_s = (yield Now()) + SHOWN_WITHIN_S
+    while True:
+        try:
+            return (yield from exchange(job(name))).content
+        except Refused as refused:
+            if refused.kind != "no-such-job" or (yield Now()) > deadline_s:
+                raise
+        yield Pause(VIEW_POLL_S)
+
+
+def ended(name: str) -> Steps[dict[str, Any]]:
+    """Return the view of a job whose last event was read: the view may be an instant behind the event."""
+    while (view := (yield from document(job(name))))["status"] not in ENDED_STATES:
+        yield Pause(VIEW_POLL_S)
+    return view
+
+
+def _posted(path: str, body: Mapping[str, Any]) -> Request:
+    return Request("POST", path, (), {"Content-Type": "application/json"}, json.dumps(body).encode())

@@ -1,0 +1,203 @@
+"""Requests and answers of both clients, against a gateway that is slow, silent, busy, refusing or still starting.
+
+A real gateway cannot be made silent at a given request, so a function stands for the network here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from both_clients import Clock, Handler
+from stretto_client import aio
+from stretto_client import client as blocking
+from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable, Unusable
+from stretto_client.places import Place, place_of
+from stretto_client.protocol.exchange import PATIENCE_S
+
+Speaking = Callable[[Handler], Any]
+ME = {
+    "name": "ada", "role": "admin", "team": "default", "reads_all_teams": True, "expires_at_s": None,
+    "installation": "i", "version": "1",
+}  # fmt: skip
+PROBLEM = {
+    "type": "urn:stretto:problem:bad-job", "title": "x", "status": 422, "detail": "2 things are wrong",
+    "instance": "/api/v1/jobs", "help": "/problems/bad-job", "field": "dataset.samples", "value": "-1",
+    "remedy": "at least 1", "count": 2,
+    "errors": [
+        {"field": "dataset.samples", "value": "-1", "remedy": "at least 1", "line": 3, "column": 5},
+        {"field": "nmae", "value": "x", "remedy": "did you mean name?", "line": None, "column": None},
+    ],
+}  # fmt: skip
+
+
+def failing(error: type[httpx.TransportError], times: int) -> tuple[Handler, list[str]]:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        if len(asked) <= times:
+            raise error("too slow", request=request)
+        return httpx.Response(200, json=ME)
+
+    return handle, asked
+
+
+def test_both_clients_have_the_same_names_with_the_same_parameters() -> None:
+    """Goal: whoever knows one client knows the other. Method: compare the signatures of all public methods."""
+    for one, other in ((blocking.Client, aio.AsyncClient), (blocking.Job, aio.AsyncJob)):
+        names = [name for name, found in inspect.getmembers(one, inspect.isfunction) if not name.startswith("_")]
+        assert names == [n for n, found in inspect.getmembers(other, inspect.isfunction) if not n.startswith("_")]
+        for name in names:
+            mine, its = (inspect.signature(getattr(each, name)).parameters for each in (one, other))
+            assert list(mine.values()) == list(its.values()), name
+
+
+def test_one_slow_answer_is_asked_for_again(speaking_to: Speaking) -> None:
+    handle, asked = failing(httpx.ReadTimeout, 1)
+    assert speaking_to(handle).me().name == "ada"
+    assert asked == ["GET", "GET"]
+
+
+@pytest.mark.parametrize("error", [httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.PoolTimeout])
+def test_a_gateway_that_stays_silent_is_a_sentence(speaking_to: Speaking, error: type[httpx.TransportError]) -> None:
+    handle, asked = failing(error, 99)
+    with pytest.raises(Unreachable, match=error.__name__):
+        speaking_to(handle).me()
+    assert asked == ["GET", "GET"]
+
+
+def test_what_changes_something_is_not_sent_twice(speaking_to: Speaking) -> None:
+    handle, asked = failing(httpx.ReadTimeout, 99)
+    with pytest.raises(Unreachable, match="ReadTimeout"):
+        speaking_to(handle).submit({"name": "x"})
+    assert asked == ["POST"]
+
+
+def test_nobody_there_says_how_to_start_one(speaking_to: Speaking) -> None:
+    handle, asked = failing(httpx.ConnectError, 99)
+    with pytest.raises(NotRunning, match="stretto up"):
+        speaking_to(handle).me()
+    assert asked == ["GET"]
+
+
+def test_a_certificate_that_is_not_trusted_names_the_variable(speaking_to: Speaking) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", request=request)
+
+    with pytest.raises(Unreachable, match="STRETTO_CLI_CA"):
+        speaking_to(handle).me()
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_busy_gateway_is_asked_again_when_it_says(speaking_to: Speaking, clock: Clock, method: str) -> None:
+    """Goal: 429 is repeated whatever the method, after the stated time. Method: the third request is answered."""
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        if len(asked) < 3:
+            return httpx.Response(429, headers={"Retry-After": "7"})
+        return httpx.Response(200, json=ME)
+
+    client = speaking_to(handle)
+    if method == "GET":
+        client.me()
+    else:
+        with pytest.raises(Unusable):  # the answer is none of a cancellation
+            job_of(client).cancel()
+    assert asked == [method] * 3
+    assert clock.pauses_s == [7.0, 7.0]
+
+
+def test_a_gateway_that_stays_busy_is_refused_within_the_patience(speaking_to: Speaking, clock: Clock) -> None:
+    with pytest.raises(Refused) as refused:
+        speaking_to(lambda request: httpx.Response(429, headers={"Retry-After": "9"})).me()
+    assert refused.value.status == 429
+    assert PATIENCE_S - 9 < sum(clock.pauses_s) <= PATIENCE_S
+
+
+def test_a_problem_has_kind_fields_values_remedies_and_page(speaking_to: Speaking) -> None:
+    with pytest.raises(Refused) as caught:
+        speaking_to(lambda request: httpx.Response(422, json=PROBLEM)).submit({"name": "x"})
+    refused = caught.value
+    assert (refused.kind, refused.status, refused.count) == ("bad-job", 422, 2)
+    assert (refused.field, refused.value, refused.remedy) == ("dataset.samples", "-1", "at least 1")
+    assert refused.findings[1].remedy == "did you mean name?"
+    assert refused.page == "http://gateway/problems/bad-job"
+    told = str(refused)
+    for words in ("line 3, column 5", "did you mean name?", "http://gateway/problems/bad-job"):
+        assert words in told
+
+
+@pytest.mark.parametrize("body", [b"<h1>proxy</h1>", b"[]", b'{"type": 1}', b""])
+def test_an_error_of_something_else_is_one_too(speaking_to: Speaking, body: bytes) -> None:
+    with pytest.raises(Refused, match="HTTP 502"):
+        speaking_to(lambda request: httpx.Response(502, content=body)).me()
+
+
+@pytest.mark.parametrize("body", [b"<h1>login</h1>", b'{"name": "ada"}', b"\xff"])
+def test_an_answer_that_cannot_be_read_is_a_sentence(speaking_to: Speaking, body: bytes) -> None:
+    with pytest.raises(Unusable):
+        speaking_to(lambda request: httpx.Response(200, content=body)).me()
+
+
+def test_fields_of_a_newer_gateway_are_ignored(speaking_to: Speaking) -> None:
+    assert speaking_to(lambda request: httpx.Response(200, json={**ME, "mood": "fine"})).me().name == "ada"
+
+
+def test_every_page_of_the_jobs_is_read(speaking_to: Speaking) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url.query, "ascii"))
+        number = len(asked)
+        more = {"Link": f'</api/v1/jobs?status=training&cursor=c{number}>; rel="next"'} if number < 3 else {}
+        return httpx.Response(200, json=[summary(f"job-{number}")], headers=more)
+
+    found = speaking_to(handle).jobs("training")
+    assert [job.name for job in found] == ["job-1", "job-2", "job-3"]
+    assert asked == [
+        "status=training&order=submitted",
+        *(f"status=training&order=submitted&cursor=c{number}" for number in (1, 2)),
+    ]
+
+
+def summary(name: str) -> dict[str, Any]:
+    return {
+        "name": name, "team": "default", "status": "training", "submitted_at_s": 1.0, "ended_at_s": None,
+        "plan_version": 0, "plan": None, "samples_done": 0, "samples_total": 1, "samples_per_s": 0.0,
+        "stalled_since_s": None, "reason": "", "submitted_by": "ada", "cost_per_hour": None, "priority": 1.0,
+        "deadline_s": None, "ends_at_s": None, "oom_in_s": None, "pods_pending": 0,
+    }  # fmt: skip
+
+
+def job_of(client: Any) -> Any:
+    """Return a job of a client that never read it."""
+    from both_clients import Blocking
+    from stretto_wire import JobSpec
+    from stretto_wire.rest.views import JobView
+
+    spec = JobSpec.parse({"name": "x", "model": {"entry": "m:M"}, "dataset": {"samples": 1}})
+    view = JobView("x", "training", spec, 0.0, "ada")
+    if isinstance(client, Blocking):
+        return Blocking(aio.AsyncJob(client._inner._driver, view), client._loop)
+    return blocking.Job(client._driver, view)
+
+
+def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
+    (tmp_path / "gateway.token").write_text("secret\n")
+    environ = {"STRETTO_CLI_URL": "https://far/", "STRETTO_CLI_TOKEN": "far", "STRETTO_STATE_FOLDER": str(tmp_path)}
+    assert place_of("http://here", "t", environ=environ) == Place("http://here", "t")
+    assert place_of(environ=environ) == Place("https://far", "far")
+    assert place_of(folder=tmp_path, environ=environ) == Place("http://127.0.0.1:7", "secret")
+    assert place_of(environ={"STRETTO_STATE_FOLDER": str(tmp_path)}) == Place("http://127.0.0.1:7", "secret")
+    with pytest.raises(NotRunning, match="stretto up"):
+        place_of(folder=tmp_path / "none", environ=environ)
+    assert issubclass(NotRunning, ClientError)

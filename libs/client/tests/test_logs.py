@@ -1,0 +1,137 @@
+"""Following a pod's log: every line once, though the gateway knows only the log's end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_client.errors import Refused
+from stretto_client.protocol import logs
+from stretto_client.protocol.commands import Answer, Course, Emit, Now, Pause, Send
+from stretto_client.protocol.logs import GAP, LOOK_LINES, Tail, continuation, follow_log
+
+
+class Pod:
+    """A pod that writes given pieces, one before each look, and ends; its log is read as the gateway does."""
+
+    def __init__(self, pieces: list[str], kept_lines: int = 20_000, absent: int = 0) -> None:
+        self.pieces, self.kept_lines, self.absent = list(pieces), kept_lines, absent
+        self.text, self.now_s, self.widest = "", 0.0, 0
+
+    def result(self, command: object) -> object:
+        match command:
+            case Send(request) if request.path.endswith("/log"):
+                if self.absent > 0:
+                    self.absent -= 1
+                    return problem("no-log")
+                if self.pieces:
+                    self.text += self.pieces.pop(0)
+                lines = int(dict(request.params)["lines"])
+                self.widest = max(self.widest, lines)
+                shown = "\n".join(self.text.splitlines()[-min(lines, self.kept_lines) :])
+                if not shown:
+                    return problem("no-log")
+                tag = f'"{hash(shown)}"'
+                if request.headers.get("If-None-Match") == tag:
+                    return Answer(304, {"etag": tag}, b"")
+                return Answer(200, {"etag": tag}, json.dumps({"text": shown}).encode())
+            case Send():
+                state = "running" if self.pieces or self.absent else "exited"
+                body = {"ended_at_s": None, "pods": {"worker-0": {"state": state}}}
+                return Answer(200, {}, json.dumps(body).encode())
+            case Now():
+                return self.now_s
+            case Pause(duration_s):
+                self.now_s += duration_s
+        return None
+
+
+def problem(kind: str) -> Answer:
+    body = {"type": f"urn:stretto:problem:{kind}", "detail": kind, "errors": [], "count": 1}
+    return Answer(404, {}, json.dumps(body).encode())
+
+
+def followed(pod: Pod, lines: int = 100_000) -> Iterator[str]:
+    course = Course(follow_log("x", "worker-0", lines))
+    while (command := course.command) is not None:
+        if isinstance(command, Emit):
+            yield command.item
+            course.answer(None)
+        else:
+            course.answer(pod.result(command))
+
+
+@st.composite
+def writings(draw: st.DrawFn) -> list[str]:
+    """Draw pieces of whole lines that differ, as those with a time do; lines may be empty or alike beside it."""
+    number, pieces = 0, []
+    for size in draw(st.lists(st.integers(0, 60), min_size=1, max_size=12)):
+        pieces.append("".join(f"{number + k} {draw(st.sampled_from(['', 'step', 'step']))}\n" for k in range(size)))
+        number += size
+    return pieces
+
+
+@given(writings(), st.integers(25, 80))
+def test_every_line_is_followed_once_though_looks_are_short(pieces: list[str], look_lines: int) -> None:
+    """Goal: no line lost or repeated. Method: looks so short that the log outgrows them, several times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "LOOK_LINES", look_lines)
+        assert list(followed(Pod(pieces), 1))[-1:] == "".join(pieces).splitlines()[-1:]
+        found = list(followed(Pod(["0 first\n", *pieces]), 1))
+    assert found == ["0 first", *"".join(pieces).splitlines()]
+
+
+def test_more_lines_than_a_look_has_need_a_wide_look() -> None:
+    first, second = ("".join(f"{n}\n" for n in numbers) for numbers in (range(10), range(10, 3 * LOOK_LINES)))
+    pod = Pod([first, second])
+    assert list(followed(pod, 10)) == [str(n) for n in range(3 * LOOK_LINES)]
+    assert pod.widest == logs.WIDE_LINES
+
+
+def test_lines_that_nobody_keeps_leave_a_mark() -> None:
+    first, second = ("".join(f"{n}\n" for n in numbers) for numbers in (range(10), range(10, 5000)))
+    found = list(followed(Pod([first, second], kept_lines=2000), 10))
+    assert found == [*map(str, range(10)), GAP, *map(str, range(3000, 5000))]
+
+
+def test_a_line_that_is_being_written_is_not_repeated() -> None:
+    """Goal: a line without its end waits; one that waited in vain goes on in a line of its own."""
+    assert list(followed(Pod(["a\nhal", "f\nb\n"]))) == ["a", "half", "b"]
+    assert list(followed(Pod(["a\nhal", "", "", "f\nb\n"]))) == ["a", "hal", "f", "b"]
+    assert list(followed(Pod(["a", "", "\nb"]))) == ["a", "b"]
+
+
+def test_a_pod_that_has_no_log_yet_is_waited_for_and_one_that_never_has_is_not() -> None:
+    assert list(followed(Pod(["a\n"], absent=3))) == ["a"]
+    silent = Pod([])
+    assert list(followed(silent)) == []
+    assert silent.now_s > logs.KEPT_WITHIN_S
+
+
+def test_only_the_last_lines_of_an_old_log_are_emitted() -> None:
+    assert list(followed(Pod(["a\nb\nc\n", "d\n"]), 2)) == ["b", "c", "d"]
+
+
+def test_another_refusal_ends_it() -> None:
+    class Forbidding(Pod):
+        def result(self, command: object) -> object:
+            return problem("no-such-job") if isinstance(command, Send) else super().result(command)
+
+    with pytest.raises(Refused, match="no-such-job"):
+        list(followed(Forbidding(["a"])))
+
+
+def test_the_short_end_of_a_failed_pod_is_nothing_new() -> None:
+    assert continuation("a\nb\nlong line", "line") == ""
+    tail = Tail(10)
+    assert tail.take("a\nb\nlong line") == ["a", "b"]
+    assert tail.take("line") == []
+    assert tail.rest() == ["long line"]
+
+
+def test_a_short_overlap_is_not_believed() -> None:
+    assert continuation("a\nb\nsame", "same\nc") is None
+    assert continuation("same", "same\nc") == "\nc"

@@ -1,0 +1,127 @@
+"""A broken event stream is continued without a gap or a repetition, wherever it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from both_clients import Clock, Handler
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_client.errors import Refused, Unreachable
+from stretto_client.protocol.commands import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
+from stretto_client.protocol.events import RECONNECT_S, Event, events
+
+Speaking = Callable[[Handler], Any]
+
+
+def frame(seq: int) -> bytes:
+    return f'id: {seq}\nevent: shard-leased\ndata: {{"seq": {seq}, "text": "ü\\u2028"}}\n\n'.encode()
+
+
+class Network:
+    """A stream of stored events that breaks after given numbers of bytes, and then at its end no more."""
+
+    def __init__(self, seqs: list[int], cuts: list[int], piece: int) -> None:
+        self.seqs, self.cuts, self.piece = seqs, list(cuts), piece
+        self.left, self.fails = b"", False
+        self.now_s = 0.0
+
+    def result(self, command: Any) -> object:
+        match command:
+            case Open(request):
+                after = int(request.headers["Last-Event-ID"])
+                text = b"retry: 1000\n\n" + b"".join(frame(seq) for seq in self.seqs if seq > after)
+                self.fails = bool(self.cuts) and self.cuts[0] < len(text)
+                self.left = text[: self.cuts.pop(0)] if self.fails else text
+                return Answer(200, {}, b"")
+            case Read():
+                if not self.left and self.fails:
+                    raise TransportFault("broken", "cut")
+                part, self.left = self.left[: self.piece], self.left[self.piece :]
+                return part
+            case Send():
+                return Answer(200, {}, b'{"ready": true}')
+            case Now():
+                return self.now_s
+            case Pause(duration_s):
+                self.now_s += duration_s
+        return None
+
+
+def read(network: Network, after: int = 0) -> list[int]:
+    found: list[int] = []
+    course = Course(events("x", after, True, ()))
+    while (command := course.command) is not None:
+        if isinstance(command, Emit):
+            found.append(command.item.id)
+            course.answer(None)
+            continue
+        try:
+            course.answer(network.result(command))
+        except TransportFault as fault:
+            course.fail(fault)
+    assert course.result == max([after, *found])
+    return found
+
+
+@given(
+    seqs=st.sets(st.integers(1, 50), max_size=12).map(sorted),
+    cuts=st.lists(st.integers(0, 900), max_size=6),
+    piece=st.integers(1, 400),
+    after=st.integers(0, 50),
+)
+def test_a_stream_that_is_cut_at_any_byte_has_every_event_once(
+    seqs: list[int], cuts: list[int], piece: int, after: int
+) -> None:
+    """Goal: gapless and in order. Method: cut the connections at any bytes, and read in pieces of any size."""
+    assert read(Network(seqs, cuts, piece), after) == [seq for seq in seqs if seq > after]
+
+
+def test_every_single_cut_of_one_stream_is_bridged() -> None:
+    seqs = [3, 4, 9]
+    length = len(b"retry: 1000\n\n" + b"".join(map(frame, seqs)))
+    for cut in range(length + 1):
+        assert read(Network(seqs, [cut], 7)) == seqs
+
+
+def test_a_lost_stream_is_taken_up_only_when_the_gateway_has_read_its_own(speaking_to: Speaking) -> None:
+    asked: list[str] = []
+    statuses = iter([{"ready": False}, {"ready": False}, {"ready": True}])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path.removeprefix("/api/v1"))
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json=next(statuses))
+        if "/status" not in asked:
+            raise httpx.ReadError("gone", request=request)
+        return httpx.Response(200, text='id: 7\nevent: job-failed\ndata: {"a": 1}\n\n')
+
+    assert [event.id for event in speaking_to(handle).events("x")] == [7]
+    assert asked == ["/jobs/x/events", "/status", "/status", "/status", "/jobs/x/events"]
+
+
+def test_a_gateway_that_stays_away_is_given_up_after_half_a_minute(speaking_to: Speaking, clock: Clock) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("gone", request=request)
+
+    with pytest.raises(Unreachable, match="went away"):
+        list(speaking_to(handle).events("x"))
+    assert RECONNECT_S <= clock.now_s < RECONNECT_S + 1
+
+
+def test_a_refused_stream_is_a_problem(speaking_to: Speaking) -> None:
+    body = {
+        "type": "urn:stretto:problem:no-such-job", "detail": "there is no job x", "count": 1,
+        "errors": [{"field": "job", "value": "x", "remedy": "see stretto jobs"}], "help": "/problems/no-such-job",
+    }  # fmt: skip
+    with pytest.raises(Refused) as refused:
+        list(speaking_to(lambda request: httpx.Response(404, json=body)).events("x"))
+    assert (refused.value.kind, refused.value.remedy) == ("no-such-job", "see stretto jobs")
+
+
+def test_an_event_says_its_time_job_and_service() -> None:
+    event = Event(1, "a", {"time_s": 2.0, "job": "x", "service": "arbiter", "data": {"b": 1}})
+    assert (event.time_s, event.job, event.service, event.data) == (2.0, "x", "arbiter", {"b": 1})
