@@ -40,9 +40,7 @@ def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
     """Return (folders of our distributions, third-party requirements). Raises SystemExit for an unknown service."""
     of_folder = {folder.name: name for name, (folder, _) in known.items()}
     if (wanted := of_folder.get(service)) is None:
-        raise SystemExit(
-            f"SERVICE={service}: no folder of that name; there are {', '.join(sorted(of_folder))}"
-        )
+        raise SystemExit(f"SERVICE={service}: no folder of that name; there are {', '.join(sorted(of_folder))}")
     folders: set[Path] = set()
     others: set[str] = set()
     seen: set[tuple[str, str]] = set()

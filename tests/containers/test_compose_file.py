@@ -108,9 +108,7 @@ def test_a_distribution_that_is_not_there_is_named_with_those_that_are(capsys: p
     finally:
         sys.path.remove(str(FOLDER))
     known = requirements.projects(FOLDER.parent)
-    with pytest.raises(
-        SystemExit, match="SERVICE=planer: no folder of that name; there are actuator, arbiter"
-    ):
+    with pytest.raises(SystemExit, match="SERVICE=planer: no folder of that name; there are actuator, arbiter"):
         requirements.closure(known, "planer")
     folders, others = requirements.closure(known, "dispatcher")
     names = {folder.name for folder in folders}
