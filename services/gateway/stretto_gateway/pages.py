@@ -59,6 +59,7 @@ def _front() -> str:
         "<ul>"
         '<li><a href="/console/">/console/</a>: jobs, decisions and the cluster; <code>stretto console</code> opens it '
         "signed in</li>"
+        '<li><a href="/console/docs/">/console/docs/</a>: the documentation, where it was built</li>'
         '<li><a href="/openapi.json">/openapi.json</a>: every route, for programs; they need a token</li>'
         f'<li><a href="{PROBLEMS_AT}">{PROBLEMS_AT}</a>: what each error means, and what to do</li>'
         '<li><a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>: its state, for monitoring</li>'
