@@ -28,6 +28,8 @@ PAGES = sorted(OWN.rglob("*.md"))
 TYPED = (*PAGES, *sorted(TUTORIALS.glob("*.md")))
 """Pages whose every fence is run."""
 FILES = sorted({ROOT / file for file in module("assemble").Site(ROOT).files} | set(TYPED))
+GENERATED = {name for name in module("references").FILES if name.endswith(".md")}
+WORDS_MAX = 25
 PLACEHOLDERS = {"JOB": "job", "POD": "job/worker-0", "…": ""}
 
 
@@ -110,6 +112,26 @@ def test_the_root_is_short_and_leads_to_the_site() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 60
     assert "`/console/docs/`" in text
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of the prose: no fences, tables, headings; a colon or semicolon ends a sentence, too."""
+    prose = re.sub(r"^```.*?^```$|<!--.*?-->|^[|#> ][^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n|^(?:-|\d+\.) ", plain, flags=re.MULTILINE)]
+    return [each for part in parts for each in re.split(r"(?<=[.:;?!])\s", part) if each]
+
+
+def test_prose_is_found_between_headings_tables_and_fences() -> None:
+    text = "# T\n\nOne\n[two](x.md). Three: four.\n\n| a |\n\n```sh\nls\n```\n- five\n- six\n"
+    assert sentences(text) == ["One two.", "Three:", "four.", "five", "six"]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *TYPED], ids=name_of)
+def test_a_sentence_has_at_most_25_words(page: Path) -> None:
+    """Pages that are generated quote the code, and are left out."""
+    found = [] if f"reference/{page.name}" in GENERATED else sentences(page.read_text())
+    assert [each for each in found if len(each.split()) > WORDS_MAX] == []
 
 
 def test_what_is_lost_is_told(tmp_path: Path) -> None:
