@@ -20,6 +20,7 @@ from stretto_runtime.settings import TeamsSettings
 from stretto_wire import JobSpec
 from stretto_wire.registry import CHANNELS
 
+from tests.docs.screenshots import BYTES_MAX
 from tests.docs.site import DOCS, OWN, module
 from tests.e2e.tutorials import TUTORIALS, Fence, fences
 from tests.e2e.typed import ROOT
@@ -106,6 +107,14 @@ def test_every_page_is_on_the_site() -> None:
     assert {path for path in PAGES} <= {ROOT / file for file in site.files}
     on_site = {file for file in site.files if file.startswith("services/")}
     assert {name_of(path) for path in ROOT.glob("services/*/README.md")} <= on_site
+
+
+def test_pictures_are_shown_few_and_small() -> None:
+    pictures = sorted(OWN.rglob("*.png"))
+    text = "".join(page.read_text() for page in TYPED)
+    assert [each.name for each in pictures if f"pictures/{each.name})" not in text] == []
+    assert len(pictures) <= 6
+    assert [each.name for each in pictures if each.stat().st_size > BYTES_MAX] == []
 
 
 def test_the_root_is_short_and_leads_to_the_site() -> None:

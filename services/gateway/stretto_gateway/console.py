@@ -104,7 +104,9 @@ def routes() -> APIRouter:
     @router.get(f"{DOCS_AT}/{{path:path}}")
     async def document(path: str, encodings: _Encodings = "") -> Response:
         if _INDEX not in _names(_DOCS):
-            raise HTTPException(404, "this gateway was built without the documentation: run `make docs`")
+            raise HTTPException(
+                404, "this gateway was built without the documentation: run `make docs` and start it again"
+            )
         found = _file(_DOCS, path or _INDEX)
         if found is None:
             raise HTTPException(404, f"the documentation has no page {path[:100]}: begin at {DOCS_AT}/")
