@@ -15,7 +15,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long bench lint proto console console-test pins sbom audit images wheels release e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -59,6 +59,12 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 proto: setup  ## generate proto/ from libs/wire and the gateway
 	@$(BIN)/python -m stretto_wire.documents proto
 	@$(BIN)/python -m stretto_gateway.openapi proto
+
+references: setup  ## generate the reference pages of the documentation from the code
+	@$(BIN)/python libs/docs/references.py
+
+docs: setup  ## build the documentation site into the gateway's package; the gateway serves it at /console/docs/
+	@$(BIN)/python libs/docs/build.py
 
 console: setup  ## build the console into the gateway's package (needs a registry of Node packages)
 	@$(BIN)/python libs/console/build.py

@@ -2,11 +2,11 @@
 
 ``python compose/requirements.py own planner`` prints the folders of our distributions, ``shared planner`` the pins of
 the third-party packages that the runtime of every service needs too, ``sources planner`` those of packages that have to
-be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``compiler planner``
-the C compiler, if one of them has sources in C. Pins are in ``compose/pins`` and ``compose/compiler.txt``, by version
-and digest (``make pins``). An image has every extra of its distribution, since a setting chooses the backend, except
-``embedded`` and ``laptop``, whose processes have images of their own, and ``torch``, whose wheel depends on the
-machine.
+be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``docs any`` what
+the documentation is built with, ``compiler planner`` the C compiler, if one of them has sources in C. Pins are in
+``compose/pins`` and ``compose/compiler.txt``, by version and digest (``make pins``). An image has every extra of its
+distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of their
+own, and ``torch``, whose wheel depends on the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ PINS = Path("compose/pins")
 COMPILER = Path("compose/compiler.txt")
 SHARED = "runtime"
 SOURCES = "# built from source\n"
-BUILD_TOOLS = ("setuptools==", "wheel==")
+BUILD_TOOLS = ("setuptools", "wheel")
+DOCS_TOOLS = (
+    *("zensical", "click", "deepmerge", "Jinja2", "Markdown", "MarkupSafe", "pathspec", "Pygments"),
+    *("pymdown-extensions", "PyYAML", "tomli"),
+)
+"""Zensical, and all that it requires."""
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
 ELSEWHERE = ("embedded", "laptop", "torch")
@@ -84,8 +89,10 @@ def main(which: str, service: str) -> None:
         folders, _ = closure(projects(Path()), service)
         needed = any(next(folder.glob("stretto*/*.c"), None) for folder in folders)
         answer = {line for line in COMPILER.read_text().splitlines() if needed and not line.startswith("#")}
-    elif which == "tools":
-        answer = {line for line in Path("constraints.txt").read_text().splitlines() if line.startswith(BUILD_TOOLS)}
+    elif which in ("tools", "docs"):
+        names = BUILD_TOOLS if which == "tools" else DOCS_TOOLS
+        lines = Path("constraints.txt").read_text().splitlines()
+        answer = {line for line in lines if line.partition("==")[0] in names}
     else:
         wheels, sources = pins(service)
         shared, _ = pins(SHARED)

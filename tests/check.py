@@ -39,6 +39,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("lint-imports",),
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
         ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
+        ("python", "libs/docs/references.py", "--check"),
         ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
     ),
     "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),

@@ -33,6 +33,8 @@ OTHER_VARIABLES = {
     "STRETTO_VERSION": "compose: the tag of the images",
     "STRETTO_SILENT": "the service that tests and benches of the runtime count with",
     "STRETTO_TEST_KUBECONFIG": "tests with a real cluster",
+    "STRETTO_DEMO_REFERENCE": "the demonstration",
+    "STRETTO_PIPELINE": "stretto run: off runs the plain program",
     "STRETTO_PLANE_KEY": "pods: the key of their job for the plane",
     "STRETTO_POD_FOLDER": "pods: their own folder",
 }
@@ -224,7 +226,7 @@ def test_every_variable_that_is_set_or_explained_exists() -> None:
     for service in SERVICES:
         module = importlib.import_module(f"stretto_{service.name}.settings")
         known |= _variables(getattr(module, f"{service.name.capitalize()}Settings"), service.name)
-    places = re.compile(r"tests/bench/|services/\w+/README\.md|compose/|charts/")
+    places = re.compile(r"tests/bench/|services/\w+/README\.md|compose/|charts/|libs/docs/pages/|examples/")
     unknown = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in tracked()

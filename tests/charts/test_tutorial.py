@@ -22,7 +22,7 @@ from tests.kubernetes import helm
 
 PAGE = "on-a-cluster.md"
 NEWEST = max(version for version in kubernetes_validate.utils.all_versions())
-FILES = {file: text for file, text in steps(PAGE) if file}
+FILES = {step.file: step.text for step in steps(PAGE) if step.file}
 OTHERS = {"kubectl", "export", "mkdir"}
 """Commands that are neither Helm's nor ours."""
 

@@ -14,7 +14,7 @@ import yaml
 from stretto_runtime.server import free_port
 
 from tests.containers.bases import STAND_INS
-from tests.e2e.tutorials import TUTORIALS, commands, save, steps
+from tests.e2e.tutorials import TUTORIALS, commands, missing, save, steps
 from tests.e2e.typed import ROOT, TYPED
 from tests.kubernetes import helm, prepared
 from tests.kubernetes.node import Node
@@ -26,13 +26,15 @@ pytestmark = pytest.mark.slow
 
 
 def follow(name: str, folder: Path) -> str:
-    """Save the files of a tutorial and run its commands; return what they printed."""
+    """Save the files of a tutorial, run its commands and compare what they print; return it."""
     printed = ""
-    for file, text in steps(name):
-        if file:
-            (folder / file).write_text(text)
+    for step in steps(name):
+        if step.file:
+            (folder / step.file).write_text(step.text)
         else:
-            printed += "".join(typed(command, folder) for command in text.splitlines())
+            now = "".join(typed(command, folder) for command in step.text.splitlines())
+            assert missing(step.printed, now) == [], f"{name}\n{step.text}\n{now[-6000:]}"
+            printed += now
     return printed
 
 
@@ -55,6 +57,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def auc(printed: str) -> float:
     """Return the last area under the curve that was printed."""
     return float(re.findall(r"AUC (0\.\d+)", printed)[-1])
+
+
+def test_a_lack_of_output_is_found() -> None:
+    assert missing("a … c\nd", "x\n│ a  b c │\nd") == []
+    assert missing("a … c\nd", "d\na b c") == ["d"]
+
+
+def test_a_first_job_is_trained_watched_and_heard(folder: Path) -> None:
+    follow("first-job.md", folder)
+    follow("watch-and-explain.md", folder)
+    follow("an-event-subscriber.md", folder)
+
+
+def test_a_program_of_ones_own_keeps_its_numbers(folder: Path) -> None:
+    printed = follow("your-own-program.md", folder)
+    [with_data_workers] = re.findall(r"^weights (\S+)$", printed, re.MULTILINE)
+    assert f"weights {with_data_workers}\n" in typed("STRETTO_PIPELINE=off stretto run train.py", folder)
 
 
 def test_a_model_of_ones_own_is_trained_and_served(folder: Path) -> None:

@@ -38,7 +38,7 @@ class Metrics:
     """The metrics of each endpoint."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         labels = ["endpoint"]
         self.delivered = Counter("stretto_forwarder_delivered", "events delivered", labels, registry=registry)
         self.failures = Counter("stretto_forwarder_failures", "attempts that failed", labels, registry=registry)
@@ -47,7 +47,7 @@ class Metrics:
         self.stopped = Gauge("stretto_forwarder_stopped", "1: the endpoint answered 410", labels, registry=registry)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class Lane:

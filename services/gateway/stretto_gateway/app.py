@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, get_args
 
@@ -150,37 +150,51 @@ def _documents(app: FastAPI) -> APIRouter:
     return router
 
 
+STARTS = "stretto_gateway_start_seconds"
+METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("stretto_gateway_ready", "gauge", (), "1: the view has read the stream up to its end"),
+    ("stretto_gateway_last_seq", "gauge", (), "sequence of the last event in the view"),
+    ("stretto_gateway_jobs", "gauge", ("status",), "jobs in the view"),
+    ("stretto_gateway_late_checkpoints", "gauge", (), "jobs that train without a checkpoint for too long"),
+    ("stretto_gateway_stopped_jobs", "gauge", (), "training jobs whose workers have all stood still for too long"),
+    (
+        "stretto_stream_fullness",
+        "gauge",
+        ("service", "stream"),
+        "stored bytes over the bound of the bucket, the audit log",
+    ),
+    (STARTS, "histogram", (), "time from submission to the first step, of the jobs in the view"),
+)
+"""Name, kind, labels and meaning of every metric of the gateway."""
+
+
 def exposition(gateway: Gateway) -> str:
     """Return the metrics for Prometheus: progress of the view, jobs in each state, and what the objectives need."""
     projection = gateway.projection
     states = Counter(view.status for view in projection.jobs.values())
-    lines = [
-        "# TYPE stretto_gateway_ready gauge",
-        f"stretto_gateway_ready {int(gateway.ready)}",
-        "# TYPE stretto_gateway_last_seq gauge",
-        f"stretto_gateway_last_seq {projection.last_seq}",
-        "# TYPE stretto_gateway_jobs gauge",
-        *(f'stretto_gateway_jobs{{status="{status}"}} {states[status]}' for status in get_args(Status)),
-        "# TYPE stretto_gateway_late_checkpoints gauge",
-        f"stretto_gateway_late_checkpoints {gateway.late_checkpoints()}",
-        "# TYPE stretto_gateway_stopped_jobs gauge",
-        f"stretto_gateway_stopped_jobs {gateway.stopped_jobs()}",
-        "# TYPE stretto_stream_fullness gauge",
-        *(
-            f'stretto_stream_fullness{{service="gateway",stream="{stream}"}} {share:g}'
-            for stream, share in gateway.fullness.shares.items()
+    samples: dict[str, Iterable[str]] = {
+        "stretto_gateway_ready": [f" {int(gateway.ready)}"],
+        "stretto_gateway_last_seq": [f" {projection.last_seq}"],
+        "stretto_gateway_jobs": (f'{{status="{status}"}} {states[status]}' for status in get_args(Status)),
+        "stretto_gateway_late_checkpoints": [f" {gateway.late_checkpoints()}"],
+        "stretto_gateway_stopped_jobs": [f" {gateway.stopped_jobs()}"],
+        "stretto_stream_fullness": (
+            f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()
         ),
-        *_starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
-    ]
+        STARTS: _starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
+    }
+    lines = (
+        line
+        for name, kind, _, text in METRICS
+        for line in (f"# HELP {name} {text}", f"# TYPE {name} {kind}", *(name + each for each in samples[name]))
+    )
     return "\n".join(lines) + "\n"
 
 
 def _starts(waits_s: Sequence[float]) -> Iterator[str]:
     """Yield the histogram of the time to the first step, of all jobs in the view. Old jobs leave it with the view."""
-    name = "stretto_gateway_start_seconds"
-    yield f"# TYPE {name} histogram"
     for bound_s in START_BOUNDS_S:
-        yield f'{name}_bucket{{le="{bound_s:g}"}} {sum(waited_s <= bound_s for waited_s in waits_s)}'
-    yield f'{name}_bucket{{le="+Inf"}} {len(waits_s)}'
-    yield f"{name}_sum {sum(waits_s)}"
-    yield f"{name}_count {len(waits_s)}"
+        yield f'_bucket{{le="{bound_s:g}"}} {sum(waited_s <= bound_s for waited_s in waits_s)}'
+    yield f'_bucket{{le="+Inf"}} {len(waits_s)}'
+    yield f"_sum {sum(waits_s)}"
+    yield f"_count {len(waits_s)}"

@@ -1,27 +1,44 @@
-"""The console: the pages of `libs/console`, whose build lies in this package and needs no Node to be served."""
+"""The console and the documentation: the pages of `libs/console` and of `libs/docs`, whose builds lie in this package.
+
+That of the console is committed and needs no Node to be served; that of the documentation is made by `make docs`.
+"""
 
 from __future__ import annotations
 
 import gzip
 import mimetypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Annotated
 
 from fastapi import APIRouter, Header
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 AT = "/console"
-_FOLDER = "console"
+DOCS_AT = f"{AT}/docs"
+_CONSOLE, _DOCS = "console", "docs"
 _ASSETS = "assets"
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types svelte-trusted-html",
-    "Vary": "Accept-Encoding",
-}
+_INDEX = "index.html"
+
+
+def _headers(trusted_types: str) -> dict[str, str]:
+    """Return the headers of every file: nothing but our own scripts, styles and answers, and no inline ones.
+
+    ``trusted_types``: name of the one policy by which the pages' script may write HTML.
+    """
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"require-trusted-types-for 'script'; trusted-types {trusted_types}"
+    )
+    return {"Content-Security-Policy": policy, "Vary": "Accept-Encoding"}
+
+
+_HEADERS = {_CONSOLE: _headers("svelte-trusted-html"), _DOCS: _headers("default")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
 """Names of assets hold a hash of their content."""
 _Encodings = Annotated[str, Header(alias="accept-encoding")]
@@ -32,45 +49,73 @@ class _File:
     content: bytes
     compressed: bytes
     media_type: str
+    headers: dict[str, str]
 
     def response(self, encodings: str, cache_control: str) -> Response:
-        headers = _HEADERS | {"Cache-Control": cache_control}
+        headers = self.headers | {"Cache-Control": cache_control}
         if "gzip" not in encodings:
             return Response(self.content, media_type=self.media_type, headers=headers)
         return Response(self.compressed, media_type=self.media_type, headers=headers | {"Content-Encoding": "gzip"})
 
 
 @cache
-def _file(*path: str) -> _File | None:
-    """Return a file of the build, None without it. Names come from the build's own listing, never from a request."""
-    place = files("stretto_gateway").joinpath(_FOLDER, *path)
-    if not place.is_file():
-        return None
-    content = place.read_bytes()
-    return _File(content, gzip.compress(content, mtime=0), mimetypes.guess_type(path[-1])[0] or "text/plain")
+def _names(build: str) -> frozenset[str]:
+    """Return the paths of the files of a build, empty where it was not made."""
+    folder = files("stretto_gateway").joinpath(build)
+    return frozenset(_below(folder)) if folder.is_dir() else frozenset()
+
+
+def _below(folder: Traversable, prefix: str = "") -> Iterator[str]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _below(each, f"{prefix}{each.name}/")
+        else:
+            yield prefix + each.name
 
 
 @cache
-def _assets() -> frozenset[str]:
-    folder = files("stretto_gateway").joinpath(_FOLDER, _ASSETS)
-    return frozenset(each.name for each in folder.iterdir()) if folder.is_dir() else frozenset()
+def _read(build: str, name: str) -> _File:
+    content = files("stretto_gateway").joinpath(build, *name.split("/")).read_bytes()
+    media_type = mimetypes.guess_type(name)[0] or "text/plain"
+    return _File(content, gzip.compress(content, mtime=0), media_type, _HEADERS[build])
+
+
+def _file(build: str, name: str) -> _File | None:
+    """Return a file of a build, None without it. A path that the build's own listing lacks is never opened."""
+    return _read(build, name) if name in _names(build) else None
 
 
 def routes() -> APIRouter:
-    """Make the routes. Every address below `/console/` that is no asset is a page: the browser draws it."""
+    """Make the routes. Every address below `/console/` that is no asset and no documentation is a page of the console:
+    the browser draws it."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(f"{AT}/{_ASSETS}/{{name}}")
     async def asset(name: str, encodings: _Encodings = "") -> Response:
-        found = _file(_ASSETS, name) if name in _assets() else None
+        found = _file(_CONSOLE, f"{_ASSETS}/{name}")
         if found is None:
             raise HTTPException(404, f"the console has no asset {name[:100]}")
         return found.response(encodings, _IMMUTABLE)
 
+    @router.get(DOCS_AT)
+    async def documentation() -> Response:
+        return RedirectResponse(f"{DOCS_AT}/")
+
+    @router.get(f"{DOCS_AT}/{{path:path}}")
+    async def document(path: str, encodings: _Encodings = "") -> Response:
+        if _INDEX not in _names(_DOCS):
+            raise HTTPException(
+                404, "this gateway was built without the documentation: run `make docs` and start it again"
+            )
+        found = _file(_DOCS, path or _INDEX)
+        if found is None:
+            raise HTTPException(404, f"the documentation has no page {path[:100]}: begin at {DOCS_AT}/")
+        return found.response(encodings, _IMMUTABLE if path.startswith(f"{_ASSETS}/") else "no-cache")
+
     @router.get(AT)
     @router.get(f"{AT}/{{path:path}}")
     async def page(encodings: _Encodings = "") -> Response:
-        index = _file("index.html")
+        index = _file(_CONSOLE, _INDEX)
         if index is None:
             raise HTTPException(404, "this gateway was built without the console: run `make console`")
         return index.response(encodings, "no-cache")

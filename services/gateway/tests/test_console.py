@@ -5,12 +5,17 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import httpx
 import pytest
+import stretto_gateway
+from fastapi import FastAPI
+from stretto_gateway import console
 
 from .conftest import Running
 
@@ -74,3 +79,54 @@ def test_assets_are_kept_for_good_and_compressed_for_whoever_takes_it(gateway: R
         assert compressed <= 120_000
         assert http.get("/console/assets/none.js").status_code == 404
         assert http.get("/console/assets/..%2F..%2FPROBLEMS.md").headers["content-type"].startswith("text/html")
+
+
+@pytest.fixture
+def documentation() -> Iterator[Path]:
+    """The build of the documentation, or a page and an asset in its place, which go again."""
+    folder = Path(stretto_gateway.__file__).parent / "docs"
+    made = not folder.exists()
+    if made:
+        (folder / "assets").mkdir(parents=True)
+        (folder / "index.html").write_text("<!doctype html><title>Stretto</title>")
+        (folder / "assets" / "a.1.css").write_text("body{}")
+    yield folder
+    if made:
+        shutil.rmtree(folder)
+
+
+async def test_the_documentation_is_served_under_the_policy_of_the_console(documentation: Path) -> None:
+    """Its pages are found anew each time, its assets are kept; a path that the build lacks is never opened."""
+    asset = next(path for path in (documentation / "assets").rglob("*.css"))
+    async with files_only() as http:
+        page = await http.get("/console/docs/")
+        kept = await http.get(f"/console/docs/{asset.relative_to(documentation)}")
+        paths = ("none.html", "..%2FPROBLEMS.md", "assets/..%2F..%2Fapp.py")
+        lost = [await http.get(f"/console/docs/{path}") for path in paths]
+        moved = await http.get("/console/docs")
+        policy_of_console = (await http.get("/console/")).headers["content-security-policy"]
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["cache-control"] == "no-cache"
+    assert "immutable" in kept.headers["cache-control"]
+    assert moved.headers["location"] == "/console/docs/"
+    assert [each.status_code for each in lost] == [404, 404, 404]
+    ours, theirs = (set(each.split("; ")) for each in (page.headers["content-security-policy"], policy_of_console))
+    assert {each.split()[0] for each in ours ^ theirs} == {"trusted-types"}
+
+
+async def test_a_gateway_without_the_documentation_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_DOCS", "none")
+    async with files_only() as http:
+        answer = await http.get("/console/docs/how-to/upgrade.html")
+    assert answer.status_code == 404
+    assert "run `make docs`" in answer.text
+
+
+def files_only() -> httpx.AsyncClient:
+    """Only the routes of the module: no bus is needed for files."""
+    console._names.cache_clear()
+    console._read.cache_clear()
+    made = FastAPI()
+    made.include_router(console.routes())
+    return httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url="http://gateway")
