@@ -93,7 +93,7 @@ image-tools:
 image-%:
 	@$(IMAGE) --build-arg SERVICE=$* --target service -t stretto/$*:$(VERSION) .
 
-wheels: setup  ## build the wheel of every distribution into dist/ (WHEELS=… another folder)
+wheels: docs  ## build the wheel of every distribution into dist/ (WHEELS=… another folder)
 	@$(BIN)/python -m tests.release wheels $(or $(WHEELS),dist)
 
 release: setup  ## state VERSION=… everywhere and close its section of the changelog: what may be tagged then
