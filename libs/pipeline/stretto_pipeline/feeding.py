@@ -243,6 +243,10 @@ class _Lane:
         """Return whether nothing more is to come from it in time."""
         return bool(self.late) or not self.asked
 
+    def is_slower_than(self, others_s: float) -> bool:
+        """Return whether its answers take longer than that, by their median."""
+        return bool(self.took_s) and median(self.took_s) > others_s
+
     def left_s(self, wanted: Range, now_s: float) -> float:
         """Return how long it will take for a batch that it was asked for; infinity if nothing says so."""
         if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
@@ -302,6 +306,8 @@ class FeedMachine:
         self._home: Range | None = None
         """the batch that home prepares now"""
         self._home_since_s = 0.0
+        self._since_check = 0
+        """lanes' answers since the last one that home repeats"""
         self._largest_bytes = 0
         self._home_took_s: deque[float] = deque(maxlen=REMEMBERED)
         self._actions: list[Action] = []
@@ -321,7 +327,8 @@ class FeedMachine:
         ]
         if self._is_needed and self._home is None:
             head = self._order[0]
-            having = [lane for lane in self._lanes.values() if head in lane.asked and head not in lane.late]
+            staying = [lane for lane in self._lanes.values() if not lane.is_leaving]
+            having = [lane for lane in staying if head in lane.asked and head not in lane.late]
             times += [lane.asked[head] + lane.overdue_after_s for lane in having]
         return min(times, default=inf)
 
@@ -403,9 +410,11 @@ class FeedMachine:
             self._drop(wanted, event.lane)
             return
         is_trusted = self._kind_of(wanted) in lane.trusted
-        if is_trusted and self.counts.answers % CHECK_EVERY:
+        self._since_check += 1
+        if is_trusted and (self._since_check < CHECK_EVERY or lane.is_leaving):
             self._here[wanted] = event.lane
         else:
+            self._since_check = 0
             self._unchecked[wanted] = event.lane
             lane.is_checked = lane.is_checked or not is_trusted
 
@@ -481,10 +490,22 @@ class FeedMachine:
             name = free.pop(0)
             lane = self._lanes[name]
             wanted = waiting.popleft() if lane.is_trusted else waiting.pop()
+            if wanted == self._order[0] and self._is_sooner_here(lane):
+                self._prepare(wanted, now_s)
+                free.insert(0, name)
+                continue
             lane.asked[wanted] = now_s
             self._actions.append(Ask(name, wanted))
             if lane.free(self._credits) > 0:
                 free.append(name)
+
+    def _is_sooner_here(self, lane: _Lane) -> bool:
+        """Return whether home will have the first batch sooner than a lane that is asked for it now.
+
+        Both would prepare it else: the trainer is about to wait for a batch that nobody has yet.
+        """
+        is_free = self._is_home_ahead and self._home is None
+        return is_free and bool(self._home_took_s) and lane.is_slower_than(median(self._home_took_s))
 
     def _use_home(self, now_s: float) -> None:
         if self._home is not None or not self._order or not (self._is_needed or self._is_home_ahead):
@@ -498,9 +519,14 @@ class FeedMachine:
             self._prepare(head, now_s)
 
     def _is_missing(self, head: Range, now_s: float) -> bool:
-        """Return whether no lane will have the batch sooner than home."""
+        """Return whether no lane will have the batch sooner than home.
+
+        A lane that leaves is waited for until it is late: nothing that it has in hand is prepared twice.
+        """
         if head in self._unchecked:
             return True
+        if any(lane.is_leaving_with(head) and head not in lane.late for lane in self._lanes.values()):
+            return False
         left_s = min((lane.left_s(head, now_s) for lane in self._lanes.values()), default=inf)
         return left_s == inf or left_s > (median(self._home_took_s) if self._home_took_s else 0.0)
 

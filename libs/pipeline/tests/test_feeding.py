@@ -62,7 +62,8 @@ class Lane:
 
 @dataclass
 class Run:
-    """A trainer with lanes in simulated time. ``wants``: the batches of a shard, and the shards' order."""
+    """A trainer with lanes in simulated time. ``shards``: their batches; ``is_told_ahead``: each is wanted with the one
+    behind it."""
 
     lanes: dict[str, Lane]
     shards: list[list[Range]]
@@ -72,6 +73,7 @@ class Run:
     home_fails: frozenset[int] = frozenset()
     is_home_ahead: bool = True
     credits: int = CREDITS
+    is_told_ahead: bool = True
     is_waiting: bool = False
     now_s: float = 0.0
     delivered: list[tuple[Range, str]] = field(default_factory=list[tuple[Range, str]])
@@ -173,7 +175,7 @@ class Run:
 
     def _consume(self) -> Iterator[bool]:
         for number, shard in enumerate(self.shards):
-            ahead = self.shards[number + 1] if number + 1 < len(self.shards) else []
+            ahead = self.shards[number + 1] if self.is_told_ahead and number + 1 < len(self.shards) else []
             self.tell(Wanted((*shard, *ahead)))
             for _ in shard:
                 begun_s = self.now_s
@@ -302,6 +304,55 @@ def test_of_lanes_that_leave_nothing_is_prepared_twice(leaves_s: float, leaving:
     assert {*run.released} == {name for name, lane in lanes.items() if lane.leaves_s < end_s}
     times = len(run.asked) + len(run.prepared)
     assert times == len(run.delivered) + run.feed.counts.checked
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.5, 4.0), st.floats(0.02, 0.3), st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(0, 3),
+    st.booleans(),
+)  # fmt: skip
+def test_what_a_leaving_lane_has_in_hand_nobody_else_prepares_however_fast_home_is(
+    leaves_s: float, takes_s: float, home_s: float, step_s: float, staying: int, is_home_ahead: bool
+) -> None:
+    """Method: lanes whose answers are never late; the leaving one was compared before. The trainer may wait for it."""
+    lanes = {"leaves": Lane(takes_s, leaves_s=leaves_s), **{f"stays-{n}": Lane(takes_s) for n in range(staying)}}
+    run = Run(lanes, shards_of(240, 80), home_s, step_s, is_home_ahead=is_home_ahead)
+    before: dict[Range, int] = {}
+    tell = run.tell
+
+    def times(wanted: Range) -> int:
+        return [each for _, each in run.asked].count(wanted) + run.prepared.count(wanted)
+
+    def watched(event: Event) -> None:
+        if isinstance(event, Leaving) and "leaves" in run.feed.lanes:
+            before.update({each: times(each) for each in run._hand["leaves"]})
+        tell(event)
+
+    run.tell = watched  # type: ignore[method-assign]
+    run.run()
+    assert {each: times(each) for each in before} == before
+
+
+@settings(deadline=None)
+@given(times, st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(1, 4))
+def test_the_first_batch_of_a_shard_is_prepared_once_by_whoever_has_it_sooner(
+    takes_s: float, home_s: float, step_s: float, lane_count: int
+) -> None:
+    """Method: nothing is told ahead, so the trainer waits for the first batch of each shard."""
+    run = Run({f"lane-{n}": Lane(takes_s) for n in range(lane_count)}, shards_of(200, 20), home_s, step_s)
+    run.is_told_ahead = False
+    firsts: list[Range] = []
+    tell = run.tell
+
+    def watched(event: Event) -> None:
+        if isinstance(event, Wanted) and run._home is None and len(run.feed.lanes) == lane_count:
+            firsts.append(event.ranges[0])
+        tell(event)
+
+    run.tell = watched  # type: ignore[method-assign]
+    run.run()
+    for each in firsts:
+        assert [wanted for _, wanted in run.asked].count(each) + run.prepared.count(each) == 1
 
 
 def test_a_lane_that_stops_while_it_leaves_is_released() -> None:
