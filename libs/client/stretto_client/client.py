@@ -23,7 +23,7 @@ from stretto_wire.rest.views import JobView, Status
 
 from . import calls
 from .drivers import Driver
-from .facts import JobFacts, Until, display_of
+from .facts import JobFacts, Until, shown
 from .protocol import events, logs, operations
 from .protocol.events import Event
 from .reading import Specification, asked, text_of, with_name
@@ -212,8 +212,8 @@ class Job(JobFacts):
 
     def live(self, *, interval_s: float = 1.0) -> Self:
         """Show the job in a notebook and update the same output until the job's end. Raises PackageMissing."""
-        handle = display_of(self)
+        update = shown(self)
         for view in self._driver.iterate(calls.changes(self.name, interval_s)):
             self.view = view
-            handle.update(self)
+            update(self)
         return self

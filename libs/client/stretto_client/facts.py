@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, get_args
+from typing import get_args
 
 from stretto_messages.values import Plan
 from stretto_wire.rest import views
@@ -154,10 +154,14 @@ def job_card(job: JobFacts) -> str:
     return cards.card(heading, drawings, lines)
 
 
-def display_of(job: JobFacts) -> Any:
-    """Show a job in a notebook; return the handle that updates the same output. Raises PackageMissing."""
+def shown(job: JobFacts) -> Callable[[JobFacts], object]:
+    """Show a job in a notebook; return the function that updates the same output. Raises PackageMissing.
+
+    Outside a notebook there is no output to update: the job is printed once.
+    """
     try:
         from IPython.display import display
     except ImportError:
         raise PackageMissing("ipython", "live()") from None
-    return display(job, display_id=True)
+    handle = display(job, display_id=True)
+    return (lambda _: None) if handle is None else handle.update

@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import yaml
 from installed_gateway import PLAN, Installed, decided, write_spec
 from stretto_cli.installation.state import read_state
 from stretto_client import Event, Refused, connect
-from stretto_client.errors import NotReady, Unusable
+from stretto_client.errors import NotReady, PackageMissing, Unusable
 from stretto_messages.actuator import JobFailed, PodStarted
 from stretto_wire import JobSpec
 
@@ -149,6 +151,32 @@ def test_a_decision_explains_itself(client: Any, installed: Installed, tmp_path:
     for words in ("v2 improve", "2 × worker", "instead of   1 × worker", "a reason with [brackets] in it", "too dear",
                   "180/s [150 … 210]", "not measured yet"):  # fmt: skip
         assert words in why, words
+
+
+def test_a_live_job_is_updated_in_the_same_output(
+    client: Any, tmp_path: Path, installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: one output, updated until the end; without IPython its name. Method: record what is displayed."""
+    job = client.submit(document(name_of(tmp_path)))
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(PackageMissing, match="pip install ipython"):
+        job.live()
+    displayed: list[str] = []
+
+    class Output:
+        def update(self, job: Any) -> None:
+            displayed.append(job.status)
+
+    def display(job: Any, display_id: bool) -> Output:
+        assert display_id
+        return Output()
+
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    publisher = Thread(target=installed.publish, args=(JobFailed(job=job.name, reason="a reason"),))
+    publisher.start()
+    job.live(interval_s=0.05)
+    publisher.join()
+    assert displayed[-1] == job.status == "failed"
 
 
 def test_the_blocking_client_works_inside_a_running_loop(installed: Installed, tmp_path: Path) -> None:
