@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 from fnmatch import fnmatch
 from html.parser import HTMLParser
+from importlib.metadata import distribution
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from tests.docs.site import DOCS, module
 from tests.e2e.typed import ROOT
+from tests.supply_chain import sbom
 
 LOADS = {"src", "srcset", "poster", "data", "action", "formaction", "background", "manifest"}
 LINKS_THAT_LOAD = {
@@ -138,3 +143,12 @@ def test_an_image_is_built_with_the_whole_site(built: Path, tmp_path: Path) -> N
     assert {path.relative_to(tmp_path / "site") for path in (tmp_path / "site").rglob("*.html")} == {
         path.relative_to(built) for path in built.rglob("*.html")
     }
+
+
+def test_what_builds_the_site_runs_on_the_oldest_python() -> None:
+    """Goal: the base image of a distribution with an earlier 3.11 can build it. Pins were once for 3.11.5 and later."""
+    tools = runpy.run_path(str(ROOT / "compose" / "requirements.py"))["DOCS_TOOLS"]
+    bounds = {name: distribution(name).metadata["Requires-Python"] or "" for name in tools}
+    assert {name: each for name, each in bounds.items() if not SpecifierSet(each).contains("3.11.0")} == {}
+    needed = {canonicalize_name(each.name) for name in tools for each in sbom.needs_of(distribution(name))}
+    assert needed <= {canonicalize_name(name) for name in tools}
