@@ -5,8 +5,8 @@ the third-party packages that the runtime of every service needs too, ``sources 
 be built, and ``rest planner`` the others; ``tools any`` what our own distributions are built with, ``docs any`` what
 the documentation is built with, ``compiler planner`` the C compiler, if one of them has sources in C. Pins are in
 ``compose/pins`` and ``compose/compiler.txt``, by version and digest (``make pins``). An image has every extra of its
-distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of their
-own, and ``torch``, whose wheel depends on the machine.
+distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of
+their own, and ``torch``, whose wheel depends on the machine.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ def routes() -> list[tuple[str, str]]:
 
 SAY_NOTHING = {
     *("/", "/problems", "/problems/{kind}", "/console", "/console/{path:path}", "/console/assets/{name}"),
+    *("/console/docs", "/console/docs/{path:path}"),
     *("/healthz", "/readyz", "/metrics", "/openapi.json", "/asyncapi.yaml", "/api/v1/login", "/api/v1/me"),
     *("/api/v1/schema/job", "/api/v1/schema/parts", "/api/v1/schema/events/{name}"),
 }

@@ -80,8 +80,12 @@ def export(
         ),
     ] = False,
     python: Annotated[
-        str, typer.Option("--python", help="Python in which stretto[train] and the job's code can be imported.")
-    ] = sys.executable,
+        str | None,
+        typer.Option(
+            "--python",
+            help="Python in which stretto[train] and the job's code can be imported. Default: that of this command.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
@@ -106,7 +110,9 @@ def export(
     command += [word for name, value in given if value for word in (name, str(value))]
     command += [word for each in argument or () for word in ("--set", each)]
     quiet = output is Output.JSON
-    done = run(command, json.dumps(view["spec"]), quiet=quiet, what="nothing was exported", python=python)
+    done = run(
+        command, json.dumps(view["spec"]), quiet=quiet, what="nothing was exported", python=python or sys.executable
+    )
     answer(output, done, lambda: _told(to, done))
 
 
