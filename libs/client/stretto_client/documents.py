@@ -57,6 +57,10 @@ class Documents:
         """Return the last lines of a pod."""
         return "\n".join(self._driver.run(logs.log(name, pod, lines)))
 
+    def followed_lines(self, name: str, pod: str, lines: int) -> Generator[str]:
+        """Yield the last lines of a pod and those that follow, until it has ended."""
+        return self._driver.iterate(logs.follow_log(name, pod, lines))
+
     def trace(self, name: str) -> Json:
         return self._ask(operations.trace(name))
 

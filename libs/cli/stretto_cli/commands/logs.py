@@ -39,7 +39,9 @@ _BANNER = re.compile(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Jobs", epilog=example("stretto logs ctr/worker-0 -n 200"))(logs)
+    app.command(
+        rich_help_panel="Jobs", epilog=example("stretto logs ctr/worker-0 -n 200", "stretto logs ctr/worker-0 --follow")
+    )(logs)
 
 
 def complete_pods(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -60,6 +62,9 @@ def logs(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show the start-up notes of TensorFlow's C++ code too.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines, which the gateway gives, until the pod ends.")
+    ] = False,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
@@ -71,6 +76,13 @@ def logs(
     the files of this machine's pods, and asks the gateway about others. It hides the notes that TensorFlow's C++ code
     prints at a worker's start, never a warning or an error.
     """
+    if follow:
+        of, name = job_and_pod(pod, job)
+        with connect(folder, url, token) as gateway:
+            for line in gateway.followed_lines(of, name, lines):
+                if everything or not _BANNER.match(line):
+                    print_line(line, output)
+        return
     if url is not None:
         path, written = Path("-"), from_gateway(folder, pod, job, lines, url, token)
     else:
@@ -103,12 +115,25 @@ def from_files(folder: Path, pod: str, job: str | None, lines: int, token: str |
 
 def from_gateway(folder: Path, pod: str, job: str | None, lines: int, url: str | None, token: str | None) -> list[str]:
     """Return the last lines of a pod as the gateway has them. Raises BadInput, CliError."""
-    named, _, name = pod.rpartition("/")
-    of = named or job
-    if not of:
-        raise BadInput(f"{pod}: name the job, as in `stretto logs JOB/{pod}`: the gateway has pods of all jobs")
+    of, name = job_and_pod(pod, job)
     with connect(folder, url, token) as gateway:
         return gateway.last_lines(of, name, lines).splitlines()
+
+
+def job_and_pod(pod: str, job: str | None) -> tuple[str, str]:
+    """Return the names of job and pod. Raises BadInput if no job is named."""
+    named, _, name = pod.rpartition("/")
+    if of := named or job:
+        return of, name
+    raise BadInput(f"{pod}: name the job, as in `stretto logs JOB/{pod}`: the gateway has pods of all jobs")
+
+
+def print_line(line: str, output: Output) -> None:
+    """Print one line of a log, at once."""
+    if output is Output.JSON:
+        print_json({"line": line}, lines=True)
+    else:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def pods_with_logs(folder: Path) -> list[Path]:

@@ -63,6 +63,27 @@ def test_what_tensorflow_notes_at_its_start_is_hidden_and_warnings_are_not(insta
     assert json.loads(installed.stretto("logs", "noisy/worker-3", "-n", "2", "-o", "json").stdout)["lines"] == mine
 
 
+def with_an_actuator(installed: Installed, job: str, *commands: list[str]) -> list[Any]:
+    """Run commands while an actuator elsewhere answers for the log of one pod, worker-0."""
+
+    async def answered() -> list[Any]:
+        actuator = await Client.connect(*installed.installation.operator())
+
+        def tell(msg: Any) -> None:
+            known = json.loads(msg.data)["pod"] == "worker-0"
+            body = {"answer": "ok", "part": "first\nsecond\nthird\n"} if known else {"answer": "unknown"}
+            actuator.bus.offer(msg.reply, json.dumps({"job": job, **body}).encode())
+
+        await actuator.bus.subscribe(f"rpc.v1.actuator.get-pod-log.*.{job}", tell)
+        await actuator.bus.flush()
+        try:
+            return [await asyncio.to_thread(installed.stretto, *command) for command in commands]
+        finally:
+            await actuator.close()
+
+    return asyncio.run(answered())
+
+
 def test_the_log_of_a_pod_elsewhere_is_the_gateways(installed: Installed, tmp_path: Path) -> None:
     """Goal: logs after the job, from any machine. Method: an actuator that has one pod's log, and a local namesake."""
     name, file = write_spec(tmp_path)
@@ -72,31 +93,26 @@ def test_the_log_of_a_pod_elsewhere_is_the_gateways(installed: Installed, tmp_pa
     (local / "log").write_text("of this machine\n")
     there = installed.elsewhere()
 
-    async def asked(*commands: list[str]) -> list[Any]:
-        actuator = await Client.connect(*installed.installation.operator())
-
-        def tell(msg: Any) -> None:
-            known = json.loads(msg.data)["pod"] == "worker-0"
-            body = {"answer": "ok", "part": "first\nsecond\nthird\n"} if known else {"answer": "unknown"}
-            actuator.bus.offer(msg.reply, json.dumps({"job": name, **body}).encode())
-
-        await actuator.bus.subscribe(f"rpc.v1.actuator.get-pod-log.*.{name}", tell)
-        await actuator.bus.flush()
-        try:
-            return [await asyncio.to_thread(installed.stretto, *command) for command in commands]
-        finally:
-            await actuator.close()
-
     pod = f"{name}/worker-0"
-    two, here, unnamed, absent = asyncio.run(
-        asked(
-            ["logs", pod, "-n", "2", *there],
-            ["logs", pod],
-            ["logs", "worker-0", *there],
-            ["logs", f"{name}/worker-7", *there],
-        )
+    two, here, unnamed, absent = with_an_actuator(
+        installed,
+        name,
+        ["logs", pod, "-n", "2", *there],
+        ["logs", pod],
+        ["logs", "worker-0", *there],
+        ["logs", f"{name}/worker-7", *there],
     )
     assert two.stdout.splitlines() == ["second", "third"]
     assert here.stdout.splitlines() == ["of this machine"]
     assert (unnamed.exit_code, "name the job" in unnamed.stderr) == (2, True)
     assert (absent.exit_code, "no log of worker-7" in absent.stderr) == (2, True)
+
+
+def test_a_log_is_followed_to_its_end(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    installed.stretto("cancel", name)
+    followed = ["logs", f"{name}/worker-0", "--follow", "-n", "2"]
+    shown, told = with_an_actuator(installed, name, followed, [*followed, "-o", "json"])
+    assert shown.stdout.splitlines() == ["second", "third"]
+    assert [json.loads(line) for line in told.stdout.splitlines()] == [{"line": "second"}, {"line": "third"}]
