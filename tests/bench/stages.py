@@ -30,7 +30,7 @@ import psutil
 from stretto_actuator.limits import Cgroups, Group
 from stretto_pipeline.run import SWITCH
 
-from tests.bench.claims import Claim, above, at_least
+from tests.bench.claims import Claim, at_least
 from tests.bench.feeding_server import ROOT
 from tests.bench.rows import Row, row
 
@@ -46,12 +46,13 @@ ROUNDS, MEASURED_S, WARM_S, LIMIT_S = 2, 40.0, 10.0, 400.0
 """Rounds; seconds of measuring; seconds for lanes that serve to learn and to be compared; limit of a run."""
 SINGLE_BAR, MULTI_BAR = 0.8, 1.3
 ROW = "steps/s multi / single stage, one data worker of the gpu type"
+SINGLE_ROW = "steps/s single stage / alone, one data worker of the gpu type"
 WHY = "no GPU here: types are quotas of CPU; the share of both stages in the paper's models is not published"
 CLAIMS = (
-    Claim("GoldMiner §5.5, Table 4", "a single stage on one GPU pod is slower than several stages", "0.55 × or less",
-          WHY, above(1.0), ROW),
-    Claim("GoldMiner §5.5, Table 4", "several stages are faster than a single one by", "1.3 × or more",
-          WHY, at_least(1.3), ROW),
+    Claim("GoldMiner §5.3, Table 4", "a data worker with one stage, on one more GPU, slows training down", "0.74 ×",
+          WHY, lambda ours: ours < 1, SINGLE_ROW),
+    Claim("GoldMiner §5.3, Table 4", "several stages are faster than a single one by", "1.43 / 0.74 = 1.93 ×",
+          WHY, at_least(1.93), ROW),
 )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def run() -> list[Row]:
     differing = [f"{way}: step {step}" for each in rounds for way, step in differences(each)]
     compared = min(last_common(each) - each["multi"].first for each in rounds)
     return [
-        row("steps/s single stage / alone, one data worker of the gpu type", single, "1/s",
+        row(SINGLE_ROW, single, "1/s",
             f"< 1 ×, or <= {SINGLE_BAR:g} × of multi", of_alone < 1 or of_multi <= SINGLE_BAR,
             f"{of_multi:.2f} × of multi", per_s["alone"], of_alone),
         row(ROW, per_s["multi"], "1/s", f">= {MULTI_BAR:g} ×", multi >= MULTI_BAR, note, single, multi),
