@@ -15,6 +15,7 @@ from stretto_runtime.settings import StreamsSettings
 from stretto_wire.allowed import Allowed
 
 from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered
+from tests.release.versions import current
 
 REFERENCES: dict[str, str] = {
     "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
@@ -99,7 +100,7 @@ class TestTheActuator:
         settings = told(EVERYTHING, "actuator")
         assert settings.backend == "kubernetes"
         assert settings.installation == "demo"
-        assert settings.pod_image == "registry.example.com/stretto/trainer:0.1.0"
+        assert settings.pod_image == f"registry.example.com/stretto/trainer:{current()}"
         assert settings.kubernetes_namespace == "jobs"
         assert settings.kubernetes.queue == "training"
         assert settings.kubernetes.priority_class == "low"

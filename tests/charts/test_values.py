@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from tests.charts import values_table
 from tests.charts.rendering import CHART, EVERYTHING, NEEDED, as_given, chart, defaults, merged
+from tests.release.versions import current
+
+VERSION = current()
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = ("labels", "annotations", "Annotations", "env", "nodeSelector", "affinity", "roles", "requests", "limits")
@@ -141,9 +144,9 @@ class TestWhatIsMissing:
     @pytest.mark.parametrize(
         ("image", "made"),
         [
-            ({"registry": "registry.example.com:5000"}, "registry.example.com:5000/stretto/trainer:0.1.0"),
-            ({"registry": "localhost"}, "localhost/stretto/trainer:0.1.0"),
-            ({"registry": "", "repository": "registry.example.com/ads"}, "registry.example.com/ads/trainer:0.1.0"),
+            ({"registry": "registry.example.com:5000"}, f"registry.example.com:5000/stretto/trainer:{VERSION}"),
+            ({"registry": "localhost"}, f"localhost/stretto/trainer:{VERSION}"),
+            ({"registry": "", "repository": "registry.example.com/ads"}, f"registry.example.com/ads/trainer:{VERSION}"),
         ],
     )
     def test_a_registry_may_be_stated_in_either_place(self, image: dict[str, str], made: str) -> None:

@@ -12,6 +12,8 @@ import yaml
 from stretto_runtime.access.provision import server_config
 from stretto_wire.registry import SERVICES
 
+from tests.containers.images import name_of
+
 FOLDER = Path(__file__).parents[2] / "compose"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 EVERY: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -138,7 +140,7 @@ def test_the_image_of_ones_own_begins_with_an_image_that_the_build_makes() -> No
     assert len(files) == 2
     assert len(files[0]) == 3, "the page promises three lines"
     for lines in files:
-        assert lines[0] == f"FROM {EVERY['trainer']['image'].replace('${STRETTO_VERSION:-0.1.0}', '0.1.0')}"
+        assert lines[0] == f"FROM {name_of('trainer')}"
         assert {line.split()[0] for line in lines} <= {"FROM", "COPY", "ENV", "USER", "RUN"}
     make = (FOLDER.parent / "Makefile").read_text()
     assert "--build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION)" in make

@@ -10,8 +10,7 @@ from tests.release.versions import ROOT, ReleaseRefused
 
 CHART = ROOT / "charts" / "stretto"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-REGISTRY = '\n  registry: ""\n'
-DIGESTS = "\n  digests: {}\n"
+RELEASED, REGISTRY, DIGESTS = "\nreleased:\n", '\n  registry: ""\n', "\n  digests: {}\n"
 
 
 def write(target: Path, registry: str, digests: dict[str, str]) -> Path:
@@ -26,11 +25,11 @@ def write(target: Path, registry: str, digests: dict[str, str]) -> Path:
             raise ReleaseRefused(f"{image}: {digest!r} is no digest: sha256: and 64 hexadecimal digits were expected")
     made = target / CHART.name
     shutil.copytree(CHART, made)
-    values = (made / "values.yaml").read_text()
+    before, begin, values = (made / "values.yaml").read_text().partition(RELEASED)
     assert values.count(REGISTRY) == values.count(DIGESTS) == 1
     stated = "".join(f"\n    {image}: {digest}" for image, digest in sorted(digests.items()))
     values = values.replace(REGISTRY, f"\n  registry: {registry}\n").replace(DIGESTS, f"\n  digests:{stated}\n")
-    (made / "values.yaml").write_text(values)
+    (made / "values.yaml").write_text(before + begin + values)
     return made
 
 

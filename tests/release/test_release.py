@@ -43,6 +43,18 @@ class TestVersion:
                 assert named is not None
                 assert set(loose) <= {named[1]}, path
 
+    def test_no_other_file_states_it(self) -> None:
+        """Locks, and packages that are never published, have versions of their own."""
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        stated = re.compile(rf"(?<![\d.]){re.escape(versions.current())}(?![\d.])")
+        own = re.compile(
+            r"constraints\.txt|compose/pins/.*|.*package(-lock)?\.json|CHANGELOG\.md|examples/equal_shares/.*"
+        )
+        paths = [ROOT / name for name in listed.split("\0") if name and own.fullmatch(name) is None]
+        known = {place.path for place in versions.places()}
+        texts = {path: path.read_bytes().decode(errors="replace") for path in paths if path.is_file()}
+        assert [str(path) for path, text in texts.items() if path not in known and stated.search(text)] == []
+
     def test_another_is_stated_in_every_place(self, copy: Path) -> None:
         before = {place.path: place.path.read_text() for place in versions.places(copy)}
         count = versions.write("12.0.345", copy)
@@ -64,7 +76,7 @@ class TestVersion:
             versions.current(copy)
 
 
-TEXT = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- a thing\n\n## [0.1.0] - 2029-01-01\n\n### Fixed\n\n- a bug\n"
+TEXT = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- a thing\n\n## [0.0.9] - 2029-01-01\n\n### Fixed\n\n- a bug\n"
 DIGESTS = {image: f"sha256:{number:064x}" for number, image in enumerate(chart.image_names())}
 
 
@@ -74,13 +86,13 @@ class TestChangelog:
         assert changelog.sections(text) == {
             "Unreleased": ("", ""),
             "0.2.0": ("2030-02-01", "### Added\n\n- a thing"),
-            "0.1.0": ("2029-01-01", "### Fixed\n\n- a bug"),
+            "0.0.9": ("2029-01-01", "### Fixed\n\n- a bug"),
         }
         assert changelog.notes(text, "0.2.0") == "### Added\n\n- a thing"
 
-    @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+    @pytest.mark.parametrize("version", ["0.0.9", "0.2.0"])
     def test_nothing_new_and_versions_of_the_past_are_refused(self, version: str) -> None:
-        text = TEXT if version == "0.1.0" else TEXT.replace("### Added\n\n- a thing\n\n", "")
+        text = TEXT if version == "0.0.9" else TEXT.replace("### Added\n\n- a thing\n\n", "")
         with pytest.raises(ReleaseRefused):
             changelog.released(text, version, DAY)
 
@@ -103,15 +115,26 @@ class TestChart:
 
     def test_its_defaults_are_the_images_of_the_release(self, tmp_path: Path) -> None:
         made = chart.write(tmp_path, "registry.example.com:5000", DIGESTS)
-        text = self.rendered(made, {})
+        text = self.rendered(made, {"registry": ""})
         images = set(re.findall(r"registry\.example\.com:5000/[^\"\s]+", text))
         assert images == {f"registry.example.com:5000/stretto/{name}@{DIGESTS[name]}" for name in DIGESTS}
 
-    def test_a_tag_of_ones_own_wins_over_the_digests_of_the_release(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("image", "planner"),
+        [
+            ({"registry": "", "tag": "mine"}, "registry.example.com:5000/stretto/planner:mine"),
+            ({"registry": "elsewhere.example"}, f"elsewhere.example/stretto/planner:{versions.current()}"),
+            ({"registry": "", "repository": "one.example/ads"}, f"one.example/ads/planner:{versions.current()}"),
+        ],
+        ids=["tag", "registry", "repository"],
+    )
+    def test_images_of_ones_own_have_no_digests_of_the_release(
+        self, tmp_path: Path, image: dict[str, object], planner: str
+    ) -> None:
         made = chart.write(tmp_path, "registry.example.com:5000", DIGESTS)
-        text = self.rendered(made, {"tag": "mine"})
+        text = self.rendered(made, image)
         assert "sha256:" not in text
-        assert "registry.example.com:5000/stretto/planner:mine" in text
+        assert planner in text
 
     @pytest.mark.parametrize("digest", ["", "sha256:12", "latest"])
     def test_what_is_no_digest_is_refused(self, tmp_path: Path, digest: str) -> None:
@@ -140,9 +163,10 @@ class TestWorkflows:
 
     def test_every_target_of_make_and_every_command_of_ours_exists(self) -> None:
         text = "".join(path.read_text() for path in WORKFLOWS)
-        made = set(re.findall(r"\bmake ([a-z-]+)", text)) - {"image-"}
+        text = text.replace('"image-$NAME"', "image-trainer image-planner")
+        made = {name for names in re.findall(r"\bmake ((?:[a-z-]+ ?)+)", text) for name in names.split()}
         targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-        assert made <= targets
+        assert made - {"image-planner"} <= targets, "image-planner is one of image-%"
         for command in set(re.findall(r"tests\.release ([a-z]+)", text)):
             asked = [sys.executable, "-m", "tests.release", command, "--help"]
             assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0, command

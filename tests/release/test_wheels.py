@@ -83,6 +83,25 @@ def test_every_module_can_be_imported_from_a_wheel(folder: str, wheels: dict[str
     assert {module: lacking for module, lacking in failed.items() if lacking not in OPTIONAL} == {}
 
 
+BASE = """
+import json, sys
+import stretto
+
+with stretto.connect("http://127.0.0.1:1", "token") as gateway:
+    try:
+        gateway.jobs()
+    except Exception as error:
+        print(json.dumps([type(error).__name__, sorted({"tensorflow", "numpy", "yaml"} & sys.modules.keys())]))
+"""
+
+
+def test_what_connects_needs_no_extra(wheels: dict[str, Path], tmp_path: Path) -> None:
+    python = environment(tmp_path / "env", wheels, "stretto")
+    done = subprocess.run([python, "-I", "-c", BASE], capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr[-3000:]
+    assert json.loads(done.stdout) == ["NotRunning", []]
+
+
 def test_a_laptop_installation_runs_from_wheels_alone(wheels: dict[str, Path], tmp_path: Path) -> None:
     python = environment(tmp_path / "env", wheels, "stretto-cli[embedded]")
     folder = tmp_path / "state"

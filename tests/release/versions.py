@@ -14,6 +14,7 @@ STATED = {
     "libs/*/pyproject.toml": OF_DISTRIBUTION,
     "services/*/pyproject.toml": OF_DISTRIBUTION,
     "compose/.env": (r"^STRETTO_VERSION=(.+)$",),
+    "compose/compose.yaml": (r"\$\{STRETTO_VERSION:-([^}]+)\}",),
     "compose/README.md": (r"\bstretto/[a-z]+:([\d.]+)",),
     "charts/stretto/Chart.yaml": (r"^version: (.+)$", r"^appVersion: (.+)$"),
     "examples/tutorials/*.md": (r"\bstretto/[a-z]+:([\d.]+)",),

@@ -45,14 +45,15 @@ stretto.dev/installation: {{ .Release.Name }}
 {{- $global := .root.Values.image -}}
 {{- $repository := default (printf "%s/%s" $global.repository .name) .image.repository -}}
 {{- $tag := .image.tag | default $global.tag | default .root.Chart.AppVersion -}}
-{{- $whole := printf "%s%s" (empty $global.registry | ternary "" (printf "%s/" $global.registry)) $repository -}}
+{{- /* a released chart knows the registry and the digests of its own images, not of those that somebody names */ -}}
+{{- $elsewhere := or $global.registry .image.repository (ne $global.repository "stretto") -}}
+{{- $registry := empty $elsewhere | ternary .root.Values.released.registry $global.registry -}}
+{{- $whole := printf "%s%s" (empty $registry | ternary "" (printf "%s/" $registry)) $repository -}}
 {{- if not (regexMatch "^([^/]*[.:][^/]*|localhost)/" $whole) -}}
 {{- fail (printf "image.registry: say where %s is: build Stretto's images with `make images`, push them to a registry of yours and name it, such as registry.example.com; without a name a node would take them from a namespace of Docker Hub that is not ours" $whole) -}}
 {{- end -}}
 {{- if eq $tag "latest" }}{{ fail "image.tag: latest says nothing about what runs; name a version" }}{{ end -}}
-{{- /* digests of a release are those of its own images, not of one that somebody names */ -}}
-{{- $named := or .image.repository .image.tag $global.tag -}}
-{{- $released := empty $named | ternary (get $global.digests .name) "" -}}
+{{- $released := or $elsewhere .image.tag $global.tag | empty | ternary (get .root.Values.released.digests .name) "" -}}
 {{ $whole }}{{ with .image.digest | default $released }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 

@@ -14,9 +14,9 @@ from engine_place import Containers, engine_client
 from stretto_messages.actuator import PodExited, PodStarted, ServersChanged
 from stretto_messages.gateway import JobCancelled
 
-from tests.containers.images import of_another_revision
+from tests.containers.images import name_of, of_another_revision
 
-TRAINER = os.environ.get("STRETTO_TEST_TRAINER_IMAGE", "stretto/trainer:0.1.0")
+TRAINER = os.environ.get("STRETTO_TEST_TRAINER_IMAGE", name_of("trainer"))
 LIMIT_S = 300.0
 
 
