@@ -223,9 +223,15 @@ class StreamBus:
                 if (event := to_event(stored)) is not None:
                     yield event
 
-    async def stored(self, selection: Selection, until: int) -> AsyncIterator[tuple[Message, Stored]]:
-        """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault."""
-        async with aclosing(scan(self._bus, wire.STREAM, selection.filters)) as source:
+    async def stored(
+        self, selection: Selection, until: int, *, has_until: bool = False
+    ) -> AsyncIterator[tuple[Message, Stored]]:
+        """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault.
+
+        has_until: one of them is at ``until``; it is waited for, where a replica of the stream lags.
+        """
+        scanned = scan(self._bus, wire.STREAM, selection.filters, until=until if has_until else 0)
+        async with aclosing(scanned) as source:
             async for stored in source:
                 if stored.seq > until:
                     return

@@ -22,6 +22,7 @@ from .problems import Problem
 from .projection import Projection
 from .sse import Selection
 from .summaries import as_of
+from .turns import Turns
 
 LEASED = "shard-leased"
 """Of these only the first counts: the job trains from then on."""
@@ -39,8 +40,13 @@ FOLDS = 2
 class Bus(Protocol):
     """The part of the bus that the past needs."""
 
-    def stored(self, selection: Selection, until: int) -> AsyncIterator[tuple[Message, Stored]]:
-        """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault."""
+    def stored(
+        self, selection: Selection, until: int, *, has_until: bool = False
+    ) -> AsyncIterator[tuple[Message, Stored]]:
+        """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault.
+
+        has_until: one of them is at ``until``; it is waited for, where a replica of the stream lags.
+        """
         ...
 
 
@@ -49,22 +55,33 @@ class Past:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._views: OrderedDict[tuple[str, int], tuple[JobView, float]] = OrderedDict()
-        """The view at a sequence, and the time of its last event."""
-        self._folding = asyncio.Semaphore(FOLDS)
+        self._views: OrderedDict[tuple[str, int], asyncio.Task[tuple[JobView, float]]] = OrderedDict()
+        """The view at a sequence, and the time of its last event, once they are folded."""
+        self._turns, self._folding = Turns(), asyncio.Semaphore(FOLDS)
 
-    async def view(self, job: str, at: int) -> JobView:
-        """Return the view of a job after the event ``at``. Raises Problem 404 before its submission, and BusFault."""
-        async with self._folding:
-            if (job, at) not in self._views:
-                self._views[job, at] = await self._folded(job, at)
-                while len(self._views) > KEPT:
-                    self._views.popitem(last=False)
-            self._views.move_to_end((job, at))
-            view, time_s = self._views[job, at]
+    async def view(self, job: str, at: int, caller: str = "", *, has_at: bool = False) -> JobView:
+        """Return the view of a job after the event ``at``. Raises Problem 404 before its submission, and BusFault.
+
+        has_at: an event of the job is at ``at``, so the view has to have it. A caller waits for its own folds first.
+        """
+        if (folding := self._views.get((job, at))) is None:
+            folding = self._views[job, at] = asyncio.create_task(self._in_turn(job, at, caller, has_at))
+            folding.add_done_callback(lambda done: self._forget_failed((job, at), done))
+            while len(self._views) > KEPT:
+                self._views.popitem(last=False)
+        self._views.move_to_end((job, at))
+        view, time_s = await asyncio.shield(folding)  # who goes away ends the wait of nobody else
         return as_of(view, time_s)
 
-    async def _folded(self, job: str, at: int) -> tuple[JobView, float]:
+    def _forget_failed(self, key: tuple[str, int], folding: asyncio.Task[tuple[JobView, float]]) -> None:
+        if (folding.cancelled() or folding.exception()) and self._views.get(key) is folding:
+            del self._views[key]
+
+    async def _in_turn(self, job: str, at: int, caller: str, has_at: bool) -> tuple[JobView, float]:
+        async with self._turns.turn(caller), self._folding:
+            return await self._folded(job, at, has_at)
+
+    async def _folded(self, job: str, at: int, has_at: bool) -> tuple[JobView, float]:
         projection, time_s = Projection(), 0.0
         first = await self._first_lease(job, at)
 
@@ -73,7 +90,7 @@ class Past:
             time_s = stored.time_s
             projection.apply(message, stored.seq, stored.time_s)
 
-        async with aclosing(self._bus.stored(Selection(job, NAMES), at)) as events:  # type: ignore[type-var]
+        async with aclosing(self._bus.stored(Selection(job, NAMES), at, has_until=has_at)) as events:  # type: ignore[type-var]
             async for message, stored in events:
                 if first is not None and first[1].seq < stored.seq:
                     apply(*first)

@@ -333,6 +333,11 @@ class Gateway:
         stalled = "-stalled" if as_of(view, self._clock()) is not view else ""
         return self.projection.revisions(job).tag(parts, self._boot, stalled)
 
+    async def past_view(self, job: str, at: int, caller: str) -> JobView:
+        """Return a job as it was after the event ``at``. Raises Problem, and BusFault."""
+        has_at = any(decision.seq == at for decision in self.view(job).decisions)
+        return await self.past.view(job, at, caller, has_at=has_at)
+
     def past_tag(self, at: int) -> str:
         """Return the ETag of a job as it was after the event ``at``, as this code folds it."""
         return f'"at-{at}-{self._boot}"'

@@ -33,8 +33,11 @@ class Stream:
         self.events = [SUBMITTED, *events]
         self.reads = 0
 
-    async def stored(self, selection: Selection, until: int) -> AsyncIterator[tuple[Message, Stored]]:
+    async def stored(
+        self, selection: Selection, until: int, *, has_until: bool = False
+    ) -> AsyncIterator[tuple[Message, Stored]]:
         self.reads += 1
+        await asyncio.sleep(0)
         for seq, message in enumerate(self.events[:until], 1):
             if channel_of(message).name in selection.names:
                 yield message, Stored(seq=seq, time_s=float(seq), subject="", data=b"", headers={})
@@ -69,14 +72,49 @@ def test_a_moment_is_folded_once_and_few_are_kept() -> None:
     past = Past(stream)
 
     async def ask() -> None:
-        for _ in range(3):
-            await past.view(JOB, 3)
+        await asyncio.gather(*(past.view(JOB, 3) for _ in range(3)))
+        await past.view(JOB, 3)
         assert stream.reads == 2, "the first lease and all others, once"
         for at in range(4, 4 + KEPT):
             await past.view(JOB, at)
         before = stream.reads
         await past.view(JOB, 3)
         assert stream.reads == before + 2
+
+    asyncio.run(ask())
+
+
+def test_a_caller_with_many_questions_delays_nobody_elses() -> None:
+    """Goal: the page of one person opens while another's script asks for every moment. Method: count who is served."""
+    stream = Stream([example_of(JobProgressed)] * 60)
+    past, served = Past(stream), list[str]()
+
+    async def ask(caller: str, at: int) -> None:
+        await past.view(JOB, at, caller)
+        served.append(caller)
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            for at in range(2, 40):
+                group.create_task(ask("script", at))
+            await asyncio.sleep(0)
+            group.create_task(ask("person", 50))
+
+    asyncio.run(both())
+    assert served.index("person") < 5
+
+
+def test_a_moment_that_could_not_be_read_is_asked_for_again() -> None:
+    stream = Stream([example_of(JobProgressed)] * 3)
+    past = Past(stream)
+
+    async def ask() -> None:
+        with pytest.raises(Problem):
+            await past.view("absent", 3)
+        before = stream.reads
+        with pytest.raises(Problem):
+            await past.view("absent", 3)
+        assert stream.reads > before
 
     asyncio.run(ask())
 

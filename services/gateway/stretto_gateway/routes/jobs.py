@@ -67,6 +67,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/jobs/{job}/parts", operation_id="getJobParts", responses=PARTIAL)
     async def parts(
+        request: Request,
         job: JobName,
         part: Parts = [],  # noqa: B006 - FastAPI copies defaults
         last: Last = None,
@@ -84,7 +85,7 @@ def routes(gateway: Gateway) -> APIRouter:
             tag = gateway.past_tag(at)
             if (same := unchanged(if_none_match, tag)) is not None:
                 return same
-            view = await gateway.past.view(job, at)
+            view = await gateway.past_view(job, at, request.state.caller.name)
             return Response(dumped(view, parts, last), media_type="application/json", headers={"ETag": tag})
         return _parts(gateway, job, part or PARTS, last, if_none_match)
 
