@@ -51,7 +51,8 @@ export function duration(seconds: number | null | undefined): string {
 
 /** 3725 -> "1:02:05", for axes */
 export function elapsed(seconds: number): string {
-  const [minutes, rest] = [Math.floor(seconds / 60), String(Math.round(seconds % 60)).padStart(2, "0")];
+  const whole = Math.round(seconds);
+  const [minutes, rest] = [Math.floor(whole / 60), String(whole % 60).padStart(2, "0")];
   return minutes < 60 ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
 }
 

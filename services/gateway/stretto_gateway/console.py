@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import mimetypes
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +41,8 @@ def _headers(trusted_types: str) -> dict[str, str]:
 
 _HEADERS = {_CONSOLE: _headers("svelte-trusted-html"), _DOCS: _headers("default")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
+_HASHED = re.compile(r"(^|[./])[0-9a-f]{8}\.(min\.)?(css|js)$")
+"""A file of the documentation whose name changes with its bytes."""
 """Names of assets hold a hash of their content."""
 _Encodings = Annotated[str, Header(alias="accept-encoding")]
 
@@ -110,7 +113,7 @@ def routes() -> APIRouter:
         found = _file(_DOCS, path or _INDEX)
         if found is None:
             raise HTTPException(404, f"the documentation has no page {path[:100]}: begin at {DOCS_AT}/")
-        return found.response(encodings, _IMMUTABLE if path.startswith(f"{_ASSETS}/") else "no-cache")
+        return found.response(encodings, _IMMUTABLE if _HASHED.search(path) else "no-cache")
 
     @router.get(AT)
     @router.get(f"{AT}/{{path:path}}")
