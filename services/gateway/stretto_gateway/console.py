@@ -41,9 +41,8 @@ def _headers(trusted_types: str) -> dict[str, str]:
 
 _HEADERS = {_CONSOLE: _headers("svelte-trusted-html"), _DOCS: _headers("default")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
+"""For files whose names hold a hash of their content: every asset of the console, and these of the documentation."""
 _HASHED = re.compile(r"(^|[./])[0-9a-f]{8}\.(min\.)?(css|js)$")
-"""A file of the documentation whose name changes with its bytes."""
-"""Names of assets hold a hash of their content."""
 _Encodings = Annotated[str, Header(alias="accept-encoding")]
 
 
