@@ -17,8 +17,10 @@ from stretto_client.protocol.logs import GAP, LOOK_LINES, Tail, continuation, fo
 class Pod:
     """A pod that writes given pieces, one before each look, and ends; its log is read as the gateway does."""
 
-    def __init__(self, pieces: list[str], kept_lines: int = 20_000, absent: int = 0) -> None:
-        self.pieces, self.kept_lines, self.absent = list(pieces), kept_lines, absent
+    def __init__(
+        self, pieces: list[str], kept_lines: int = 20_000, absent: int = 0, away_s: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
+        self.pieces, self.kept_lines, self.absent, self.away_s = list(pieces), kept_lines, absent, away_s
         self.text, self.now_s, self.widest = "", 0.0, 0
 
     def result(self, command: object) -> object:
@@ -29,6 +31,8 @@ class Pod:
                     return problem("no-log")
                 if self.pieces:
                     self.text += self.pieces.pop(0)
+                if self.away_s[0] <= self.now_s < self.away_s[1]:
+                    return problem("no-log")
                 lines = int(dict(request.params)["lines"])
                 self.widest = max(self.widest, lines)
                 shown = "\n".join(self.text.splitlines()[-min(lines, self.kept_lines) :])
@@ -109,6 +113,19 @@ def test_a_pod_that_has_no_log_yet_is_waited_for_and_one_that_never_has_is_not()
     silent = Pod([])
     assert list(followed(silent)) == []
     assert silent.now_s > logs.KEPT_WITHIN_S
+
+
+@pytest.mark.parametrize("away_s", [2.0, 5.0, logs.KEPT_WITHIN_S - 2])
+def test_the_end_of_a_pod_is_followed_though_its_log_is_on_the_way_into_the_store(away_s: float) -> None:
+    """Goal: a traceback comes through. Method: the pod writes it, ends, and is gone before the next look."""
+    pod = Pod(["step 1\n", "Traceback\nValueError\n"], away_s=(1.0, 1.0 + away_s))
+    assert list(followed(pod)) == ["step 1", "Traceback", "ValueError"]
+
+
+def test_a_log_that_never_comes_into_the_store_is_given_up() -> None:
+    pod = Pod(["step 1\n", "lost\n"], away_s=(1.0, 1e9))
+    assert list(followed(pod)) == ["step 1"]
+    assert logs.KEPT_WITHIN_S < pod.now_s < logs.KEPT_WITHIN_S + 5
 
 
 def test_only_the_last_lines_of_an_old_log_are_emitted() -> None:

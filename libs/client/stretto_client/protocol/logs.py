@@ -26,10 +26,11 @@ GAP = "[lines are missing here: more was written between two looks than the gate
 @dataclass(frozen=True, slots=True)
 class Look:
     """A look at the end of a log. ``text`` is None if nothing has changed since the look with the tag before, or if no
-    log is kept yet."""
+    log is kept yet: then ``kept`` is false."""
 
     text: str | None
     tag: str
+    kept: bool = True
 
 
 def log(job: str, pod: str, lines: int) -> Steps[list[str]]:
@@ -43,7 +44,8 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
 
     1. Look at the last ``LOOK_LINES``; where they do not surely continue the look before, look at all.
     2. Emit what is new. A last line that may go on is emitted by the first look that finds nothing new.
-    3. End when a look that began after the pod's end finds nothing new.
+    3. End when a look that began after the pod's end finds nothing new. Where no log is kept then, it is on its way
+       into the store, and has the pod's last words: wait for it for ``KEPT_WITHIN_S``.
     """
     tail, tag = Tail(lines), ""
     ended_at_s: float | None = None
@@ -59,7 +61,7 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
             for line in tail.rest():
                 yield Emit(line)
             now_s = yield Now()
-            if ended_at_s is not None and (tail.window or now_s - ended_at_s > KEPT_WITHIN_S):
+            if ended_at_s is not None and (look.kept or now_s - ended_at_s > KEPT_WITHIN_S):
                 return
         if ended_at_s is None and (yield from _has_ended(job, pod)):
             ended_at_s = yield Now()
@@ -77,7 +79,7 @@ def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
     except Refused as refused:
         if refused.kind != "no-log":  # the pod starts, or its log is on the way into the store
             raise
-        return Look(None, "")
+        return Look(None, "", kept=False)
     if answer.status == 304:
         return Look(None, tag)
     return Look(str(document_of(answer)["text"]), answer.headers.get("etag", ""))
