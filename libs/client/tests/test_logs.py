@@ -141,6 +141,23 @@ def test_only_the_last_lines_of_an_old_log_are_emitted() -> None:
     assert list(followed(Pod(["a\nb\nc\n", "d\n"]), 2)) == ["b", "c", "d"]
 
 
+def test_all_lines_of_a_pod_that_starts_later_are_emitted() -> None:
+    """Goal: only what a pod had written before the first look is cut. Method: it has no log yet, then much of it."""
+    lines = [str(n) for n in range(3 * LOOK_LINES)]
+    pod = Pod(["".join(f"{line}\n" for line in lines), ""], absent=3)
+    assert list(followed(pod, 2)) == lines
+
+
+def test_a_pod_that_had_ended_before_the_first_look_is_cut_though_its_log_comes_later() -> None:
+    assert list(followed(Pod(["a\nb\nc\n"], away_s=(0.0, 3.0)), 2)) == ["b", "c"]
+
+
+@pytest.mark.parametrize("first", ["a\nb\n", "a\nb"])
+def test_no_lines_are_none_of_the_old_ones(first: str) -> None:
+    assert list(followed(Pod([first, "", f"{'' if first.endswith(chr(10)) else chr(10)}c\nd\n"]), 0)) == ["c", "d"]
+    assert list(followed(Pod([first]), 0)) == []
+
+
 def test_another_refusal_ends_it() -> None:
     class Forbidding(Pod):
         def result(self, command: object) -> object:

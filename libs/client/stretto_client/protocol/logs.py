@@ -51,7 +51,8 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
     tail, tag = Tail(lines), ""
     ended_at_s: float | None = None
     while True:
-        look = yield from _look(job, pod, max(lines, LOOK_LINES), tag)
+        is_begin = tail.all_is_new and not tail.window
+        look = yield from _look(job, pod, WIDE_LINES if is_begin else max(lines, LOOK_LINES), tag)
         tag = look.tag
         if look.kept and look.text is not None and tail.window and continuation(tail.window, look.text) is None:
             look = yield from _look(job, pod, WIDE_LINES, "")
@@ -60,8 +61,11 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
             is_quiet = yield from _told(tail, look)
             if is_quiet and ended_at_s is not None:
                 return
-        if ended_at_s is None and (yield from _has_ended(job, pod)):
-            ended_at_s = yield Now()
+        if ended_at_s is None:
+            if (yield from _has_ended(job, pod)):
+                ended_at_s = yield Now()
+            elif not tail.window:  # it has yet to write its first line
+                tail.all_is_new = True
         yield Pause(POLL_S)
 
 
@@ -107,11 +111,13 @@ def _has_ended(job: str, pod: str) -> Steps[bool]:
 class Tail:
     """The end of a log as it was last seen, and the part of its last line that was not emitted yet.
 
-    ``lines``: number of lines to emit of the first look.
+    ``lines``: number of lines to emit of those that are there at the beginning.
     """
 
     def __init__(self, lines: int) -> None:
         self.window = ""
+        self.all_is_new = False
+        """Nothing was written before the beginning: no line is cut."""
         self._lines = lines
         self._pending = ""
         self._cut = False
@@ -121,8 +127,7 @@ class Tail:
         """Return the lines that are complete with this look; its last line is kept back, as it may go on."""
         if not self.window:
             self.window = window
-            *whole, self._pending = window.split("\n")[-self._lines :]
-            return whole
+            return self._begun(window.split("\n"))
         return self._taken(window, continuation(self.window, window))
 
     def take_short_end(self, end: str) -> list[str]:
@@ -135,6 +140,13 @@ class Tail:
         if added is None and feed:
             added = continuation(self.window, whole_lines, 0)
         return self._taken(end, added)
+
+    def _begun(self, old: list[str]) -> list[str]:
+        if self._lines == 0 and not self.all_is_new:
+            self._cut = True
+            return []
+        *whole, self._pending = old if self.all_is_new else old[-self._lines :]
+        return whole
 
     def _taken(self, window: str, added: str | None) -> list[str]:
         if added == "":
