@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from both_clients import Clock, Handler
+from both_clients import Clock, Handler, job_of
 from stretto_client import aio
 from stretto_client import client as blocking
 from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable, Unusable
@@ -174,19 +174,6 @@ def summary(name: str) -> dict[str, Any]:
         "stalled_since_s": None, "reason": "", "submitted_by": "ada", "cost_per_hour": None, "priority": 1.0,
         "deadline_s": None, "ends_at_s": None, "oom_in_s": None, "pods_pending": 0,
     }  # fmt: skip
-
-
-def job_of(client: Any) -> Any:
-    """Return a job of a client that never read it."""
-    from both_clients import Blocking
-    from stretto_wire import JobSpec
-    from stretto_wire.rest.views import JobView
-
-    spec = JobSpec.parse({"name": "x", "model": {"entry": "m:M"}, "dataset": {"samples": 1}})
-    view = JobView("x", "training", spec, 0.0, "ada")
-    if isinstance(client, Blocking):
-        return Blocking(aio.AsyncJob(client._inner._driver, view), client._loop)
-    return blocking.Job(client._driver, view)
 
 
 def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_client.errors import Refused, Unreachable
 from stretto_client.protocol.commands import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
-from stretto_client.protocol.events import RECONNECT_S, Event, events
+from stretto_client.protocol.events import Event, events
+from stretto_client.protocol.outage import RECONNECT_S
 
 Speaking = Callable[[Handler], Any]
 

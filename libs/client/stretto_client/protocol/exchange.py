@@ -25,15 +25,27 @@ def exchange(request: Request) -> Steps[Answer]:
 
     Raises ClientError.
     """
+    try:
+        return accepted((yield from answered(Send(request))))
+    except TransportFault as fault:
+        raise error_of(fault) from fault
+
+
+def answered(command: Send) -> Steps[Answer]:
+    """Return the answer to a request, whatever it says, with the repetitions of ``exchange``. Raises TransportFault."""
     deadline_s = (yield Now()) + PATIENCE_S
     while True:
-        answer: Answer = yield from _send(request)
+        answer: Answer = yield from _sent(command)
         if answer.status != TOO_MANY:
-            break
+            return answer
         pause_s = _retry_after_s(answer)
         if (yield Now()) + pause_s > deadline_s:
-            break
+            return answer
         yield Pause(pause_s)
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return an answer below 400. Raises Refused."""
     if answer.status >= 400:
         raise problem(answer)
     return answer
@@ -54,16 +66,13 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-def _send(request: Request) -> Steps[Answer]:
+def _sent(command: Send) -> Steps[Answer]:
     try:
-        return (yield Send(request))
+        return (yield command)
     except TransportFault as fault:
-        if request.method != "GET" or fault.kind in ("nobody", "certificate"):
-            raise error_of(fault) from fault
-    try:
-        return (yield Send(request))
-    except TransportFault as fault:
-        raise error_of(fault) from fault
+        if command.request.method != "GET" or fault.kind in ("nobody", "certificate"):
+            raise
+    return (yield command)
 
 
 def error_of(fault: TransportFault) -> ClientError:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ..errors import Refused
 from .commands import Answer, Emit, Now, Pause, Request, Steps
-from .exchange import document, document_of, exchange
+from .exchange import document, document_of
+from .outage import lasting, lasting_document
 
 POLL_S = 1.0
 LOOK_LINES = 1000
@@ -89,7 +90,7 @@ def _request(job: str, pod: str, lines: int, tag: str) -> Request:
 
 def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
     try:
-        answer: Answer = yield from exchange(_request(job, pod, lines, tag))
+        answer: Answer = yield from lasting(_request(job, pod, lines, tag))
     except Refused as refused:
         if refused.kind != "no-log":  # the pod starts, or its log is on the way into the store
             raise
@@ -104,7 +105,7 @@ def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
 
 def _has_ended(job: str, pod: str) -> Steps[bool]:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
-    found = yield from document(Request("GET", f"/jobs/{job}/parts", (("part", "pods"), ("part", "head"))))
+    found = yield from lasting_document(Request("GET", f"/jobs/{job}/parts", (("part", "pods"), ("part", "head"))))
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 
 

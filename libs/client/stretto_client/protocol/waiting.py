@@ -8,7 +8,7 @@ from typing import TypeVar
 from ..errors import NotReady
 from .commands import Answer, Emit, Now, Pause, Request, Steps
 from .events import events
-from .exchange import exchange
+from .outage import lasting
 
 POLL_S = 0.5
 V = TypeVar("V")
@@ -32,11 +32,11 @@ def wait(
     tag, view = "", None
     while True:
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from exchange(Request("GET", f"/jobs/{job}", (), headers))
+        answer: Answer = yield from lasting(Request("GET", f"/jobs/{job}", (), headers))
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             if after is not None:
-                after = yield from events(job, after, False, ())
+                after = yield from events(job, after, False, (), has_answered=True)
         assert view is not None  # the first answer has one
         if reached(view):
             return view
@@ -51,7 +51,7 @@ def changes(job: str, read: Callable[[bytes], V], over: Callable[[V], bool], int
     tag, view = "", None
     while view is None or not over(view):
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from exchange(Request("GET", f"/jobs/{job}", (), headers))
+        answer: Answer = yield from lasting(Request("GET", f"/jobs/{job}", (), headers))
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             yield Emit(view)
