@@ -123,6 +123,23 @@ def test_a_refused_stream_is_a_problem(speaking_to: Speaking) -> None:
     assert (refused.value.kind, refused.value.remedy) == ("no-such-job", "see stretto jobs")
 
 
+def test_a_stream_is_opened_again_when_a_busy_gateway_says(speaking_to: Speaking, clock: Clock) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if len(asked) < 3:
+            return httpx.Response(429, headers={"Retry-After": "7"})
+        return streamed(7)
+
+    assert [event.id for event in speaking_to(handle).events("x", follow=False)] == [7]
+    assert clock.pauses_s == [7.0, 7.0]
+
+
+def streamed(*seqs: int) -> httpx.Response:
+    return httpx.Response(200, content=b"".join(map(frame, seqs)), headers={"content-type": "text/event-stream"})
+
+
 def test_an_event_says_its_time_job_and_service() -> None:
     event = Event(1, "a", {"time_s": 2.0, "job": "x", "service": "arbiter", "data": {"b": 1}})
     assert (event.time_s, event.job, event.service, event.data) == (2.0, "x", "arbiter", {"b": 1})

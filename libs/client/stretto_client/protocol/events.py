@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Unusable
-from .commands import Emit, Open, Read, Request, Steps, TransportFault
-from .exchange import error_of, problem
+from .commands import Answer, Emit, Open, Read, Request, Steps, TransportFault
+from .exchange import answered, error_of, problem
 from .outage import UNAVAILABLE, Patience
 from .server_sent import Frame, Parser
 
@@ -60,7 +60,7 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
         request = Request("GET", path, params, {"Last-Event-ID": str(last)})
         parser = Parser()
         try:
-            answer = yield Open(request)
+            answer: Answer = yield from answered(Open(request))
             if answer.status >= 400 and answer.status not in UNAVAILABLE:
                 raise problem(answer)
             while answer.status == 200 and (part := (yield Read())):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .commands import Answer, Now, Pause, Request, Send, Steps, TransportFault
+from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
 
 PATIENCE_S = 60.0
 """How long a request is repeated that the gateway answers with 429 (too many requests)."""
@@ -31,7 +31,7 @@ def exchange(request: Request) -> Steps[Answer]:
         raise error_of(fault) from fault
 
 
-def answered(command: Send) -> Steps[Answer]:
+def answered(command: Send | Open) -> Steps[Answer]:
     """Return the answer to a request, whatever it says, with the repetitions of ``exchange``. Raises TransportFault."""
     deadline_s = (yield Now()) + PATIENCE_S
     while True:
@@ -66,11 +66,11 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-def _sent(command: Send) -> Steps[Answer]:
+def _sent(command: Send | Open) -> Steps[Answer]:
     try:
         return (yield command)
     except TransportFault as fault:
-        if command.request.method != "GET" or fault.kind in ("nobody", "certificate"):
+        if isinstance(command, Open) or command.request.method != "GET" or fault.kind in ("nobody", "certificate"):
             raise
     return (yield command)
 
