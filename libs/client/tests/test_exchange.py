@@ -146,6 +146,17 @@ def test_an_answer_that_cannot_be_read_is_a_sentence(speaking_to: Speaking, body
         speaking_to(lambda request: httpx.Response(200, content=body)).me()
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirection_is_an_error_that_names_both_addresses(speaking_to: Speaking, status: int) -> None:
+    leading = httpx.Response(status, headers={"location": "https://elsewhere/login"})
+    for ask in (
+        lambda: speaking_to(lambda request: leading).me(),
+        lambda: job_of(speaking_to(lambda _: leading)).wait(),
+    ):
+        with pytest.raises(Refused, match=r"http://gateway/api/v1/.*https://elsewhere/login"):
+            ask()
+
+
 def test_fields_of_a_newer_gateway_are_ignored(speaking_to: Speaking) -> None:
     assert speaking_to(lambda request: httpx.Response(200, json={**ME, "mood": "fine"})).me().name == "ada"
 

@@ -22,11 +22,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer. The names of ``headers`` are in lower case."""
+    """An HTTP answer. The names of ``headers`` are in lower case; ``url``: the address that was asked."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Unusable
-from .commands import Answer, Emit, Open, Read, Request, Steps, TransportFault
-from .exchange import answered, error_of, problem
-from .outage import UNAVAILABLE, Patience
+from ..errors import ClientError, Unreachable, Unusable
+from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault
+from .exchange import accepted, answered, error_of
+from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
 
 
@@ -48,7 +48,8 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
     """Emit the events after a sequence, each once and in order; return the sequence of the last one.
 
     1. Read from the sequence of the last event that was complete (``Last-Event-ID``).
-    2. If the connection breaks, wait until the gateway is back, and begin again with 1.
+    2. If the connection breaks, or a stream that is to be followed ends, wait until the gateway is back, and begin
+       again with 1.
 
     ``has_answered``: the gateway was there just now, so that it will come back where nobody answers.
     Raises ClientError.
@@ -57,28 +58,37 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
     params = (("follow", "true" if follow else "false"), *(("event", name) for name in names))
     last, patience = after, Patience()
     while True:
-        request = Request("GET", path, params, {"Last-Event-ID": str(last)})
         parser = Parser()
         try:
-            answer: Answer = yield from answered(Open(request))
-            if answer.status >= 400 and answer.status not in UNAVAILABLE:
-                raise problem(answer)
-            while answer.status == 200 and (part := (yield Read())):
+            yield from _open(Request("GET", path, params, {"Last-Event-ID": str(last)}))
+            while part := (yield Read()):
                 patience.over()
                 for frame in parser.feed(part):
                     event = event_of(frame)
                     if event.id > last:
                         last = event.id
                         yield Emit(event)
-            if answer.status == 200:
+            if not follow:
                 return last
-            error = problem(answer)
+            yield Pause(RECONNECT_PAUSE_S)  # a gateway that ends every stream at once is not asked without a pause
+            error: ClientError = Unreachable("the gateway ends every stream at once; see `stretto status`")
+        except Unavailable as unavailable:
+            error = unavailable.error
         except TransportFault as fault:
             error = error_of(fault)
             if fault.kind == "certificate" or (fault.kind != "broken" and not has_answered):
                 raise error from fault
         yield from patience.outlast(error)
         has_answered = True
+
+
+def _open(request: Request) -> Steps[None]:
+    """Open a stream of events. Raises ClientError, Unavailable, TransportFault."""
+    answer = available((yield from answered(Open(request))))
+    kind = accepted(answer).headers.get("content-type", "nothing")
+    if answer.status != 200 or not kind.startswith("text/event-stream"):
+        found = f"{kind}, HTTP {answer.status}"
+        raise Unusable(f"{answer.url} is no stream of events ({found}): is it the address of a gateway?")
 
 
 def event_of(frame: Frame) -> Event:

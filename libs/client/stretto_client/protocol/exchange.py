@@ -12,6 +12,7 @@ PATIENCE_S = 60.0
 """How long a request is repeated that the gateway answers with 429 (too many requests)."""
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
+NOT_MODIFIED = 304
 TOO_MANY = 429
 _SHOWN = 300
 """Characters of an answer that is none of a gateway, in an error."""
@@ -45,9 +46,13 @@ def answered(command: Send | Open) -> Steps[Answer]:
 
 
 def accepted(answer: Answer) -> Answer:
-    """Return an answer below 400. Raises Refused."""
+    """Return an answer below 400 that leads nowhere else. Raises Refused."""
     if answer.status >= 400:
         raise problem(answer)
+    if answer.status >= 300 and answer.status != NOT_MODIFIED:  # a token must not be taken to another host
+        to = answer.headers.get("location", "another address")
+        text = f"{answer.url} leads on to {to}: give the client the address of the gateway itself"
+        raise Refused(answer.status, "foreign", text)
     return answer
 
 

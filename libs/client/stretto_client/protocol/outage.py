@@ -15,6 +15,21 @@ UNAVAILABLE = (502, 503, 504)
 """Answers of a gateway that is not ready, or of a proxy before one that is down."""
 
 
+class Unavailable(Exception):
+    """An answer of a gateway that is not ready. ``error``: for people, if it never is."""
+
+    def __init__(self, error: ClientError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def available(answer: Answer) -> Answer:
+    """Return an answer of a gateway that is ready. Raises Unavailable."""
+    if answer.status in UNAVAILABLE:
+        raise Unavailable(problem(answer))
+    return answer
+
+
 class Patience:
     """The time that one outage may last."""
 
@@ -47,10 +62,9 @@ def lasting(request: Request) -> Steps[Answer]:
     patience = Patience()
     while True:
         try:
-            answer = yield from answered(Send(request))
-            if answer.status not in UNAVAILABLE:
-                return accepted(answer)
-            error: ClientError = problem(answer)
+            return accepted(available((yield from answered(Send(request)))))
+        except Unavailable as unavailable:
+            error: ClientError = unavailable.error
         except TransportFault as fault:
             if fault.kind == "certificate":
                 raise error_of(fault) from fault
