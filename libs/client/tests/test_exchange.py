@@ -188,9 +188,7 @@ def summary(name: str) -> dict[str, Any]:
 
 
 def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
-    (tmp_path / "gateway.token").write_text("secret\n")
+    folder_of_a_gateway(tmp_path)
     environ = {"STRETTO_CLI_URL": "https://far/", "STRETTO_CLI_TOKEN": "far", "STRETTO_STATE_FOLDER": str(tmp_path)}
     assert place_of("http://here", "t", environ=environ) == Place("http://here", "t")
     assert place_of(environ=environ) == Place("https://far", "far")
@@ -199,3 +197,31 @@ def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_p
     with pytest.raises(NotRunning, match="stretto up"):
         place_of(folder=tmp_path / "none", environ=environ)
     assert issubclass(NotRunning, ClientError)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://far:7", "https://127.0.0.1:7", "http://127.0.0.1:8", "http://127.0.0.1.far:7", "http://127.0.0.1:x"]
+)
+def test_a_token_does_not_go_to_a_gateway_that_it_was_not_made_for(tmp_path: Path, url: str) -> None:
+    """Goal: no other host learns a token. Method: the folder's, and the environment's for another gateway."""
+    folder = folder_of_a_gateway(tmp_path)
+    assert place_of(url, folder=folder, environ={}) == Place(url)
+    assert place_of(environ={"STRETTO_CLI_URL": url, "STRETTO_STATE_FOLDER": str(folder)}) == Place(url)
+    assert place_of(url, environ={"STRETTO_CLI_URL": "https://mine", "STRETTO_CLI_TOKEN": "far"}) == Place(url)
+    assert place_of(url, folder=tmp_path / "none", environ={}) == Place(url)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:7", "http://127.0.0.1:7/", "HTTP://127.0.0.1:7"])
+def test_a_token_goes_to_its_own_gateway(tmp_path: Path, url: str) -> None:
+    folder = folder_of_a_gateway(tmp_path)
+    assert place_of(url, folder=folder, environ={}).token == "secret"
+    assert place_of(url, environ={"STRETTO_CLI_URL": "http://127.0.0.1:7", "STRETTO_CLI_TOKEN": "far"}).token == "far"
+    assert place_of(url, environ={"STRETTO_CLI_TOKEN": "far"}).token == "far"  # whoever sets it alone means it for any
+    assert place_of(url, "t", folder=folder, environ={"STRETTO_CLI_TOKEN": "far"}).token == "t"
+
+
+def folder_of_a_gateway(folder: Path) -> Path:
+    (folder / "run").mkdir()
+    (folder / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
+    (folder / "gateway.token").write_text("secret\n")
+    return folder
