@@ -157,6 +157,23 @@ def test_a_redirection_is_an_error_that_names_both_addresses(speaking_to: Speaki
             ask()
 
 
+@pytest.mark.parametrize("ask", [
+    lambda client, name: client.job(name),
+    lambda client, name: list(client.events(name, follow=False)),
+    lambda client, name: job_of(client).logs(name),
+])  # fmt: skip
+def test_a_name_stays_one_part_of_the_address(speaking_to: Speaking, ask: Callable[[Any, str], object]) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path.decode())
+        return httpx.Response(404, json=PROBLEM)
+
+    with pytest.raises(Refused):
+        ask(speaking_to(handle), "../me?a#b")
+    assert "/..%2Fme%3Fa%23b" in asked[0]
+
+
 def test_fields_of_a_newer_gateway_are_ignored(speaking_to: Speaking) -> None:
     assert speaking_to(lambda request: httpx.Response(200, json={**ME, "mood": "fine"})).me().name == "ada"
 

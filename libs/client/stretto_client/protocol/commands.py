@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
 
 T = TypeVar("T")
 
@@ -18,6 +19,11 @@ class Request:
     params: tuple[tuple[str, str], ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     content: bytes | None = None
+
+
+def below(*parts: str) -> str:
+    """Return the path that has these parts; a part with a slash or question mark in it stays one."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

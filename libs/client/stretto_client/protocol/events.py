@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ClientError, Unreachable, Unusable
-from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault
+from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault, below
 from .exchange import accepted, answered, error_of
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
@@ -54,7 +54,7 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
     ``has_answered``: the gateway was there just now, so that it will come back where nobody answers.
     Raises ClientError.
     """
-    path = f"/jobs/{job}/events" if job else "/events"
+    path = below("jobs", job, "events") if job else "/events"
     params = (("follow", "true" if follow else "false"), *(("event", name) for name in names))
     last, patience = after, Patience()
     while True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .commands import Answer, Emit, Now, Pause, Request, Steps
+from .commands import Answer, Emit, Now, Pause, Request, Steps, below
 from .exchange import document, document_of
 from .outage import lasting, lasting_document
 
@@ -85,7 +85,7 @@ def _told(tail: Tail, look: Look) -> Steps[bool]:
 
 def _request(job: str, pod: str, lines: int, tag: str) -> Request:
     headers = {"If-None-Match": tag} if tag else dict[str, str]()
-    return Request("GET", f"/jobs/{job}/pods/{pod}/log", (("lines", str(lines)),), headers)
+    return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), headers)
 
 
 def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
@@ -105,7 +105,9 @@ def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
 
 def _has_ended(job: str, pod: str) -> Steps[bool]:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
-    found = yield from lasting_document(Request("GET", f"/jobs/{job}/parts", (("part", "pods"), ("part", "head"))))
+    found = yield from lasting_document(
+        Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
+    )
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import NotReady
-from .commands import Answer, Emit, Now, Pause, Request, Steps
+from .commands import Answer, Emit, Now, Pause, Request, Steps, below
 from .events import events
 from .outage import lasting
 
@@ -32,7 +32,7 @@ def wait(
     tag, view = "", None
     while True:
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from lasting(Request("GET", f"/jobs/{job}", (), headers))
+        answer: Answer = yield from lasting(Request("GET", below("jobs", job), (), headers))
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             if after is not None:
@@ -51,7 +51,7 @@ def changes(job: str, read: Callable[[bytes], V], over: Callable[[V], bool], int
     tag, view = "", None
     while view is None or not over(view):
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from lasting(Request("GET", f"/jobs/{job}", (), headers))
+        answer: Answer = yield from lasting(Request("GET", below("jobs", job), (), headers))
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             yield Emit(view)
