@@ -12,7 +12,7 @@ import httpx
 import pytest
 from both_clients import VIEW, Clock, Handler, job_of
 from pydantic import TypeAdapter
-from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable
+from stretto_client.errors import ClientError, NotReady, NotRunning, Refused, Unreachable
 from stretto_client.protocol.outage import RECONNECT_S
 from stretto_wire.rest.views import JobView
 
@@ -142,3 +142,25 @@ def test_a_stream_of_a_gateway_that_never_was_there_is_refused_at_once(speaking_
     with pytest.raises(NotRunning, match="stretto up"):
         list(speaking_to(nobody).events())
     assert clock.now_s == 0
+
+
+def training(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=TypeAdapter(JobView).dump_json(VIEW))
+
+
+def refusing(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+def busy(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(429, headers={"Retry-After": "9"})
+
+
+@pytest.mark.parametrize("gateway", [training, refusing, busy])
+@pytest.mark.parametrize("timeout_s", [0.2, 0.7, 10.0])
+def test_a_wait_ends_at_its_timeout_whatever_the_gateway_does(
+    speaking_to: Speaking, clock: Clock, gateway: Handler, timeout_s: float
+) -> None:
+    with pytest.raises(NotReady, match=f"within {timeout_s:g} s"):
+        job_of(speaking_to(gateway)).wait(timeout_s)
+    assert clock.now_s == pytest.approx(timeout_s)

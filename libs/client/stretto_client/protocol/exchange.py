@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
@@ -32,15 +33,22 @@ def exchange(request: Request) -> Steps[Answer]:
         raise error_of(fault) from fault
 
 
-def answered(command: Send | Open) -> Steps[Answer]:
-    """Return the answer to a request, whatever it says, with the repetitions of ``exchange``. Raises TransportFault."""
+def answered(command: Send | Open, until_s: float = math.inf) -> Steps[Answer]:
+    """Return the answer to a request, whatever it says, with the repetitions of ``exchange``, none after ``until_s``.
+
+    Raises TransportFault.
+    """
     deadline_s = (yield Now()) + PATIENCE_S
     while True:
         answer: Answer = yield from _sent(command)
         if answer.status != TOO_MANY:
             return answer
         pause_s = _retry_after_s(answer)
-        if (yield Now()) + pause_s > deadline_s:
+        now_s = yield Now()
+        if now_s + pause_s > until_s:
+            yield Pause(max(until_s - now_s, 0.0))
+            return answer
+        if now_s + pause_s > deadline_s:
             return answer
         yield Pause(pause_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..errors import ClientError, Unreachable
@@ -33,7 +34,8 @@ def available(answer: Answer) -> Answer:
 class Patience:
     """The time that one outage may last."""
 
-    def __init__(self) -> None:
+    def __init__(self, until_s: float = math.inf) -> None:
+        self._until_s = until_s
         self._ends_s: float | None = None
 
     def over(self) -> None:
@@ -49,7 +51,7 @@ class Patience:
         now_s = yield Now()
         ends_s = self._ends_s
         if ends_s is None:
-            self._ends_s = ends_s = now_s + RECONNECT_S
+            self._ends_s = ends_s = min(now_s + RECONNECT_S, self._until_s)
         elif now_s + RECONNECT_PAUSE_S >= ends_s:
             raise error
         else:  # the gateway is back, and the request failed again
@@ -57,12 +59,15 @@ class Patience:
         yield from _wait_back(ends_s)
 
 
-def lasting(request: Request) -> Steps[Answer]:
-    """Send a request that changes nothing, again after an outage; return its answer below 400. Raises ClientError."""
-    patience = Patience()
+def lasting(request: Request, until_s: float = math.inf) -> Steps[Answer]:
+    """Send a request that changes nothing, again after an outage; return its answer below 400.
+
+    Raises ClientError, at ``until_s`` if there is none before.
+    """
+    patience = Patience(until_s)
     while True:
         try:
-            return accepted(available((yield from answered(Send(request)))))
+            return accepted(available((yield from answered(Send(request), until_s))))
         except Unavailable as unavailable:
             error: ClientError = unavailable.error
         except TransportFault as fault:
@@ -80,7 +85,7 @@ def lasting_document(request: Request) -> Steps[Any]:
 
 def _wait_back(deadline_s: float) -> Steps[None]:
     reason = "it does not answer"
-    while (yield Now()) < deadline_s:
+    while (now_s := (yield Now())) < deadline_s:
         try:
             answer = yield Send(Request("GET", "/status"))
             if answer.status == 200 and document_of(answer)["ready"]:
@@ -92,5 +97,5 @@ def _wait_back(deadline_s: float) -> Steps[None]:
             if fault.kind == "certificate":
                 raise error_of(fault) from fault
             reason = fault.text
-        yield Pause(RECONNECT_PAUSE_S)
+        yield Pause(min(RECONNECT_PAUSE_S, deadline_s - now_s))
     raise Unreachable(f"the gateway went away: {reason}; see `stretto status`")
