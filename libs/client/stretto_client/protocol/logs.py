@@ -14,6 +14,8 @@ from .exchange import document, document_of
 from .outage import lasting, lasting_document
 
 POLL_S = 1.0
+LOG_LINES = 1000
+"""Lines of a log that are given if no number is asked for."""
 LOOK_LINES = 1000
 WIDE_LINES = 100_000
 """The gateway's bound; it keeps 20,000 lines and a megabyte at most."""
