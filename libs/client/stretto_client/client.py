@@ -26,10 +26,9 @@ from .drivers import Driver
 from .facts import JobFacts, Until, shown
 from .protocol import events, logs, operations
 from .protocol.events import Event
+from .protocol.logs import LOG_LINES
 from .reading import Specification, asked, text_of, with_name
 from .series import Series
-
-LOG_LINES = 1000
 
 
 class Client:

@@ -74,7 +74,8 @@ def _built(
 
 
 def _answer(response: httpx.Response, content: bytes) -> Answer:
-    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content)
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, content, str(response.request.url))
 
 
 class Driver:

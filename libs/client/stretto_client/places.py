@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .errors import NotRunning
 
@@ -32,21 +33,18 @@ class Place:
 def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
     """Return the gateway's URL and token: as given, else as ``stretto up`` wrote them into ``folder``.
 
-    Raises NotRunning if neither names a gateway.
+    A folder's token is for the gateway in it: another one does not get it. Raises NotRunning if neither names a
+    gateway.
     """
+    own = _recorded(folder)
+    url = url or own
     if url is None:
-        where = folder / "run" / "gateway.json"
-        try:
-            found = json.loads(where.read_text())
-        except (OSError, ValueError):
-            raise NotRunning(
-                f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, "
-                "or name another with --url"
-            ) from None
-        url = f"{found.get('scheme', 'http')}://{found['host']}:{found['port']}"
+        raise NotRunning(
+            f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, or name another with --url"
+        )
     if token is None:
         file = folder / "gateway.token"
-        token = file.read_text().strip() if file.is_file() else ""
+        token = file.read_text().strip() if _same(url, own) and file.is_file() else ""
     return url.rstrip("/"), token
 
 
@@ -57,9 +55,37 @@ def place_of(
     authority: Path | str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Place:
-    """Return the place that arguments name, and where they do not, the environment. Raises NotRunning."""
+    """Return the place that arguments name, and where they do not, the environment. Raises NotRunning.
+
+    The environment's token is for the environment's gateway if it names one: another one does not get it.
+    """
     authority = authority or environ.get(AUTHORITY)
     where = Path(folder or environ.get(FOLDER) or DEFAULT_FOLDER)
-    url = url or (None if folder else environ.get(URL))
-    found = locate(where, url, token or (None if folder else environ.get(TOKEN)))
+    named = environ.get(URL) or None
+    if not token and not folder and (not url or not named or _same(url, named)):
+        token = environ.get(TOKEN)
+    found = locate(where, url or (None if folder else named), token or None)
     return Place(*found, Path(authority) if authority else None)
+
+
+def _recorded(folder: Path) -> str | None:
+    """Return the address that ``stretto up`` wrote into its folder."""
+    try:
+        found = json.loads((folder / "run" / "gateway.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return f"{found.get('scheme', 'http')}://{found['host']}:{found['port']}"
+
+
+def _same(one: str, other: str | None) -> bool:
+    """Return whether two URLs are those of one gateway; those of two hosts that are one machine do not count."""
+    try:
+        return other is not None and _normal(one) == _normal(other)
+    except ValueError:  # one is no URL
+        return False
+
+
+def _normal(url: str) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", port, parts.path.rstrip("/")

@@ -68,7 +68,7 @@ def text_of(spec: Specification) -> str:
 
 
 def with_name(text: str, name: str | None) -> str:
-    """Return a specification under another name. Raises Unusable for YAML, which only its writer can change."""
+    """Return a specification under another name, as JSON. Raises Unusable for YAML that cannot be read."""
     if name is None:
         return text
     try:

@@ -9,11 +9,16 @@ from typing import Any
 
 import httpx
 from stretto_client.aio import AsyncClient, AsyncJob
-from stretto_client.client import Client
+from stretto_client.client import Client, Job
 from stretto_client.drivers import AsyncDriver, Driver
 from stretto_client.places import Place
+from stretto_wire import JobSpec
+from stretto_wire.rest.views import JobView
 
 Handler = Callable[[httpx.Request], httpx.Response]
+VIEW = JobView(
+    "x", "training", JobSpec.parse({"name": "x", "model": {"entry": "m:M"}, "dataset": {"samples": 1}}), 0.0, "ada"
+)
 
 
 class Blocking:
@@ -45,6 +50,13 @@ class Blocking:
                     return
         finally:
             self._loop.run_until_complete(items.aclose())
+
+
+def job_of(client: Any) -> Any:
+    """Return a job of a client that never read it."""
+    if isinstance(client, Blocking):
+        return Blocking(AsyncJob(client._inner._driver, VIEW), client._loop)
+    return Job(client._driver, VIEW)
 
 
 class Clock:

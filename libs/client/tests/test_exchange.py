@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from both_clients import Clock, Handler
+from both_clients import Clock, Handler, job_of
 from stretto_client import aio
 from stretto_client import client as blocking
 from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable, Unusable
@@ -146,6 +146,34 @@ def test_an_answer_that_cannot_be_read_is_a_sentence(speaking_to: Speaking, body
         speaking_to(lambda request: httpx.Response(200, content=body)).me()
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirection_is_an_error_that_names_both_addresses(speaking_to: Speaking, status: int) -> None:
+    leading = httpx.Response(status, headers={"location": "https://elsewhere/login"})
+    for ask in (
+        lambda: speaking_to(lambda request: leading).me(),
+        lambda: job_of(speaking_to(lambda _: leading)).wait(),
+    ):
+        with pytest.raises(Refused, match=r"http://gateway/api/v1/.*https://elsewhere/login"):
+            ask()
+
+
+@pytest.mark.parametrize("ask", [
+    lambda client, name: client.job(name),
+    lambda client, name: list(client.events(name, follow=False)),
+    lambda client, name: job_of(client).logs(name),
+])  # fmt: skip
+def test_a_name_stays_one_part_of_the_address(speaking_to: Speaking, ask: Callable[[Any, str], object]) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path.decode())
+        return httpx.Response(404, json=PROBLEM)
+
+    with pytest.raises(Refused):
+        ask(speaking_to(handle), "../me?a#b")
+    assert "/..%2Fme%3Fa%23b" in asked[0]
+
+
 def test_fields_of_a_newer_gateway_are_ignored(speaking_to: Speaking) -> None:
     assert speaking_to(lambda request: httpx.Response(200, json={**ME, "mood": "fine"})).me().name == "ada"
 
@@ -176,23 +204,8 @@ def summary(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def job_of(client: Any) -> Any:
-    """Return a job of a client that never read it."""
-    from both_clients import Blocking
-    from stretto_wire import JobSpec
-    from stretto_wire.rest.views import JobView
-
-    spec = JobSpec.parse({"name": "x", "model": {"entry": "m:M"}, "dataset": {"samples": 1}})
-    view = JobView("x", "training", spec, 0.0, "ada")
-    if isinstance(client, Blocking):
-        return Blocking(aio.AsyncJob(client._inner._driver, view), client._loop)
-    return blocking.Job(client._driver, view)
-
-
 def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
-    (tmp_path / "gateway.token").write_text("secret\n")
+    folder_of_a_gateway(tmp_path)
     environ = {"STRETTO_CLI_URL": "https://far/", "STRETTO_CLI_TOKEN": "far", "STRETTO_STATE_FOLDER": str(tmp_path)}
     assert place_of("http://here", "t", environ=environ) == Place("http://here", "t")
     assert place_of(environ=environ) == Place("https://far", "far")
@@ -201,3 +214,31 @@ def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_p
     with pytest.raises(NotRunning, match="stretto up"):
         place_of(folder=tmp_path / "none", environ=environ)
     assert issubclass(NotRunning, ClientError)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://far:7", "https://127.0.0.1:7", "http://127.0.0.1:8", "http://127.0.0.1.far:7", "http://127.0.0.1:x"]
+)
+def test_a_token_does_not_go_to_a_gateway_that_it_was_not_made_for(tmp_path: Path, url: str) -> None:
+    """Goal: no other host learns a token. Method: the folder's, and the environment's for another gateway."""
+    folder = folder_of_a_gateway(tmp_path)
+    assert place_of(url, folder=folder, environ={}) == Place(url)
+    assert place_of(environ={"STRETTO_CLI_URL": url, "STRETTO_STATE_FOLDER": str(folder)}) == Place(url)
+    assert place_of(url, environ={"STRETTO_CLI_URL": "https://mine", "STRETTO_CLI_TOKEN": "far"}) == Place(url)
+    assert place_of(url, folder=tmp_path / "none", environ={}) == Place(url)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:7", "http://127.0.0.1:7/", "HTTP://127.0.0.1:7"])
+def test_a_token_goes_to_its_own_gateway(tmp_path: Path, url: str) -> None:
+    folder = folder_of_a_gateway(tmp_path)
+    assert place_of(url, folder=folder, environ={}).token == "secret"
+    assert place_of(url, environ={"STRETTO_CLI_URL": "http://127.0.0.1:7", "STRETTO_CLI_TOKEN": "far"}).token == "far"
+    assert place_of(url, environ={"STRETTO_CLI_TOKEN": "far"}).token == "far"  # whoever sets it alone means it for any
+    assert place_of(url, "t", folder=folder, environ={"STRETTO_CLI_TOKEN": "far"}).token == "t"
+
+
+def folder_of_a_gateway(folder: Path) -> Path:
+    (folder / "run").mkdir()
+    (folder / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
+    (folder / "gateway.token").write_text("secret\n")
+    return folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
@@ -10,9 +10,10 @@ import pytest
 from both_clients import Clock, Handler
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_client.errors import Refused, Unreachable
+from stretto_client.errors import Refused, Unreachable, Unusable
 from stretto_client.protocol.commands import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
-from stretto_client.protocol.events import RECONNECT_S, Event, events
+from stretto_client.protocol.events import Event, events
+from stretto_client.protocol.outage import RECONNECT_S
 
 Speaking = Callable[[Handler], Any]
 
@@ -36,7 +37,7 @@ class Network:
                 text = b"retry: 1000\n\n" + b"".join(frame(seq) for seq in self.seqs if seq > after)
                 self.fails = bool(self.cuts) and self.cuts[0] < len(text)
                 self.left = text[: self.cuts.pop(0)] if self.fails else text
-                return Answer(200, {}, b"")
+                return Answer(200, {"content-type": "text/event-stream; charset=utf-8"}, b"")
             case Read():
                 if not self.left and self.fails:
                     raise TransportFault("broken", "cut")
@@ -53,7 +54,7 @@ class Network:
 
 def read(network: Network, after: int = 0) -> list[int]:
     found: list[int] = []
-    course = Course(events("x", after, True, ()))
+    course = Course(events("x", after, False, ()))
     while (command := course.command) is not None:
         if isinstance(command, Emit):
             found.append(command.item.id)
@@ -97,9 +98,9 @@ def test_a_lost_stream_is_taken_up_only_when_the_gateway_has_read_its_own(speaki
             return httpx.Response(200, json=next(statuses))
         if "/status" not in asked:
             raise httpx.ReadError("gone", request=request)
-        return httpx.Response(200, text='id: 7\nevent: job-failed\ndata: {"a": 1}\n\n')
+        return streamed(7)
 
-    assert [event.id for event in speaking_to(handle).events("x")] == [7]
+    assert [event.id for event in speaking_to(handle).events("x", follow=False)] == [7]
     assert asked == ["/jobs/x/events", "/status", "/status", "/status", "/jobs/x/events"]
 
 
@@ -120,6 +121,60 @@ def test_a_refused_stream_is_a_problem(speaking_to: Speaking) -> None:
     with pytest.raises(Refused) as refused:
         list(speaking_to(lambda request: httpx.Response(404, json=body)).events("x"))
     assert (refused.value.kind, refused.value.remedy) == ("no-such-job", "see stretto jobs")
+
+
+def test_a_stream_is_opened_again_when_a_busy_gateway_says(speaking_to: Speaking, clock: Clock) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if len(asked) < 3:
+            return httpx.Response(429, headers={"Retry-After": "7"})
+        return streamed(7)
+
+    assert [event.id for event in speaking_to(handle).events("x", follow=False)] == [7]
+    assert clock.pauses_s == [7.0, 7.0]
+
+
+def collect(events: Iterable[Event], found: list[int]) -> None:
+    for event in events:
+        found.append(event.id)
+
+
+def streamed(*seqs: int) -> httpx.Response:
+    return httpx.Response(200, content=b"".join(map(frame, seqs)), headers={"content-type": "text/event-stream"})
+
+
+def test_a_followed_stream_that_ends_is_opened_again(speaking_to: Speaking) -> None:
+    """Goal: a gateway that shuts down ends its streams in order; its follower goes on. Method: three short streams."""
+    opened: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json={"ready": True})
+        opened.append(request.headers["last-event-id"])
+        return streamed(*range(int(opened[-1]) + 1, int(opened[-1]) + 3)) if len(opened) < 4 else httpx.Response(401)
+
+    found: list[int] = []
+    with pytest.raises(Refused, match="401"):  # a token that is not valid any more ends it
+        collect(speaking_to(handle).events("x"), found)
+    assert (found, opened) == ([1, 2, 3, 4, 5, 6], ["0", "2", "4", "6"])
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("headers", [{"content-type": "text/html"}, {}])
+def test_an_answer_that_is_no_stream_is_an_error(
+    speaking_to: Speaking, clock: Clock, follow: bool, headers: dict[str, str]
+) -> None:
+    with pytest.raises(Unusable, match=r"http://gateway/api/v1/events.* no stream of events"):
+        list(speaking_to(lambda request: httpx.Response(200, content=b"<h1>", headers=headers)).events(follow=follow))
+    assert clock.now_s == 0
+
+
+def test_a_redirection_of_a_stream_is_an_error(speaking_to: Speaking) -> None:
+    leading = httpx.Response(302, headers={"location": "https://elsewhere/login"})
+    with pytest.raises(Refused, match=r"http://gateway/api/v1/events.*https://elsewhere/login"):
+        list(speaking_to(lambda request: leading).events())
 
 
 def test_an_event_says_its_time_job_and_service() -> None:

@@ -605,23 +605,26 @@ class Gateway:
             if event.trace_id == trace_id
         ]
 
-    async def pod_log(self, job: str, pod: str, lines: int) -> str:
-        """Return the last lines of a pod, which may run or have ended. Raises Problem 404 if none are kept."""
+    async def pod_log(self, job: str, pod: str, lines: int) -> tuple[str, bool]:
+        """Return the last lines of a pod, which may run or have ended, and whether they are only the short end that the
+        actuator keeps of a failed one. Raises Problem 404 if none are kept."""
         self.view(job)
         parts: list[str] = []
         count = skip = 0
+        short_end = ""
         while True:
             request = GetPodLog(job=job, pod=pod, whole=True, skip=skip)
             reply = await self._bus.call(request, self.settings.call_timeout_s)
             assert isinstance(reply, GetPodLogReply)
-            part = reply.part or reply.text  # the latter: of a failed pod whose log is nowhere else
+            part, short_end = reply.part, reply.text
             parts.insert(0, part)
             skip += len(part)
             count += part.count("\n")
             if not reply.more or not part or count >= lines:  # the first line may be cut
                 break
-        if text := "".join(parts):
-            return "\n".join(text.splitlines()[-lines:])
+        whole = "".join(parts)
+        if text := whole or short_end:
+            return "\n".join(text.splitlines()[-lines:]), not whole
         remedy = "name a pod that has run (`stretto watch JOB` lists them); logs are kept from its end in the store"
         raise Problem(404, "no-log", f"no log of {pod} of {job} is kept", field="pod", value=pod, remedy=remedy)
 

@@ -248,7 +248,7 @@ async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) 
     try:
         answers = [await asyncio.to_thread(asked, who, "worker-0") for who in ("ada", "eve", "bob")]
         assert [answer.status_code for answer in answers] == [200, 200, 404]
-        assert answers[0].json() == {"job": job, "pod": "worker-0", "text": "column 7"}
+        assert answers[0].json() == {"job": job, "pod": "worker-0", "text": "column 7", "is_short_end": True}
         with client(running, tokens["ada"]) as ada:
             held = {"If-None-Match": answers[0].headers["etag"]}
             again = await asyncio.to_thread(ada.get, f"/jobs/{job}/pods/worker-0/log", headers=held)

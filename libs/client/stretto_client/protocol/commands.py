@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
 
 T = TypeVar("T")
 
@@ -20,13 +21,19 @@ class Request:
     content: bytes | None = None
 
 
+def below(*parts: str) -> str:
+    """Return the path that has these parts; a part with a slash or question mark in it stays one."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer. The names of ``headers`` are in lower case."""
+    """An HTTP answer. The names of ``headers`` are in lower case; ``url``: the address that was asked."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Unreachable, Unusable
-from .commands import Emit, Now, Open, Pause, Read, Request, Send, Steps, TransportFault
-from .exchange import document_of, error_of, problem
+from ..errors import ClientError, Unreachable, Unusable
+from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault, below
+from .exchange import accepted, answered, error_of
+from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
-
-RECONNECT_S = 30.0
-"""How long a broken stream waits for the gateway."""
-RECONNECT_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +44,51 @@ class Event:
         return self.body["data"]
 
 
-def events(job: str | None, after: int, follow: bool, names: Sequence[str]) -> Steps[int]:
+def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_answered: bool = False) -> Steps[int]:
     """Emit the events after a sequence, each once and in order; return the sequence of the last one.
 
     1. Read from the sequence of the last event that was complete (``Last-Event-ID``).
-    2. If the connection breaks, wait until the gateway is back, and begin again with 1.
+    2. If the connection breaks, or a stream that is to be followed ends, wait until the gateway is back, and begin
+       again with 1.
 
+    ``has_answered``: the gateway was there just now, so that it will come back where nobody answers.
     Raises ClientError.
     """
-    path = f"/jobs/{job}/events" if job else "/events"
+    path = below("jobs", job, "events") if job else "/events"
     params = (("follow", "true" if follow else "false"), *(("event", name) for name in names))
-    last = after
+    last, patience = after, Patience()
     while True:
-        request = Request("GET", path, params, {"Last-Event-ID": str(last)})
         parser = Parser()
         try:
-            answer = yield Open(request)
-            if answer.status >= 400:
-                raise problem(answer)
+            yield from _open(Request("GET", path, params, {"Last-Event-ID": str(last)}))
             while part := (yield Read()):
+                patience.over()
                 for frame in parser.feed(part):
                     event = event_of(frame)
                     if event.id > last:
                         last = event.id
                         yield Emit(event)
-            return last
+            if not follow:
+                return last
+            yield Pause(RECONNECT_PAUSE_S)  # a gateway that ends every stream at once is not asked without a pause
+            error: ClientError = Unreachable("the gateway ends every stream at once; see `stretto status`")
+        except Unavailable as unavailable:
+            error = unavailable.error
         except TransportFault as fault:
-            if fault.kind != "broken":
-                raise error_of(fault) from fault
-        yield from _wait_back()
+            error = error_of(fault)
+            if fault.kind == "certificate" or (fault.kind != "broken" and not has_answered):
+                raise error from fault
+        yield from patience.outlast(error)
+        has_answered = True
+
+
+def _open(request: Request) -> Steps[None]:
+    """Open a stream of events. Raises ClientError, Unavailable, TransportFault."""
+    answer = available((yield from answered(Open(request))))
+    kind = accepted(answer).headers.get("content-type", "nothing")
+    if answer.status != 200 or not kind.startswith("text/event-stream"):
+        found = f"{kind}, HTTP {answer.status}"
+        raise Unusable(f"{answer.url} is no stream of events ({found}): is it the address of a gateway?")
 
 
 def event_of(frame: Frame) -> Event:
@@ -84,19 +97,3 @@ def event_of(frame: Frame) -> Event:
         return Event(int(frame.id), frame.name, json.loads(frame.data))
     except ValueError as error:
         raise Unusable(f"the stream has a frame that is no event ({error}): {frame.data[:100]}") from None
-
-
-def _wait_back() -> Steps[None]:
-    """Wait until the gateway answers and has read the whole stream: before, it does not know older jobs."""
-    reason = "it does not answer"
-    deadline_s = (yield Now()) + RECONNECT_S
-    while (yield Now()) < deadline_s:
-        try:
-            answer = yield Send(Request("GET", "/status"))
-            if answer.status == 200 and document_of(answer)["ready"]:
-                return
-            reason = f"it is still reading the stream ({answer.status})"
-        except TransportFault as fault:
-            reason = fault.text
-        yield Pause(RECONNECT_PAUSE_S)
-    raise Unreachable(f"the gateway went away: {reason}; see `stretto status`")

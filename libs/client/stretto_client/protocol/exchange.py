@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .commands import Answer, Now, Pause, Request, Send, Steps, TransportFault
+from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
 
 PATIENCE_S = 60.0
 """How long a request is repeated that the gateway answers with 429 (too many requests)."""
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
+NOT_MODIFIED = 304
 TOO_MANY = 429
 _SHOWN = 300
 """Characters of an answer that is none of a gateway, in an error."""
@@ -25,17 +27,40 @@ def exchange(request: Request) -> Steps[Answer]:
 
     Raises ClientError.
     """
+    try:
+        return accepted((yield from answered(Send(request))))
+    except TransportFault as fault:
+        raise error_of(fault) from fault
+
+
+def answered(command: Send | Open, until_s: float = math.inf) -> Steps[Answer]:
+    """Return the answer to a request, whatever it says, with the repetitions of ``exchange``, none after ``until_s``.
+
+    Raises TransportFault.
+    """
     deadline_s = (yield Now()) + PATIENCE_S
     while True:
-        answer: Answer = yield from _send(request)
+        answer: Answer = yield from _sent(command)
         if answer.status != TOO_MANY:
-            break
+            return answer
         pause_s = _retry_after_s(answer)
-        if (yield Now()) + pause_s > deadline_s:
-            break
+        now_s = yield Now()
+        if now_s + pause_s > until_s:
+            yield Pause(max(until_s - now_s, 0.0))
+            return answer
+        if now_s + pause_s > deadline_s:
+            return answer
         yield Pause(pause_s)
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return an answer below 400 that leads nowhere else. Raises Refused."""
     if answer.status >= 400:
         raise problem(answer)
+    if answer.status >= 300 and answer.status != NOT_MODIFIED:  # a token must not be taken to another host
+        to = answer.headers.get("location", "another address")
+        text = f"{answer.url} leads on to {to}: give the client the address of the gateway itself"
+        raise Refused(answer.status, "foreign", text)
     return answer
 
 
@@ -54,16 +79,13 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-def _send(request: Request) -> Steps[Answer]:
+def _sent(command: Send | Open) -> Steps[Answer]:
     try:
-        return (yield Send(request))
+        return (yield command)
     except TransportFault as fault:
-        if request.method != "GET" or fault.kind in ("nobody", "certificate"):
-            raise error_of(fault) from fault
-    try:
-        return (yield Send(request))
-    except TransportFault as fault:
-        raise error_of(fault) from fault
+        if isinstance(command, Open) or command.request.method != "GET" or fault.kind in ("nobody", "certificate"):
+            raise
+    return (yield command)
 
 
 def error_of(fault: TransportFault) -> ClientError:

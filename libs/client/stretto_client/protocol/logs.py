@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .commands import Answer, Emit, Now, Pause, Request, Steps
-from .exchange import document, document_of, exchange
+from .commands import Answer, Emit, Now, Pause, Request, Steps, below
+from .exchange import document, document_of
+from .outage import lasting, lasting_document
 
 POLL_S = 1.0
+LOG_LINES = 1000
+"""Lines of a log that are given if no number is asked for."""
 LOOK_LINES = 1000
 WIDE_LINES = 100_000
 """The gateway's bound; it keeps 20,000 lines and a megabyte at most."""
@@ -26,10 +29,11 @@ GAP = "[lines are missing here: more was written between two looks than the gate
 @dataclass(frozen=True, slots=True)
 class Look:
     """A look at the end of a log. ``text`` is None if nothing has changed since the look with the tag before, or if no
-    log is kept yet."""
+    log is kept yet. ``kept``: false then, and for the short end of a failed pod, until the store has its log."""
 
     text: str | None
     tag: str
+    kept: bool = True
 
 
 def log(job: str, pod: str, lines: int) -> Steps[list[str]]:
@@ -43,60 +47,82 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
 
     1. Look at the last ``LOOK_LINES``; where they do not surely continue the look before, look at all.
     2. Emit what is new. A last line that may go on is emitted by the first look that finds nothing new.
-    3. End when a look that began after the pod's end finds nothing new.
+    3. End when a look that began after the pod's end finds nothing new. Where no log is kept then, it is on its way
+       into the store, and has the pod's last words: wait for it for ``KEPT_WITHIN_S``. Only then is the short end of
+       a failed pod believed.
     """
     tail, tag = Tail(lines), ""
     ended_at_s: float | None = None
     while True:
-        look = yield from _look(job, pod, max(lines, LOOK_LINES), tag)
+        is_begin = tail.all_is_new and not tail.window
+        look = yield from _look(job, pod, WIDE_LINES if is_begin else max(lines, LOOK_LINES), tag)
         tag = look.tag
-        if look.text is not None and tail.window and continuation(tail.window, look.text) is None:
+        if look.kept and look.text is not None and tail.window and continuation(tail.window, look.text) is None:
             look = yield from _look(job, pod, WIDE_LINES, "")
-        before = tail.window
-        for line in () if look.text is None else tail.take(look.text):
-            yield Emit(line)
-        if tail.window == before:
-            for line in tail.rest():
-                yield Emit(line)
-            now_s = yield Now()
-            if ended_at_s is not None and (tail.window or now_s - ended_at_s > KEPT_WITHIN_S):
+        now_s = yield Now()
+        if look.kept or (ended_at_s is not None and now_s - ended_at_s > KEPT_WITHIN_S):
+            is_quiet = yield from _told(tail, look)
+            if is_quiet and ended_at_s is not None:
                 return
-        if ended_at_s is None and (yield from _has_ended(job, pod)):
-            ended_at_s = yield Now()
+        if ended_at_s is None:
+            if (yield from _has_ended(job, pod)):
+                ended_at_s = yield Now()
+            elif not tail.window:  # it has yet to write its first line
+                tail.all_is_new = True
         yield Pause(POLL_S)
+
+
+def _told(tail: Tail, look: Look) -> Steps[bool]:
+    """Emit what a look has beyond those before; return whether that is nothing."""
+    before = tail.window
+    if look.text is not None:
+        for line in tail.take(look.text) if look.kept else tail.take_short_end(look.text):
+            yield Emit(line)
+    if tail.window != before:
+        return False
+    for line in tail.rest():
+        yield Emit(line)
+    return True
 
 
 def _request(job: str, pod: str, lines: int, tag: str) -> Request:
     headers = {"If-None-Match": tag} if tag else dict[str, str]()
-    return Request("GET", f"/jobs/{job}/pods/{pod}/log", (("lines", str(lines)),), headers)
+    return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), headers)
 
 
 def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
     try:
-        answer: Answer = yield from exchange(_request(job, pod, lines, tag))
+        answer: Answer = yield from lasting(_request(job, pod, lines, tag))
     except Refused as refused:
         if refused.kind != "no-log":  # the pod starts, or its log is on the way into the store
             raise
-        return Look(None, "")
+        return Look(None, "", kept=False)
     if answer.status == 304:
         return Look(None, tag)
-    return Look(str(document_of(answer)["text"]), answer.headers.get("etag", ""))
+    found = document_of(answer)
+    if found.get("is_short_end", False):
+        return Look(str(found["text"]), "", kept=False)
+    return Look(str(found["text"]), answer.headers.get("etag", ""))
 
 
 def _has_ended(job: str, pod: str) -> Steps[bool]:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
-    found = yield from document(Request("GET", f"/jobs/{job}/parts", (("part", "pods"), ("part", "head"))))
+    found = yield from lasting_document(
+        Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
+    )
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 
 
 class Tail:
     """The end of a log as it was last seen, and the part of its last line that was not emitted yet.
 
-    ``lines``: number of lines to emit of the first look.
+    ``lines``: number of lines to emit of those that are there at the beginning.
     """
 
     def __init__(self, lines: int) -> None:
         self.window = ""
+        self.all_is_new = False
+        """Nothing was written before the beginning: no line is cut."""
         self._lines = lines
         self._pending = ""
         self._cut = False
@@ -106,9 +132,28 @@ class Tail:
         """Return the lines that are complete with this look; its last line is kept back, as it may go on."""
         if not self.window:
             self.window = window
-            *whole, self._pending = window.split("\n")[-self._lines :]
-            return whole
-        added = continuation(self.window, window)
+            return self._begun(window.split("\n"))
+        return self._taken(window, continuation(self.window, window))
+
+    def take_short_end(self, end: str) -> list[str]:
+        """Return the lines that are complete with the last ones of a failed pod, whose log is kept nowhere. As they are
+        its last, one line in common is enough; the first may be cut, and counts only if none is in common."""
+        if not self.window:
+            return self.take(end)
+        _, feed, whole_lines = end.partition("\n")
+        added = continuation(self.window, end, 0)
+        if added is None and feed:
+            added = continuation(self.window, whole_lines, 0)
+        return self._taken(end, added)
+
+    def _begun(self, old: list[str]) -> list[str]:
+        if self._lines == 0 and not self.all_is_new:
+            self._cut = True
+            return []
+        *whole, self._pending = old if self.all_is_new else old[-self._lines :]
+        return whole
+
+    def _taken(self, window: str, added: str | None) -> list[str]:
         if added == "":
             return []
         if added is None:
@@ -131,14 +176,14 @@ class Tail:
         return [line]
 
 
-def continuation(before: str, now: str) -> str | None:
+def continuation(before: str, now: str, overlap_lines_min: int = OVERLAP_LINES_MIN) -> str | None:
     """Return the text that ``now`` has beyond ``before``, two looks at the end of one log; None: they do not surely
-    touch. A look begins with a line.
+    touch, as they share fewer lines than ``overlap_lines_min``. A look begins with a line.
 
     1. The log has not grown beyond a look: ``now`` begins with ``before``.
     2. It has: ``now`` begins with an end of ``before``, of which the longest counts.
     3. ``now`` was a wider look: ``before`` is within it.
-    4. ``now`` is the short end that is kept of a failed pod until the store has its log: nothing is new.
+    4. ``now`` is the short end that is kept of a failed pod, and was seen before: nothing is new.
 
     A look that holds nothing but repetitions of one pattern could be laid over the next in several ways, and the one
     with the fewest new lines counts: only there lines may be missing.
@@ -146,7 +191,8 @@ def continuation(before: str, now: str) -> str | None:
     begin = 0
     while True:
         shared = before[begin:]
-        if now.startswith(shared) and (begin == 0 or shared.count("\n") >= OVERLAP_LINES_MIN):
+        enough = begin == 0 or (shared != "" and shared.count("\n") >= overlap_lines_min)
+        if enough and now.startswith(shared):
             return now[len(shared) :]
         begin = before.find("\n", begin) + 1
         if begin == 0:

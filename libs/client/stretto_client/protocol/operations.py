@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import Refused
-from .commands import Answer, Now, Pause, Request, Steps
+from .commands import Answer, Now, Pause, Request, Steps, below
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")
@@ -29,47 +29,47 @@ def preview(text: str) -> Request:
 
 def job(name: str) -> Request:
     """Return everything known about a job."""
-    return Request("GET", f"/jobs/{name}")
+    return Request("GET", below("jobs", name))
 
 
 def decisions(name: str) -> Request:
     """Return the decisions about a job."""
-    return Request("GET", f"/jobs/{name}/decisions")
+    return Request("GET", below("jobs", name, "decisions"))
 
 
 def audit(name: str) -> Request:
     """Return the audit of a job's books."""
-    return Request("GET", f"/jobs/{name}/audit")
+    return Request("GET", below("jobs", name, "audit"))
 
 
 def trace(name: str) -> Request:
     """Return the trace of a job, with the spans that the gateway's machine keeps."""
-    return Request("GET", f"/jobs/{name}/trace")
+    return Request("GET", below("jobs", name, "trace"))
 
 
 def what_if(name: str, changes: Mapping[str, float]) -> Request:
     """Return how a live job would go on under its plan with some changes."""
-    return Request("GET", f"/jobs/{name}/whatif", tuple((key, str(value)) for key, value in changes.items()))
+    return Request("GET", below("jobs", name, "whatif"), tuple((key, str(value)) for key, value in changes.items()))
 
 
 def cancel(name: str, reason: str = "") -> Request:
     """End a job."""
-    return Request("DELETE", f"/jobs/{name}", (("reason", reason),))
+    return Request("DELETE", below("jobs", name), (("reason", reason),))
 
 
 def checkpoint(name: str) -> Request:
     """Take a checkpoint now."""
-    return Request("POST", f"/jobs/{name}/checkpoints")
+    return Request("POST", below("jobs", name, "checkpoints"))
 
 
 def scale(name: str, wanted: Mapping[str, int | str]) -> Request:
     """Request another number of pods."""
-    return _posted(f"/jobs/{name}/plan", wanted)
+    return _posted(below("jobs", name, "plan"), wanted)
 
 
 def add_data(name: str, change: Mapping[str, Any]) -> Request:
     """Give a growing job more data, or close it."""
-    return _posted(f"/jobs/{name}/data", change)
+    return _posted(below("jobs", name, "data"), change)
 
 
 def history() -> Request:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..errors import NotReady
-from .commands import Answer, Emit, Now, Pause, Request, Steps
+from ..errors import NotReady, Refused, Unreachable
+from .commands import Answer, Emit, Now, Pause, Request, Steps, below
 from .events import events
-from .exchange import exchange
+from .outage import lasting
 
 POLL_S = 0.5
 V = TypeVar("V")
@@ -28,22 +29,28 @@ def wait(
 
     ``read`` makes a view of an answer. ``after``: None: nobody reads the events. Raises NotReady after ``timeout_s``.
     """
-    began_s = yield Now()
+    until_s = math.inf if timeout_s is None else (yield Now()) + timeout_s
+    late = NotReady(f"{job} has not reached the awaited state within {timeout_s or 0:g} s; it goes on")
     tag, view = "", None
     while True:
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from exchange(Request("GET", f"/jobs/{job}", (), headers))
+        try:
+            answer: Answer = yield from lasting(Request("GET", below("jobs", job), (), headers), until_s)
+        except (Refused, Unreachable) as error:
+            if (yield Now()) < until_s:
+                raise
+            raise late from error
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             if after is not None:
-                after = yield from events(job, after, False, ())
+                after = yield from events(job, after, False, (), has_answered=True)
         assert view is not None  # the first answer has one
         if reached(view):
             return view
-        waited_s = (yield Now()) - began_s
-        if timeout_s is not None and waited_s + POLL_S > timeout_s:
-            raise NotReady(f"{job} has not reached the awaited state within {timeout_s:g} s; it goes on")
-        yield Pause(POLL_S)
+        left_s = until_s - (yield Now())
+        if left_s <= 0:
+            raise late
+        yield Pause(min(POLL_S, left_s))
 
 
 def changes(job: str, read: Callable[[bytes], V], over: Callable[[V], bool], interval_s: float) -> Steps[None]:
@@ -51,7 +58,7 @@ def changes(job: str, read: Callable[[bytes], V], over: Callable[[V], bool], int
     tag, view = "", None
     while view is None or not over(view):
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
-        answer: Answer = yield from exchange(Request("GET", f"/jobs/{job}", (), headers))
+        answer: Answer = yield from lasting(Request("GET", below("jobs", job), (), headers))
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             yield Emit(view)

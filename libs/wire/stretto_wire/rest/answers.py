@@ -296,11 +296,15 @@ class Preview(Answer):
 
 
 class PodLog(Answer):
-    """The last lines of a pod's log, separated by line feeds."""
+    """The last lines of a pod's log, separated by line feeds.
+
+    ``is_short_end``: of a failed pod whose log is not in the store, or not yet. Its first line may be cut.
+    """
 
     job: str
     pod: str
     text: str
+    is_short_end: bool = False
 
 
 class SpanView(Answer):

@@ -189,11 +189,11 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
     async def log(job: JobName, pod: PodName, lines: Lines = LINES, if_none_match: IfNoneMatch = None) -> Response:
         """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte. To follow
         it, ask again with the ETag."""
-        text = await gateway.pod_log(job, pod, lines)
-        tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}"'
+        text, is_short_end = await gateway.pod_log(job, pod, lines)
+        tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}{"s" if is_short_end else ""}"'
         if (same := unchanged(if_none_match, tag)) is not None:
             return same
-        answer = json(_LOG, PodLog(job=job, pod=pod, text=text))
+        answer = json(_LOG, PodLog(job=job, pod=pod, text=text, is_short_end=is_short_end))
         answer.headers["ETag"] = tag
         return answer
 
