@@ -31,6 +31,10 @@ Answers = Callable[[Arrays], tuple[Arrays, int]]
 """A function of raw arrays: what is prepared of them, and the CPU that it took, in microseconds."""
 
 
+AGAIN_S = 1.0
+"""Pause before a lane is asked again that was lost, and of which home does not say that it is gone (taste)."""
+
+
 @dataclass
 class _Earlier:
     """The part of a preparation that the lanes before this one do. Values are arrays, in their order.
@@ -96,8 +100,16 @@ class Staged:
         self._framework, self._key, self._credits = framework, key, credits
         self._feed = Feed(lane_count, credits, say, is_home_ahead=False)
         self._feed.use(self)
+        self._say = say
         self._lock = threading.Lock()
+        self._joining = threading.Lock()
+        """held while the feed hears of a lane; never taken by what the feed calls"""
+        self._addresses: dict[str, str] = {}
+        """of lanes that are not gone"""
+        self._names: dict[str, str] = {}
+        """of lanes that are asked, as the feed has them"""
         self._lanes: dict[str, Requests] = {}
+        """by those names"""
         self._taught: dict[int, _Taught] = {}
         self._times = itertools.count()
         """numbers of streams: each begins at step 0, so a late answer for one fits another of the same name"""
@@ -109,25 +121,61 @@ class Staged:
 
     def use(self, lane: str, address: str) -> None:
         """Ask a lane from now on, under its name; without an address it is gone."""
-        if not address:
-            self._lose(lane)
+        if address:
+            with self._joining:
+                self._addresses[lane] = address
+            self._join(lane)
             return
-        try:
-            made = Requests(
-                lane, address, self._key, credits=self._credits, feed=self._feed, lost=lambda: self._lose(lane)
-            )
-        except (PlaneError, OSError):  # it has ended meanwhile
-            return
-        with self._lock:
-            self._lanes[lane] = made
-        self._feed.tell(Joined(lane))
+        with self._joining:
+            self._addresses.pop(lane, None)
+            name = self._names.get(lane)
+        if name is not None:
+            self._leave(lane, name)
 
-    def _lose(self, lane: str) -> None:
-        with self._lock:
-            gone = self._lanes.pop(lane, None)
-        if gone is not None:
-            self._feed.tell(Left(lane))
-            threading.Thread(target=gone.close, daemon=True).start()  # its threads may be waiting for answers
+    def _join(self, lane: str, time_number: int = 0) -> None:
+        """Ask a lane, under another name each time: a late answer to requests before must not pass for one to these."""
+        address = self._addresses.get(lane)
+        if address is None:
+            return
+        name = f"{lane}, time {time_number}" if time_number else lane
+
+        def lost() -> None:
+            if self._leave(lane, name):
+                self._join_later(lane, time_number + 1)
+
+        try:
+            made = Requests(name, address, self._key, credits=self._credits, feed=self._feed, lost=lost)
+        except (PlaneError, OSError):  # it has ended meanwhile, or stands still
+            self._join_later(lane, time_number + 1)
+            return
+        with self._joining:
+            is_gone = lane not in self._addresses
+            if not is_gone:
+                self._names[lane] = name
+                with self._lock:
+                    self._lanes[name] = made
+                self._feed.tell(Joined(name))
+        if is_gone:
+            made.close()
+        elif time_number:
+            self._say(f"{lane} was lost, and is asked again")
+
+    def _join_later(self, lane: str, time_number: int) -> None:
+        again = threading.Timer(AGAIN_S, self._join, (lane, time_number))
+        again.daemon = True
+        again.start()
+
+    def _leave(self, lane: str, name: str) -> bool:
+        """Ask a lane no more under a name. Return whether it was asked under it."""
+        with self._joining:
+            with self._lock:
+                left = self._lanes.pop(name, None)
+            if left is None:
+                return False
+            del self._names[lane]
+            self._feed.tell(Left(name))
+        threading.Thread(target=left.close, daemon=True).start()  # its threads may be waiting for answers
+        return True
 
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
         """Ask a lane; its answer goes to the feed."""

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 from stretto_pipeline.arrays import Arrays, Reader, Writer
 from stretto_pipeline.execution.protocol import Kind, Prepares, joined_parts
-from stretto_pipeline.execution.staged import Staged
+from stretto_pipeline.execution.staged import AGAIN_S, Staged
 from stretto_plane import Key, Listener, Message, Peer
 
 WAIT_S = 20.0
@@ -50,6 +51,8 @@ class Before:
         self.asked: list[int] = []
         self.go_on = threading.Event()
         self.go_on.set()
+        self._readers: WeakKeyDictionary[Peer, Reader] = WeakKeyDictionary()
+        self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
         self.listener = self.served()
 
     def served(self) -> Listener:
@@ -58,10 +61,10 @@ class Before:
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
         if message.kind == Kind.TEACH:
             return Kind.TEACH, []
-        raw = Reader().arrays(message.parts[1:])
+        raw = self._readers.setdefault(peer, Reader()).arrays(message.parts[1:])
         self.asked.append(int(raw["0"][0]))
         self.go_on.wait(WAIT_S)
-        return Kind.PREPARE, [b"1", *Writer().parts({"0": 2 * raw["0"]})]
+        return Kind.PREPARE, [b"1", *self._writers.setdefault(peer, Writer()).parts({"0": 2 * raw["0"]})]
 
 
 FIRST, LAST = b'{"stage": 0}', b'{"stage": 1}'
@@ -136,3 +139,32 @@ def test_two_lanes_that_teach_the_same_are_answered_of_one_stream(staged: Staged
             for number, each in zip(range(30), [first, second, third] * 10, strict=True)
         ]
         assert [each.result(WAIT_S) for each in answers] == [2 * number for number in range(30)]
+
+
+def test_a_lane_that_is_lost_is_asked_again_until_it_is_gone(staged: Staged, before: Before, said: list[str]) -> None:
+    """Method: all connections of a lane end, though it lives. Then it ends, home says so, and its address is served by
+    another one, which nobody may ask."""
+    staged.use("before", before.address)
+    answer = staged.taught(7, PARTS)
+
+    def is_asked() -> bool:
+        count = len(before.asked)
+        assert asked(answer, count) == 2 * count
+        return len(before.asked) > count
+
+    until(is_asked)
+    before.listener.end_connections()
+    until(lambda: (is_asked(), said)[1] != [])
+    before.asked.clear()
+    until(is_asked)
+    assert said == ["before was lost, and is asked again"]
+    before.listener.close()
+    assert asked(answer, 3) == 6  # the loss is seen
+    staged.use("before", "")
+    before.asked.clear()
+    before.listener = before.served()
+    end_s = time.monotonic() + 2 * AGAIN_S
+    while time.monotonic() < end_s:
+        assert asked(answer, 3) == 6
+    assert before.asked == []
+    assert len(said) == 1
