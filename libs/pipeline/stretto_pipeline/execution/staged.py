@@ -72,7 +72,8 @@ class _Earlier:
 class _Taught:
     """A preparation. digest: of its parts. waiting: raw elements that were asked for, and that the feed has not pulled.
 
-    answer: its function, once it has one.
+    answer: its function, once it has one. in_hand: elements that are not finished. is_over: it is forgotten, and its
+    stream ends with the last of these.
     """
 
     digest: bytes
@@ -80,6 +81,8 @@ class _Taught:
     finish: Prepares
     waiting: deque[Raw] = field(default_factory=deque[Raw])
     answer: Answers | None = None
+    in_hand: int = 0
+    is_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,16 +205,34 @@ class Staged:
         def answer(raw: Arrays) -> tuple[Arrays, int]:
             job = _Job(found, Future())
             with self._lock:  # the order of jobs is that of what waits
+                found.in_hand += 1
                 waiting.append(Raw([raw], raw))
                 self._jobs.put(job)
             return job.answer.result()
 
         found.answer, self._taught[number] = answer, found
+        if known is not None:
+            self._end(known)
         return answer
 
     def forget(self, number: int) -> None:
         """Forget a preparation."""
-        self._feed.end(self._taught.pop(number).stream.name)
+        self._end(self._taught.pop(number))
+
+    def _end(self, taught: _Taught) -> None:
+        """End a stream once nothing of it is in hand: the feed would take it up again with the next element."""
+        with self._lock:
+            taught.is_over = True
+            is_done = not taught.in_hand
+        if is_done:
+            self._feed.end(taught.stream.name)
+
+    def _finished(self, taught: _Taught) -> None:
+        with self._lock:
+            taught.in_hand -= 1
+            is_done = taught.is_over and not taught.in_hand
+        if is_done:  # perhaps once more: a lane may ask while the preparation is forgotten
+            self._feed.end(taught.stream.name)
 
     def _work(self) -> None:
         while True:
@@ -222,6 +243,7 @@ class Staged:
                 job.answer.set_result((prepared, self._spent_us()))
             except Exception as error:  # told to whoever asked
                 job.answer.set_exception(error)
+            self._finished(job.taught)
 
     def _spent_us(self) -> int:
         """Return the CPU of this lane, and of those before it, since the last answer."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ class Doubling:
 
     def __init__(self) -> None:
         self.before: Callable[[int], None] = lambda number: None
+        self.made: list[ReferenceType[Prepares]] = []
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         pass
@@ -40,6 +42,7 @@ class Doubling:
             self.before(int(raw["0"][0]))
             return {"0": 2 * raw["0"]}
 
+        self.made.append(ref(prepare))
         return prepare
 
 
@@ -168,3 +171,37 @@ def test_a_lane_that_is_lost_is_asked_again_until_it_is_gone(staged: Staged, bef
         assert asked(answer, 3) == 6
     assert before.asked == []
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("is_taught_again", [False, True])
+def test_a_preparation_is_forgotten_with_its_last_element(
+    staged: Staged, framework: Doubling, is_taught_again: bool
+) -> None:
+    """Method: a preparation is forgotten, or taught with other parts, while two of its elements wait."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def wait(number: int) -> None:
+        begun.set()
+        goes_on.wait(WAIT_S)
+
+    framework.before = wait
+    answer = staged.taught(7, PARTS)
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(asked, answer, number) for number in range(2)]
+        assert begun.wait(WAIT_S)
+        old = [*framework.made]
+        if is_taught_again:
+            staged.taught(7, AGAIN)
+        else:
+            staged.forget(7)
+        goes_on.set()
+        assert [each.result(WAIT_S) for each in answers] == [0, 2]
+    del answer, answers
+    other = staged.taught(8, PARTS)
+
+    def is_forgotten() -> bool:
+        assert asked(other, 1) == 2
+        gc.collect()
+        return all(each() is None for each in old)
+
+    until(is_forgotten)
