@@ -20,8 +20,9 @@ from .feeding import CREDITS, SPARE
 
 LANES_MAX = 64
 """Data workers of one program (taste)."""
-CREDITS_MAX = 1024
-"""Batches that a lane is asked for at once: each takes a connection and a thread at both ends (taste)."""
+IN_HAND_MAX = 512
+"""Batches that all lanes of a group are asked for at once, credits(k) * count(k): each takes a connection and a thread
+in the process that asks (taste)."""
 OPTION, DEVICE_OPTION = "--data-workers", "--device-type"
 
 
@@ -89,11 +90,13 @@ def chain_of(text: str, devices: Iterable[str] = ()) -> Chain:
         if one.device == other.device:
             raise ChainRefused(f"{OPTION} {text}: {one.device} feeds itself: give {one.device} once, with the sum")
     chain = Chain(groups, devices_of(devices))
-    if chain.credits[-1] > CREDITS_MAX:
-        raise ChainRefused(
-            f"{OPTION} {text}: each {chain.last.device} data worker would be asked for {chain.credits[-1]} batches "
-            f"at once: give fewer of the types before it, such that these are at most {CREDITS_MAX}"
-        )
+    for group, credits in zip(groups, chain.credits, strict=True):
+        if group.count * credits > IN_HAND_MAX:
+            raise ChainRefused(
+                f"{OPTION} {text}: the {group.count} {group.device} data workers would be asked for "
+                f"{group.count * credits} batches at once, {credits} each: give fewer of them, or of the types before "
+                f"them, such that these are at most {IN_HAND_MAX}"
+            )
     known = {each.device for each in groups}
     for operation, device in chain.devices.items():
         if device not in known:

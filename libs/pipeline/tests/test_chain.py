@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto_pipeline.chain import LANES_MAX, Chain, ChainRefused, Group, chain_of, window_of
+from stretto_pipeline.chain import IN_HAND_MAX, LANES_MAX, Chain, ChainRefused, Group, chain_of, window_of
 from stretto_pipeline.feeding import (
+    CREDITS,
     SPARE,
     Action,
     Answered,
@@ -61,6 +62,19 @@ def test_any_text_is_a_chain_or_is_refused_with_its_name(text: str) -> None:
         assert len(found.groups) == text.count(",") + 1
 
 
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_what_a_group_has_in_hand_is_bounded(cpus: int, gpus: int) -> None:
+    """Method: the product of lanes and of what each is asked for, in chains of two types of any size."""
+    try:
+        found = chain_of(f"cpu={cpus},gpu={gpus}")
+    except ChainRefused:
+        assert cpus + gpus > LANES_MAX or gpus * (SPARE + CREDITS * cpus) > IN_HAND_MAX
+    else:
+        assert all(
+            each.count * credits <= IN_HAND_MAX for each, credits in zip(found.groups, found.credits, strict=True)
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "declared", "reason"),
     [
@@ -73,7 +87,14 @@ def test_any_text_is_a_chain_or_is_refused_with_its_name(text: str) -> None:
         ("-1", [], "'-1' is refused: give a number"),
         ("cpu=2,cpu=1", [], "cpu feeds itself: give cpu once, with the sum"),
         ("a b=2", [], "is no type of device"),
-        ("cpu=30,gpu=20,tpu=1", [], "each tpu data worker would be asked for 1242 batches at once: give fewer"),
+        (
+            "cpu=32,gpu=32",
+            [],
+            "cpu=32,gpu=32: the 32 gpu data workers would be asked for 2112 batches at once, 66 each: "
+            "give fewer of them, or of the types before them, such that these are at most 512",
+        ),
+        ("cpu=10,gpu=10,tpu=4", [], "the 4 tpu data workers would be asked for 888 batches at once, 222 each"),
+        ("cpu=30,gpu=20,tpu=1", [], "the 20 gpu data workers would be asked for 1240 batches at once, 62 each"),
         ("2", ["UniqueV2=gpu"], "--device-type UniqueV2=gpu: --data-workers 2 has no gpu: give a number of them"),
         ("cpu=2,gpu=1", ["UniqueV2"], "--device-type UniqueV2: give OPERATION=TYPE"),
     ],

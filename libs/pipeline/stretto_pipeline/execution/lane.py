@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -23,10 +23,7 @@ from stretto_plane import Key, Listener, Message, Peer
 from ..arrays import Arrays, Reader, Writer
 from ..errors import PipelineError
 from .protocol import REQUEST_BYTES_MAX, Framework, Kind
-from .staged import Staged
-
-Answers = Callable[[Arrays], tuple[Arrays, int]]
-"""A function of raw arrays: what is prepared of them, and the CPU that it took, in microseconds."""
+from .staged import Answers, Staged
 
 
 @dataclass(frozen=True, slots=True)

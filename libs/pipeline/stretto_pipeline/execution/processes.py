@@ -104,6 +104,11 @@ class Processes:
         """Tell people."""
         self._say(text)
 
+    def in_place_of(self, lane: _Lane) -> str:
+        """Return, in words, the processes that ask a lane, and prepare what it loses."""
+        is_last = lane.at == len(self._chain.groups) - 1
+        return "home" if is_last else f"{self._chain.groups[lane.at + 1].device} data workers"
+
     def start_of(self, name: str, at: int) -> Start:
         """Return what a lane's process needs to begin."""
         key, settings = self._key.pem.decode(), self._settings
@@ -231,8 +236,9 @@ class _Lane:
         with self._processes.serving(self, name, start.address):
             status = process.wait()
         if not self._closed.is_set():
+            others = self._processes.in_place_of(self)
             say = self._processes.say
-            say(f"{self._name} is lost: it ended with status {status}; home prepares what it had in hand")
+            say(f"{self._name} is lost: it ended with status {status}; what it had in hand is for {others} to prepare")
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         """Pass on what a lane that others feed has to say."""

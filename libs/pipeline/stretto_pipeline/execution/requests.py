@@ -11,14 +11,25 @@ from stretto_plane import Connection, Key, PeerFailed, PlaneError
 
 from ..arrays import Arrays, Reader, Writer
 from ..errors import ArraysRefused, in_words
-from ..feeding import Range
+from ..feeding import CREDITS, Range
 from .feed import Feed
 from .protocol import Kind, Preparation, request
 
 ANSWER_S = 60.0
-"""Time after which a lane that does not answer is left; others prepare its elements long before."""
+"""Time after which a lane that was asked for CREDITS elements and does not answer is left; others prepare its elements
+long before. See `answer_s_of`."""
 
 _Asked = tuple[Range, Preparation, Arrays]
+
+
+def answer_s_of(credits: int) -> float:
+    """Return the time for an answer of a lane that may have so many elements in hand.
+
+    It finishes one after the other, so the last answer takes as long as all of them:
+
+        answer_s = ANSWER_S * max(1, credits / CREDITS)
+    """
+    return ANSWER_S * max(1.0, credits / CREDITS)
 
 
 class Requests:
@@ -37,7 +48,8 @@ class Requests:
         self._teaching = threading.Lock()
         self._taught: set[int] = set()
         with contextlib.ExitStack() as opened:
-            links = [opened.enter_context(Connection(address, key, timeout_s=ANSWER_S)) for _ in range(credits)]
+            answer_s = answer_s_of(credits)
+            links = [opened.enter_context(Connection(address, key, timeout_s=answer_s)) for _ in range(credits)]
             self._opened = opened.pop_all()
         self._threads = [threading.Thread(target=self._work, args=(link,), daemon=True) for link in links]
         for each in self._threads:
