@@ -522,13 +522,17 @@ class Adds:
     def begin(self, settings: Mapping[str, Any]) -> None:
         del settings
 
-    def taught(self, parts: Sequence[memoryview]) -> Prepares:
+    def taught(self, number: int, parts: Sequence[memoryview]) -> Prepares:
+        del number
         added = int(bytes(parts[1]))
 
         def add(raw: Arrays) -> Arrays:
             return {name: each + added for name, each in raw.items()}
 
         return add
+
+    def forget(self, number: int) -> None:
+        del number
 
 
 def made(graph: bytes) -> GraphPreparation:
