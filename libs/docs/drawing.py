@@ -15,7 +15,7 @@ from stretto_wire.registry import ANYBODY, CHANNELS, SERVICES, Channel
 FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 BOX, INK, PALE, GROUND = "#3f51b5", "#7a859c", "#c5cae9", "#ffffff"
 WIDTH, HEIGHT = 142.0, 38.0
-"""Of a box."""
+"""Size of a box."""
 
 
 class Place(NamedTuple):

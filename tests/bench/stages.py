@@ -35,7 +35,7 @@ from tests.bench.feeding_server import ROOT
 from tests.bench.rows import Row, row
 
 CPU_CORES, GPU_CORES = 0.4, 0.1
-"""Of a pod of each type; the paper's pods with GPUs have a quarter of the CPU as well."""
+"""Quotas of a pod of each type; the paper's pods with GPUs have a quarter of the CPU as well."""
 WAYS: Mapping[str, Sequence[str]] = {
     "alone": (),
     "single": ("--data-workers", "1"),

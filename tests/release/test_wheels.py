@@ -24,7 +24,7 @@ DISTRIBUTIONS = sorted(
 OPTIONAL = {"torch"}
 """Packages of extras that no environment of tests has: the wheel depends on the machine."""
 LEFT_OUT = {"torch", "compiler", "embedded"}
-"""Of the first two nothing is installed here; the last one is what the installation of a laptop is."""
+"""Extras of which nothing is installed here, and the processes of a laptop, which have a test of their own."""
 IMPORTS = """
 import importlib.util, json, pkgutil, sys
 

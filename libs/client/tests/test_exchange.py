@@ -18,6 +18,8 @@ from stretto_client import client as blocking
 from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable, Unusable
 from stretto_client.places import Place, place_of
 from stretto_client.protocol.exchange import PATIENCE_S
+from stretto_client.protocol.operations import ENDED_STATES
+from stretto_wire.rest.views import OVER
 
 Speaking = Callable[[Handler], Any]
 ME = {
@@ -242,3 +244,7 @@ def folder_of_a_gateway(folder: Path) -> Path:
     (folder / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
     (folder / "gateway.token").write_text("secret\n")
     return folder
+
+
+def test_a_job_has_ended_where_the_wire_says_so() -> None:
+    assert set(ENDED_STATES) == OVER

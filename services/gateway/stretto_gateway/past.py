@@ -25,7 +25,7 @@ from .summaries import as_of
 from .turns import Turns
 
 LEASED = "shard-leased"
-"""Of these only the first counts: the job trains from then on."""
+"""The first lease of a job is the one that counts: the job trains from then on."""
 OMITTED = frozenset({LEASED, "shard-completed"})
 NAMES = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in OMITTED)
 """Events that are read again. Those of shards are nine in ten of a job's events."""

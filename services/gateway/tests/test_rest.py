@@ -304,7 +304,8 @@ def test_health_and_metrics_need_no_token(gateway: Running) -> None:
     assert values["stretto_gateway_ready"] == "1"
     assert int(values["stretto_gateway_last_seq"]) > 0
     assert int(values['stretto_gateway_jobs{status="submitted"}']) > 0
-    assert values["stretto_gateway_stopped_jobs"].isdigit()  # on a slow machine a job of another test may have stopped
+    jobs = sum(int(value) for name, value in values.items() if name.startswith("stretto_gateway_jobs{"))
+    assert 0 <= int(values["stretto_gateway_stopped_jobs"]) < jobs, "on a slow machine jobs of other tests may have"
     started = int(values["stretto_gateway_start_seconds_count"])
     assert int(values['stretto_gateway_start_seconds_bucket{le="+Inf"}']) == started
     assert int(values['stretto_gateway_start_seconds_bucket{le="45"}']) <= started

@@ -12,6 +12,7 @@ from .commands import Answer, Now, Pause, Request, Steps, below
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")
+"""The wire's ``OVER``, as a test compares; the command reads JSON and loads no types of views for it."""
 VIEW_POLL_S = 0.2
 SHOWN_WITHIN_S = 10.0
 """Time within which every replica of the gateway shows a new job."""
