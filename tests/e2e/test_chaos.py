@@ -15,15 +15,16 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SEED = 175
-"""of a hostile pod, a kill of a data worker, and one of a parameter server"""
+SEED, SAMPLES = 12642, 400_000
+"""A hostile pod, a kill of a parameter server and one of a data worker: what takes longest to heal comes last, so that
+none is passed over on a machine that trains faster than it heals."""
 LIMIT_S, END_S = 300.0, 60.0
 
 
 def test_a_job_under_fire_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     page = tmp_path / "chaos.html"
     command = [Path(sys.executable).with_name("stretto"), "chaos", "--seed", str(SEED), "--intensity", "calm",
-               "--samples", "300000", "--report", page, "-o", "json"]  # fmt: skip
+               "--samples", str(SAMPLES), "--report", page, "-o", "json"]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
     environment |= {"TMPDIR": str(tmp_path)}  # the installation of its own is made there
     typed = subprocess.Popen(
@@ -40,7 +41,7 @@ def test_a_job_under_fire_loses_nothing_and_repeats_nothing(tmp_path: Path) -> N
     assert typed.returncode == 0, errors[-6000:]
     [run] = json.loads(output)["runs"]
     books = run["books"]
-    assert books["samples"] == books["assigned"] == books["reported"] == books["applied"] == 300_000, errors[-6000:]
+    assert books["samples"] == books["assigned"] == books["reported"] == books["applied"] == SAMPLES, errors[-6000:]
     assert (books["lost"], books["repeated"], books["columns_exact"]) == (0, 0, books["columns"])
     done = [happening["kind"] for happening in run["happenings"] if not happening["skipped"]]
     assert {"ps-kill", "data-kill", "hostile"} <= {*done}, errors[-6000:]

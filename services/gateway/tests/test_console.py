@@ -19,6 +19,7 @@ from stretto_gateway import console
 
 from .conftest import Running
 
+HASH = re.compile(r"\.[0-9a-f]{8}\.")
 CONSOLE = Path(__file__).parents[3] / "libs" / "console"
 
 
@@ -89,15 +90,16 @@ def documentation() -> Iterator[Path]:
     if made:
         (folder / "assets").mkdir(parents=True)
         (folder / "index.html").write_text("<!doctype html><title>Stretto</title>")
-        (folder / "assets" / "a.1.css").write_text("body{}")
+        (folder / "assets" / "a.0123abcd.css").write_text("body{}")
     yield folder
     if made:
         shutil.rmtree(folder)
 
 
 async def test_the_documentation_is_served_under_the_policy_of_the_console(documentation: Path) -> None:
-    """Its pages are found anew each time, its assets are kept; a path that the build lacks is never opened."""
-    asset = next(path for path in (documentation / "assets").rglob("*.css"))
+    """Pages are found anew each time, assets whose names hold a hash are kept; a path that the build lacks is never
+    opened."""
+    asset = next(path for path in (documentation / "assets").rglob("*.css") if HASH.search(path.name))
     async with files_only() as http:
         page = await http.get("/console/docs/")
         kept = await http.get(f"/console/docs/{asset.relative_to(documentation)}")
