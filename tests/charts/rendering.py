@@ -36,7 +36,7 @@ EVERYTHING: dict[str, Any] = {
     "redis": {"secret": "redis"},
     "store": {"url": "", "secret": "store", "claim": "store"},
     "provision": {"external": True, "kept": {"eventsDays": 8, "auditDays": 400}},
-    "tracing": {"endpoint": "http://otel-collector:4318"},
+    "tracing": {"endpoint": "http://otel-collector:4318", "query": "http://tempo:3200"},
     "trainer": {
         "namespace": "jobs",
         "priorityClassName": "low",

@@ -176,13 +176,13 @@ EGRESS: dict[str, set[int]] = {
     **{name: BUS for name in ("profiler", "fitter", "planner", "arbiter", "dispatcher", "oom", "provision")},
     "checkpoints": BUS | {6379},
     "actuator": BUS | {443, 6443},
-    "gateway": BUS | {443, 6443},
+    "gateway": BUS | {443, 6443, 3200},
     "forwarder": BUS | {443},
     "test": BUS | {8000, 8080},
     "test-foreign": BUS | {8080},
     **{name: BUS | {6379, 443} for name in ("trainer", "test-friend", "test-target")},
 }
-"""Of ``EVERYTHING``: names, the bus (two ports), spans; Redis; store, webhooks and issuer; the API server."""
+"""Of ``EVERYTHING``: names, the bus (two ports), spans; Redis; store, webhooks and issuer; the API server; spans to read."""
 
 
 class TestTheNetwork:

@@ -144,6 +144,9 @@ STRETTO_GATEWAY_OIDC_ROLE_CLAIM: {{ .roleClaim | quote }}
 STRETTO_GATEWAY_OIDC_ROLES: {{ toJson .roles | quote }}
 {{- end }}
 {{- end }}
+{{- with .Values.tracing.query }}
+STRETTO_GATEWAY_TRACES_URL: {{ . | quote }}
+{{- end }}
 {{- if $gateway.tls.secret }}
 STRETTO_GATEWAY_TLS_CERTIFICATE: /run/stretto/tls.crt
 STRETTO_GATEWAY_TLS_KEY: /run/stretto/tls.key

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from itertools import islice
 from typing import Literal, Protocol, TypeVar, get_args
 
 import stretto_wire as wire
@@ -30,10 +31,12 @@ from stretto_wire.rest.answers import (
     Alerts,
     ClusterView,
     FirstPlan,
+    JobTrace,
     Prediction,
     Preview,
     PreviewFinding,
     ServiceView,
+    SpanView,
     TraceEvent,
 )
 from stretto_wire.rest.parts import Part
@@ -42,12 +45,14 @@ from stretto_wire.rest.views import OVER, JobView, Status
 
 from . import alerts, checks, inquiries, job_audit, paging, past
 from .buckets import Buckets
+from .collector import Collector, CollectorFault
 from .fullness import Fullness
 from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection, Reads
 from .retention import Retention
 from .settings import GatewaySettings
+from .spans import SPANS_MAX, spans_of
 from .spent_names import DamagedNames, Shard, by_shard
 from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
 from .summaries import as_of, checkpoint_is_late, has_stopped, summary
@@ -165,6 +170,7 @@ class Gateway:
         self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
         self._services = inquiries.Shared(lambda _: bus.services(), clock)
         self.past = past.Past(bus)
+        self._collector = Collector.of(settings)
         self._boot = secrets.token_hex(4)
         """Tells ETags of this process from those of every other one."""
 
@@ -596,8 +602,28 @@ class Gateway:
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
 
-    async def waterfall(self, job: str, trace_id: str) -> list[TraceEvent]:
-        """Return the latest events of a job that are in its trace, oldest first. Raises Fault."""
+    async def trace(self, job: str) -> JobTrace:
+        """Return the trace of a job. Raises Fault."""
+        trace_id = self.view(job).trace_id
+        if trace_id is None:
+            return JobTrace(job=job, trace_id=None, events=[], spans=[])
+        spans, missing = await asyncio.to_thread(spans_of, self.settings.state_folder, job, trace_id), None
+        if self._collector is not None:
+            try:
+                spans += await self._collector.spans(job, trace_id)
+            except CollectorFault as fault:
+                missing = f"the spans of the collector ({self.settings.traces_url}): {fault}"
+        by_id = {span["span_id"]: SpanView(**span) for span in spans}
+        return JobTrace(
+            job=job,
+            trace_id=trace_id,
+            events=await self._waterfall(job, trace_id),
+            spans=list(islice(by_id.values(), SPANS_MAX)),
+            missing=missing,
+        )
+
+    async def _waterfall(self, job: str, trace_id: str) -> list[TraceEvent]:
+        """Return the latest events of a job that are in its trace, oldest first."""
         found = await self._bus.newest(Selection(job, WATERFALL), WATERFALL_EVENTS, None, None)
         return [
             TraceEvent(seq=event.seq, time_s=event.time_s, service=event.service, event=event.name)

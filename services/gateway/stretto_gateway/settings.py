@@ -83,6 +83,17 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     call_timeout_s: float = Field(
         5.0, gt=0, le=60, description="longest wait for a service's answer to a user's request"
     )
+    traces_url: str = Field(
+        "",
+        pattern=r"^$|^https?://[^\s/@?#]+(/[^\s?#]*)?$",
+        description="query API of the collector that has the spans: Tempo's (http://tempo:3200) or Jaeger's "
+        "(http://jaeger:16686); empty: spans of this machine only",
+    )
+    traces_headers: SecretStr | None = Field(
+        None,
+        description="headers of those requests, as in OTEL_EXPORTER_OTLP_HEADERS: "
+        "Authorization=Bearer%20…,X-Scope-OrgID=1",
+    )
     keepalive_s: float = Field(15.0, gt=0, le=300, description="interval of comments on a quiet event stream")
     trainingjobs: bool = Field(
         False, description="serve TrainingJob objects of Kubernetes too; one installation per namespace"

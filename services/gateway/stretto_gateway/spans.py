@@ -1,4 +1,4 @@
-"""Spans of a job's trace, from the files of services and pods of this machine; elsewhere a collector has them.
+"""Spans of a job's trace, from the files of services and pods of this machine (:mod:`.collector`: those elsewhere).
 
 A pod may write whatever it likes into its job's folder. So only that folder is read for it, only regular files, within
 bounds, and only spans whose fields have the types that Stretto writes.
@@ -85,7 +85,14 @@ def _lines_of(name: str, folder: int, bytes_max: int) -> Iterator[bytes]:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """Return the span in a line; None if the line is torn or odd."""
     try:
-        found = json.loads(line)
+        return span_of(json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+
+
+def span_of(found: Any) -> dict[str, Any] | None:
+    """Return the fields of a span that Stretto writes; None if one lacks or has another type."""
+    try:
         if not isinstance(found, dict) or not _is_span(cast("dict[str, Any]", found)):
             return None
         span = {name: found.get(name) for name in (*_TEXTS, *_TEXTS_OR_NONE, *_NUMBERS)}

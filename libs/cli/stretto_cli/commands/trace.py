@@ -56,29 +56,34 @@ def trace(
 
     The gateway says which trace is the job's, so the installation has to run (after `stretto down`: `stretto up`). The
     spans come from the folder, or with --url from the gateway's machine. Where services send them to a collector
-    (OTEL_EXPORTER_OTLP_ENDPOINT), look there; the job's events are shown instead.
+    (OTEL_EXPORTER_OTLP_ENDPOINT), the gateway asks it (STRETTO_GATEWAY_TRACES_URL: Tempo or Jaeger); otherwise look
+    there, and see the job's events here.
     """
     with connect(folder, url, token) as gateway:
-        if url is None:
-            trace_id = gateway.job(job)["trace_id"]
-            spans = read(folder, trace_id) if trace_id else []
-        else:
-            found = gateway.trace(job)
-            trace_id = found["trace_id"]
-            spans = [span for each in found["spans"] if (span := parsed(each)) is not None]
+        trace_id = gateway.job(job)["trace_id"]
         if trace_id is None:
             raise CliError(f"{job} was submitted without a trace")
+        spans = read(folder, trace_id) if url is None else []
         if not spans:
-            complaints.print(
-                f"[dim]no span of trace {trace_id} is kept there: events only; a collector may have it[/dim]"
-            )
-            spans = [of_event(event, trace_id) for event in gateway.trace(job)["events"]]
+            spans = asked(gateway.trace(job))
     roots = tree(spans)
     answer(
         output,
         {"job": job, "trace_id": trace_id, "spans": [asdict(root) for root in roots]},
         lambda: render(roots, everything),
     )
+
+
+def asked(found: Any) -> list[Span]:
+    """Return the spans that the gateway found, or without any its events."""
+    if missing := found.get("missing"):
+        complaints.print(f"[yellow]missing:[/yellow] {escape(missing)}")
+    if spans := [span for each in found["spans"] if (span := parsed(each)) is not None]:
+        return spans
+    complaints.print(
+        f"[dim]no span of trace {found['trace_id']} is kept there: events only; a collector may have it[/dim]"
+    )
+    return [of_event(event, found["trace_id"]) for event in found["events"]]
 
 
 @dataclass(slots=True)

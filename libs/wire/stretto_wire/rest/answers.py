@@ -331,7 +331,7 @@ class TraceEvent(Answer):
 
 
 class JobTrace(Answer):
-    """The trace of a job: its events, oldest first, and the spans that this machine keeps."""
+    """The trace of a job: its events, oldest first, and the spans that this machine and the collector keep."""
 
     job: str
     trace_id: str | None
@@ -339,3 +339,5 @@ class JobTrace(Answer):
     events: list[TraceEvent]
     """Without those of shards, progress and windows, which are too many; the latest 500."""
     spans: list[SpanView]
+    missing: str | None = None
+    """Spans that could not be read, and why."""

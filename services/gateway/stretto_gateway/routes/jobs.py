@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from typing import Annotated
@@ -12,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import PS_MAX, WORKERS_MAX
-from stretto_wire.rest.answers import JobTrace, PodLog, Prediction, Preview, SpanView, Submitted
+from stretto_wire.rest.answers import JobTrace, PodLog, Prediction, Preview, Submitted
 from stretto_wire.rest.audits import JobAudit
 from stretto_wire.rest.parts import PARTS, Part
 from stretto_wire.rest.summaries import JobSummary
@@ -24,7 +23,6 @@ from ..parts import dumped
 from ..past import PAST_PARTS, check_past
 from ..problems import Problem
 from ..service import Gateway
-from ..spans import spans_of
 from .parameters import LINES, SEQ_MAX, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
 
 _SUMMARIES = TypeAdapter(list[JobSummary])
@@ -199,18 +197,9 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/jobs/{job}/trace", operation_id="getTrace")
     async def trace(job: JobName) -> JobTrace:
-        """Return the trace of a job: its events as a waterfall, and the spans that this machine keeps; where there is a
-        collector, look there for spans."""
-        trace_id = gateway.view(job).trace_id
-        if trace_id is None:
-            return JobTrace(job=job, trace_id=None, events=[], spans=[])
-        spans = await asyncio.to_thread(spans_of, gateway.settings.state_folder, job, trace_id)
-        return JobTrace(
-            job=job,
-            trace_id=trace_id,
-            events=await gateway.waterfall(job, trace_id),
-            spans=[SpanView(**each) for each in spans],
-        )
+        """Return the trace of a job: its events as a waterfall, and the spans that this machine keeps and, where the
+        gateway is told of one, the collector."""
+        return await gateway.trace(job)
 
     @router.get("/jobs/{job}/whatif", operation_id="whatIfJob")
     async def what_if(

@@ -1,0 +1,143 @@
+"""Spans of a job's trace, from the query API of a collector: Grafana Tempo's or Jaeger's.
+
+Both answer ``GET <url>/api/traces/<trace id>``. Tempo sends the batches of OTLP: ids in base64 (the norm says
+hexadecimal), times in nanoseconds. Jaeger sends its own form: times in microseconds, attributes as tags. The answer
+tells which of the two it is. Pods may write what they like into a collector, so every span is checked as those of files
+are (:mod:`.spans`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+from opentelemetry.util.re import parse_env_headers
+
+from .settings import GatewaySettings
+from .spans import JOB, span_of
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
+ID_BYTES, TRACE_ID_BYTES = 8, 16
+ERROR_CODES = (2, "STATUS_CODE_ERROR")
+UNTOLD = "failed without a description"
+
+
+class CollectorFault(Exception):
+    """The collector has not answered with the spans of a trace; the text says why."""
+
+
+class Collector:
+    """The query API at a URL. ``headers``: sent with each request."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url, self._headers = url.rstrip("/"), {"Accept": "application/json", **headers}
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> Collector | None:
+        """Return the collector that the settings name, or None."""
+        if not settings.traces_url:
+            return None
+        headers = settings.traces_headers.get_secret_value() if settings.traces_headers else ""
+        return cls(settings.traces_url, parse_env_headers(headers, liberal=True))
+
+    async def spans(self, job: str, trace_id: str) -> list[dict[str, Any]]:
+        """Return the spans of a job in its trace, none if the collector does not know it. Raises CollectorFault."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await self._answer(trace_id)
+                return await asyncio.to_thread(_read, answer, job, trace_id)
+        except (TimeoutError, httpx.TimeoutException):
+            raise CollectorFault(f"it has not answered within {TIMEOUT_S:.0f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise CollectorFault(str(error) or repr(error)) from error
+
+    async def _answer(self, trace_id: str) -> bytes:
+        """Return the body of the answer; empty: the collector does not know the trace."""
+        body = bytearray()
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as http,
+            http.stream("GET", f"{self._url}/api/traces/{trace_id}", headers=self._headers) as answer,
+        ):
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                return b""
+            if answer.status_code != httpx.codes.OK:
+                raise CollectorFault(f"it answered {answer.status_code} {answer.reason_phrase}")
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise CollectorFault(f"its answer is larger than {ANSWER_BYTES_MAX >> 20} MiB")
+        return bytes(body)
+
+
+def _read(body: bytes, job: str, trace_id: str) -> list[dict[str, Any]]:
+    """Return the spans of an answer that are the job's. Raises CollectorFault for an answer of another form."""
+    if not body:
+        return []
+    try:
+        answer = json.loads(body)
+        found = list(_of_jaeger(answer) if "data" in answer else _of_otlp(answer))
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise CollectorFault("its answer has neither the form of Tempo nor that of Jaeger") from None
+    spans = [span for each in found if (span := span_of(each)) is not None]
+    return [span for span in spans if span["trace_id"] == trace_id and span["attributes"].get(JOB) == job]
+
+
+def _of_otlp(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for batch in answer["batches"] if "batches" in answer else answer["resourceSpans"]:
+        of_resource = _attributes(batch.get("resource", {}))
+        for scope in batch.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                status = span.get("status") or {}
+                yield {
+                    "trace_id": _hexadecimal(span["traceId"], TRACE_ID_BYTES),
+                    "span_id": _hexadecimal(span["spanId"], ID_BYTES),
+                    "parent_id": _hexadecimal(span.get("parentSpanId", ""), ID_BYTES) or None,
+                    "service": of_resource.get("service.name"),
+                    "name": span["name"],
+                    "start_s": int(span["startTimeUnixNano"]) / 1e9,
+                    "end_s": int(span["endTimeUnixNano"]) / 1e9,
+                    "attributes": _attributes(span),
+                    "error": status.get("message") or UNTOLD if status.get("code") in ERROR_CODES else None,
+                }
+
+
+def _attributes(of: Mapping[str, Any]) -> dict[str, Any]:
+    return {each["key"]: _value(each["value"]) for each in of.get("attributes") or ()}
+
+
+def _value(value: dict[str, Any]) -> Any:
+    """Return an attribute's value (OTLP ``AnyValue``); None for bytes and nested objects: Stretto has none."""
+    [(kind, found)] = value.items()
+    if kind == "intValue":
+        return int(found)  # text, since a number of JSON has not enough digits
+    if kind == "arrayValue":
+        return [_value(each) for each in found.get("values", ())]
+    return found if kind in ("stringValue", "doubleValue", "boolValue") else None
+
+
+def _hexadecimal(id: str, bytes_: int) -> str:
+    return id.lower() if len(id) in (0, 2 * bytes_) else base64.b64decode(id, validate=True).hex()
+
+
+def _of_jaeger(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for trace in answer["data"] or ():
+        for span in trace["spans"]:
+            tags = {tag["key"]: tag["value"] for tag in span.get("tags") or ()}
+            parents = [each["spanID"] for each in span.get("references") or () if each["refType"] == "CHILD_OF"]
+            failed = tags.get("otel.status_code") == "ERROR" or tags.get("error") is True
+            yield {
+                "trace_id": span["traceID"].zfill(2 * TRACE_ID_BYTES),
+                "span_id": span["spanID"].zfill(2 * ID_BYTES),
+                "parent_id": parents[0].zfill(2 * ID_BYTES) if parents else None,
+                "service": trace["processes"][span["processID"]]["serviceName"],
+                "name": span["operationName"],
+                "start_s": span["startTime"] / 1e6,
+                "end_s": (span["startTime"] + span["duration"]) / 1e6,
+                "attributes": tags,
+                "error": tags.get("otel.status_description") or UNTOLD if failed else None,
+            }
