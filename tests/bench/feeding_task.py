@@ -17,17 +17,16 @@ from stretto.examples.wide_deep import WideDeep
 from stretto.readers import Batch
 from stretto.readers.criteo import CATEGORIES
 
-NEXT = 4
-
 
 class Crosses(WideDeep):
-    """Wide & Deep whose ids are crosses of texts: of each column with the next four, the smallest hash.
+    """Wide & Deep whose ids are crosses of texts: of each column with the ``neighbours`` next ones, the smallest hash.
 
     data: one file of Parquet.
     """
 
-    def __init__(self, *, data: str, categories: int, **arguments: Any) -> None:
+    def __init__(self, *, data: str, categories: int, neighbours: int, **arguments: Any) -> None:
         super().__init__(data=data, categories=categories, **arguments)
+        self._neighbours = neighbours
         self._categories = categories
         self._file = pq.ParquetFile(data)
         self._group_rows = self._file.metadata.row_group(0).num_rows
@@ -37,7 +36,7 @@ class Crosses(WideDeep):
         ids = np.empty((length, len(CATEGORIES)), np.int64)
         texts = [column.to_pylist() for column in self._rows(start, length).columns]
         for place in range(len(texts)):
-            one, *others = [*texts, *texts][place : place + NEXT + 1]
+            one, *others = [*texts, *texts][place : place + self._neighbours + 1]
             for number, columns in enumerate(zip(one, *others, strict=True)):
                 crosses = [f"{columns[0]}_x_{other}".lower().encode() for other in columns[1:]]
                 ids[number, place] = min(map(zlib.crc32, crosses)) % self._categories

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -60,25 +60,39 @@ class Writer:
     """Writes the messages of one connection."""
 
     def __init__(self) -> None:
-        self._sent: list[tuple[str, np.dtype[Any], int]] = []
+        self._layout: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
+        self._schema: list[tuple[str, np.dtype[Any], int]] = []
+        self._dimensions = np.zeros(0, np.int64)
 
     def parts(self, arrays: Mapping[str, NDArray[Any]]) -> Parts:
         """Return the parts of a message. Raises ArraysRefused."""
-        given = {name: np.asarray(array) for name, array in arrays.items()}
-        schema = [(name, array.dtype, array.ndim) for name, array in given.items()]
-        told = b"" if schema == self._sent else _told(schema)
-        self._sent = schema
+        given = [np.asarray(array) for array in arrays.values()]
+        parts: Parts = [self._told(arrays, given), self._dimensions, b""]
         small: list[Any] = []
-        parts: Parts = [told, np.array([size for array in given.values() for size in array.shape], np.int64), b""]
-        for array in given.values():
+        for array in given:
             size = array.nbytes
             if size > SMALL_BYTES_MAX:
                 parts.append(_bytes_of(array))
             elif size:
-                small.append(_bytes_of(array))
-                small.append(_PADDING[-size % ALIGNMENT_BYTES])
-        parts[_SMALL] = b"".join(small)
+                small.append(array)
+                if padding := -size % ALIGNMENT_BYTES:
+                    small.append(_PADDING[padding])
+        try:
+            parts[_SMALL] = b"".join(small)
+        except TypeError:  # one is not contiguous; to look at each would cost as much as the rest
+            parts[_SMALL] = b"".join(each if isinstance(each, bytes) else _bytes_of(each) for each in small)
         return parts
+
+    def _told(self, names: Iterable[str], given: Sequence[NDArray[Any]]) -> bytes:
+        """Return the schema if it is another than the last; take note of it and of the dimensions."""
+        layout = [(name, array.dtype, array.shape) for name, array in zip(names, given, strict=True)]
+        if layout == self._layout:
+            return b""
+        schema = [(name, dtype, len(shape)) for name, dtype, shape in layout]
+        told = b"" if schema == self._schema else _told(schema)
+        self._layout, self._schema = layout, schema
+        self._dimensions = np.array([size for _, _, shape in layout for size in shape], np.int64)
+        return told
 
 
 class Reader:
@@ -103,7 +117,7 @@ class Reader:
         if (sizes := [part.nbytes for part in parts[_SMALL:]]) != self._sizes:
             raise ArraysRefused(f"parts of {sizes[:8]} bytes do not fit their schema and dimensions")
         return {
-            name: np.frombuffer(parts[part], dtype, size, begin).reshape(shape) if size else np.zeros(shape, dtype)
+            name: np.ndarray(shape, dtype, parts[part], begin) if size else np.zeros(shape, dtype)
             for name, dtype, shape, size, part, begin in self._places
         }
 

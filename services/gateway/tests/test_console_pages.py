@@ -52,6 +52,9 @@ GRAVE = ("serious", "critical")
 MANY, FIRST_ROW_S = 2_000, 1.0
 FILTERED_S = 0.5
 """Measured: 0.46 s to the first row, 0.11 s for the filter with the way of the browser's library."""
+DAY_WINDOWS, DAY_DECISIONS = 1_024, 200
+DAY_S, DAY_BYTES = 1.5, 400_000
+"""Bounds of the first view of a job that has trained for a day: time until it is drawn, and bytes on the way."""
 TOKEN_READ_S = 10.0
 """The gateway reads its file of tokens again every second."""
 TABS = 7
@@ -444,3 +447,42 @@ def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> 
         thread.submit(closing.close).result()
     assert min(took_s) <= FIRST_ROW_S
     assert filtered_s <= FILTERED_S
+
+
+def test_a_job_of_a_day_opens_at_once(chromium: Any, tmp_path: Path) -> None:
+    """Goal: a day of decisions and windows in one view. Method: publish them; load thrice, the machine may be busy."""
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as closing:
+        running = thread.submit(closing.enter_context, installed(tmp_path)).result()
+        publish(running, *a_day())
+        page = signed_in(chromium, running)
+        took_s: list[float] = []
+        sizes: list[int] = []
+        for _ in range(3):
+            answers: list[Any] = []
+            page.on("response", answers.append)
+            begin_s = time.monotonic()
+            page.goto(f"{running.url}/console/jobs/{JOB}")
+            page.locator("section[aria-label=Throughput] canvas").first.wait_for()
+            page.locator("[data-candidate]").first.wait_for()
+            took_s.append(time.monotonic() - begin_s)
+            page.remove_listener("response", answers.append)
+            plain = [each.request for each in answers if "text/event-stream" not in each.headers["content-type"]]
+            sizes.append(sum(each.sizes()["responseBodySize"] for each in plain))
+        assert len(api(running, f"/jobs/{JOB}")["decisions"]) == DAY_DECISIONS
+        page.context.close()
+        thread.submit(closing.close).result()
+    assert min(took_s) <= DAY_S
+    assert max(sizes) <= DAY_BYTES
+
+
+def a_day() -> Iterator[Message]:
+    """The events of a job that was resized all day long."""
+    yield submitted(JOB)
+    yield started("worker-0")
+    yield started("ps-0")
+    considered, decision = replace(example_of(CandidatesComputed), job=JOB), replace(example_of(PlanDecided), job=JOB)
+    for version in range(1, DAY_DECISIONS + 1):
+        yield considered
+        yield replace(decision, version=version)
+        for window in range(DAY_WINDOWS // DAY_DECISIONS + 1):
+            yield profile(version, decision.plan, 1000.0 + 10 * version + window)

@@ -6,8 +6,8 @@
    by one instead, which is done here only where the windows contradict.
 3. settled: workers need not wait. Data workers that are spare go, and all of them once reading at home costs nothing.
 
-fallen-back: data workers brought nothing, or the job was slower with them, or none ever served. It wants none until
-its plan has other workers.
+fallen-back: data workers brought nothing, although workers waited no longer, or the job was slower with them, or none
+ever served. It wants none until its plan has other workers, or they wait clearly longer than when it tried.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class TuningRules:
     """Part by which data workers may prepare more than workers take."""
     same: float = 0.05
     """Part by which equal rates may differ."""
+    again_share: float = 0.2
+    """Part of their time that workers have to wait beyond that of the try that brought nothing, for another try."""
     little: float = 0.25
     """Part of the promised gain below which more data workers bring too little."""
     windows: int = 2
@@ -63,6 +65,8 @@ class TuningState:
     """Data workers that the arbiter decided on last."""
     windows: int = 0
     """Windows that told the same, one after the other."""
+    windows_per_s: float = 0.0
+    """Sum of their rates."""
     silent_since_s: float | None = None
     """Since when there is no lane, although data workers were given."""
     incomplete_since_s: float | None = None
@@ -72,6 +76,8 @@ class TuningState:
     worker_cpu_cores: float = 0.0
     alone_per_s: float = 0.0
     """Rate without data workers; 0: not known under this plan."""
+    alone_share: float = 0.0
+    """Part of their time that workers waited for batches then."""
     before: int = 0
     before_per_s: float = 0.0
     """Data workers before the last increase, and the rate with them."""
@@ -144,6 +150,7 @@ class Tuning:
             return None
         self._note_plan(window)
         if state.phase == "fallen-back":
+            self._look_again(window, feed)
             return None
         if not state.given:
             return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
@@ -156,10 +163,12 @@ class Tuning:
             return self._judge(window, feed)
         return self._keep(window, feed)
 
-    def _have_told(self, windows: int) -> bool:
-        """Count one more window that tells the same; return True once so many have."""
-        self.state.windows = (self.state.windows + 1) % windows
-        return not self.state.windows
+    def _rate_told(self, window: ProfileMeasured, windows: int) -> float | None:
+        """Count one more window that tells the same; return their mean rate once there are so many."""
+        state = self.state
+        state.windows_per_s = (state.windows_per_s if state.windows else 0.0) + _steps_per_s(window)
+        state.windows = (state.windows + 1) % windows
+        return None if state.windows else state.windows_per_s / windows
 
     def _note_plan(self, window: ProfileMeasured) -> None:
         """Forget what was measured under a plan with other workers; what they do alone grows with their number."""
@@ -184,9 +193,9 @@ class Tuning:
         if not reason or feed.prepare_s <= 0 or left_s < self.rules.payback_s:
             state.windows = 0
             return None
-        if not self._have_told(self.rules.windows):
+        if (per_s := self._rate_told(window, self.rules.windows)) is None:
             return None
-        state.alone_per_s = _steps_per_s(window)
+        state.alone_per_s, state.alone_share = per_s, feed.read_share
         worker_per_s = self.limits.lanes / feed.prepare_s
         state.before, state.before_per_s = 0, state.alone_per_s
         state.phase = "scaling"
@@ -206,21 +215,22 @@ class Tuning:
     def _judge(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Tell from the windows since the last change whether its number is right."""
         state, rules = self.state, self.rules
-        if not self._have_told(rules.windows):
+        if (per_s := self._rate_told(window, rules.windows)) is None:
             return None
         worker_per_s = feed.enqueued_per_s / state.given
-        per_s = _steps_per_s(window)
         if not state.before and state.given == state.wanted and per_s < (1 - rules.same) * state.alone_per_s:
             return self._fall_back(feed, SLOWER)
-        if feed.read_share < rules.read_share_min:
+        promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
+        least = rules.little * promised if state.before else rules.same * state.before_per_s
+        is_scant = _is_scant(state, worker_per_s, rules)
+        brings_nothing = state.given > state.before and per_s - state.before_per_s < least and not is_scant
+        had_waited = not state.before and state.alone_share >= rules.read_share_min
+        if feed.read_share < rules.read_share_min and not (brings_nothing and had_waited):
             state.phase = "settled"
             return self._trim(feed, worker_per_s) or self._propose(
                 state.wanted, worker_per_s, feed, [_waits(feed), _covers(state.given, worker_per_s, feed)]
             )
-        promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
-        least = rules.little * promised if state.before else rules.same * state.before_per_s
-        is_scant = _is_scant(state, worker_per_s, rules)
-        if state.given > state.before and per_s - state.before_per_s < least and not is_scant:
+        if brings_nothing:
             state.phase, state.enough = ("settled" if state.before else "fallen-back"), state.before
             reason = f"{per_s:.1f} batches/s with {state.given} data workers, {state.before_per_s:.1f} with"
             return self._propose(
@@ -244,7 +254,7 @@ class Tuning:
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
             return None
-        if not self._have_told(rules.windows + 1):  # longer: nothing is lost meanwhile
+        if (per_s := self._rate_told(window, rules.windows + 1)) is None:  # longer: nothing is lost meanwhile
             return None
         if home:
             state.phase, state.alone_per_s = "alone", 0.0
@@ -252,7 +262,7 @@ class Tuning:
         if not waits:
             return self._trim(feed, worker_per_s)
         state.phase = "scaling"
-        state.before, state.before_per_s = state.given, _steps_per_s(window)
+        state.before, state.before_per_s = state.given, per_s
         state.short = max(state.short, state.given)
         count = self._covering(feed.dequeued_per_s, worker_per_s, state.given + 1)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
@@ -303,7 +313,16 @@ class Tuning:
             state.silent_since_s = now
         if state.silent_since_s is None or now - state.silent_since_s < self.rules.silent_s:
             return None
+        state.alone_share = 1.0  # however long workers wait, another try would end the same
         return self._fall_back(feed, "no data worker came to serve")
+
+    def _look_again(self, window: ProfileMeasured, feed: FeedProfile) -> None:
+        """Begin anew where workers wait clearly longer than when data workers brought nothing."""
+        state, rules = self.state, self.rules
+        if feed.lanes or state.given or feed.read_share < state.alone_share + rules.again_share:
+            state.windows = 0
+        elif self._rate_told(window, rules.windows) is not None:
+            state.phase, state.enough = "alone", 0
 
     def _is_slow(self, window: ProfileMeasured, feed: FeedProfile, now: float) -> bool:
         """Return True if the job was slower than alone for too long."""

@@ -197,6 +197,18 @@ def test_a_job_that_is_slower_with_them_falls_back_for_good() -> None:
     assert (job.said[-1].phase, job.said[-1].count) == ("fallen-back", 0)
 
 
+def test_data_workers_that_end_the_waiting_and_bring_nothing_go_until_workers_wait_more() -> None:
+    job = Job(train_s=0.01, prepare_s=0.0107, slower=1.06)
+    job.run(2 * RULES.windows)
+    assert (job.given, job.state.phase) == (0, "fallen-back")
+    assert "the limit is elsewhere" in job.said[-1].reasons[0]
+    job.run(50)
+    assert len(job.said) == 2, "nothing has changed, so nothing is tried again"
+    job.prepare_s = 0.05
+    job.run(20)
+    assert (job.given, job.state.phase) == (5, "settled")
+
+
 def test_data_workers_that_never_serve_are_given_up() -> None:
     job = Job(has_lanes=False)
     job.run(RULES.windows + int(RULES.silent_s / WINDOW_S))
@@ -204,6 +216,9 @@ def test_data_workers_that_never_serve_are_given_up() -> None:
     job.run(2)
     assert job.state.phase == "fallen-back"
     assert job.said[-1].reasons == ("no data worker came to serve",)
+    job.prepare_s = 1.0
+    job.run(50)
+    assert job.state.phase == "fallen-back", "more waiting does not make them serve"
 
 
 def test_plans_do_not_wait_for_ever_for_one_data_worker_that_never_serves() -> None:
