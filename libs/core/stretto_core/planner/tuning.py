@@ -6,8 +6,8 @@
    by one instead, which is done here only where the windows contradict.
 3. settled: workers need not wait. Data workers that are spare go, and all of them once reading at home costs nothing.
 
-fallen-back: data workers brought nothing, although workers waited no longer, or the job was slower with them, or none
-ever served. It wants none until its plan has other workers, or they wait clearly longer than when it tried.
+fallen-back: the job was not faster with data workers, though its workers waited no longer, or none ever served. It
+wants none until its plan has other workers, or they wait clearly longer than when it tried.
 """
 
 from __future__ import annotations
@@ -224,8 +224,7 @@ class Tuning:
         least = rules.little * promised if state.before else rules.same * state.before_per_s
         is_scant = _is_scant(state, worker_per_s, rules)
         brings_nothing = state.given > state.before and per_s - state.before_per_s < least and not is_scant
-        had_waited = not state.before and state.alone_share >= rules.read_share_min
-        if feed.read_share < rules.read_share_min and not (brings_nothing and had_waited):
+        if feed.read_share < rules.read_share_min and (state.before or not brings_nothing):
             state.phase = "settled"
             return self._trim(feed, worker_per_s) or self._propose(
                 state.wanted, worker_per_s, feed, [_waits(feed), _covers(state.given, worker_per_s, feed)]

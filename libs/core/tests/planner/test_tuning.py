@@ -43,6 +43,8 @@ class Job:
     """Data workers that never serve."""
     slower: float = 1.0
     """Factor on the training time with data workers, such as of a trainer that is busy with receiving."""
+    is_crowded: bool = False
+    """Reading takes the cores that training needs."""
     uneven_below: int = 0
     """Fewer data workers come unevenly: workers wait 8 % of their time though the rates suffice."""
     state: TuningState = field(default_factory=TuningState)
@@ -56,6 +58,8 @@ class Job:
         one_s = max(self.prepare_s, readers / self.store_per_s)
         supply_per_s = readers / one_s
         train_s = self.train_s * (self.slower if lanes else 1.0)
+        if self.is_crowded and not lanes:
+            train_s = max(train_s, (train_s + self.cpu_s) / self.cores)
         wanted_per_s = self.workers / train_s
         per_s = min(wanted_per_s, supply_per_s)
         if lanes and self.given < self.uneven_below:
@@ -150,12 +154,19 @@ def test_nothing_starts_where_nothing_is_to_gain_or_the_job_ends_soon() -> None:
 
 
 def test_reading_that_takes_the_workers_cores_moves_away_although_nobody_waits() -> None:
-    job = Job(train_s=0.02, prepare_s=0.019, cpu_s=0.006, cores=1.0)
+    job = Job(train_s=0.02, prepare_s=0.019, cpu_s=0.006, cores=1.0, is_crowded=True)
     job.run(RULES.windows)
     assert job.given == 1
     assert "of the workers' cores" in job.said[0].reasons[0]
     job.run(30)
     assert job.given == 1, "reading would take a third of the cores: it stays away"
+
+
+def test_reading_that_moved_away_and_made_nothing_faster_comes_back() -> None:
+    """The cores that it took were no limit: a data worker would cost more and bring nothing."""
+    job = Job(train_s=0.02, prepare_s=0.019, cpu_s=0.006, cores=1.0)
+    job.run(2 * RULES.windows)
+    assert (job.given, job.state.phase) == (0, "fallen-back")
 
 
 def test_a_limit_that_lies_elsewhere_is_found_and_the_surplus_goes() -> None:
@@ -289,6 +300,6 @@ def test_a_job_ends_near_its_best_rate_with_few_more_than_needed(
     rates = {count: replace(job, given=count).per_s for count in range(1, allowed + 1)} | {0: alone_per_s}
     best = max(rates.values())
     assert job.per_s >= 0.9 * best or job.per_s >= best / (1 + 2 * RULES.read_share_min)
-    if store_per_s == math.inf:
+    if store_per_s == math.inf and job.given == job.state.wanted:  # else it waits for room, with what there is
         least = min(count for count, rate in rates.items() if rate >= 0.95 * best)
         assert job.given <= 1.25 * least + 1
