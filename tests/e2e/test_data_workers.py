@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,14 @@ import stretto_wire as wire
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_drills.chaos.job import MODELS, spec
-from stretto_messages.actuator import DataWorkersChanged, PlanApplied, PodExited, PodStarted
+from stretto_messages.actuator import DataWorkersChanged, JobFinished, PlanApplied, PodExited, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB
 from stretto_messages.checkpoints import CheckpointRestored
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Evaluation
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_profiler.service import Profiler
@@ -36,6 +38,8 @@ from tests.integration.test_parameters_come_back import JOB, House, kill, opened
 pytestmark = pytest.mark.slow
 
 SAMPLES = 400_000
+REPEATED, REPEATED_S = 160_000, 60.0
+"""Samples of a job that trains again and again, 40 shards, and the time that its reader needs for them alone."""
 TRAINING_S = 100.0
 """Time that two workers would need for reading alone: the reader is that slow. Three processes read here."""
 
@@ -71,6 +75,41 @@ async def test_data_workers_come_and_go_and_every_sample_counts_once(house: Hous
     assert "data-0" in gone
     versions = [e.version for e in house.told(DataWorkersChanged)]
     assert versions == sorted(set(versions))
+
+
+@pytest.mark.long
+async def test_the_numbers_are_those_without_data_workers(tmp_path: Path) -> None:
+    """Goal: the same parameters and loss to the last bit. Method: the same job through all pods, without data workers,
+    with two, and with faults of one; one worker, one server and no pipeline, for only so a run can be repeated.
+    """
+    alone, _ = await numbers(tmp_path, "off", None)
+    for fault in (None, signal.SIGKILL, signal.SIGSTOP):
+        fed, elsewhere = await numbers(tmp_path, "always", fault)
+        assert fed == alone, fault
+        assert elsewhere > 0.5
+
+
+async def numbers(within: Path, mode: str, fault: signal.Signals | None) -> tuple[tuple[str, Evaluation | None], float]:
+    """Train in an installation of its own; return checksum and evaluation, and the largest share of a report that data
+    workers prepared."""
+    folder = Path(tempfile.mkdtemp(dir=within))
+    document = spec(JOB, next(iter(MODELS)), REPEATED, REPEATED_S)
+    document["model"] |= {"pipeline": False}
+    document["resources"] |= {"data": {"mode": mode, "count": 2, "memory": 2 * GIB}}
+    plan = replace(plan_decided().plan, workers=1, ps=1, worker_memory_bytes=2 * GIB, ps_memory_bytes=GIB)
+    async with opened(House, folder) as house:
+        assert house.server.keys is not None
+        house.start(pod_python=sys.executable, signing_key_file=house.server.keys.signing_file)
+        await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+        await house.client.publish(replace(plan_decided(), plan=plan))
+        if fault is not None:
+            await house.until(lambda: [e for e in house.told(DataWorkersChanged) if len(e.data_workers) == 2], LIMIT_S)
+            done = samples_done(house)
+            await house.until(lambda: samples_done(house) > done + 10_000, LIMIT_S)
+            kill(house, "data-0", fault)
+        (ended,) = await house.until(lambda: house.told(JobFinished), LIMIT_S)
+        assert (ended.samples_lost, ended.samples_repeated) == (0, 0)
+        return (ended.checksum, ended.evaluation), max(await shares(house))
 
 
 class Deciding(House):

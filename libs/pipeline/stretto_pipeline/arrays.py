@@ -80,7 +80,7 @@ class Writer:
         try:
             parts[_SMALL] = b"".join(small)
         except TypeError:  # one is not contiguous; to look at each would cost as much as the rest
-            parts[_SMALL] = b"".join(each if isinstance(each, bytes) else _bytes_of(each) for each in small)
+            parts[_SMALL] = b"".join(each if isinstance(each, bytes) else _bytes_of(each).data for each in small)
         return parts
 
     def _told(self, names: Iterable[str], given: Sequence[NDArray[Any]]) -> bytes:

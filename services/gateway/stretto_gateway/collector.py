@@ -12,6 +12,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -63,9 +64,9 @@ class Collector:
             httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as http,
             http.stream("GET", f"{self._url}/api/traces/{trace_id}", headers=self._headers) as answer,
         ):
-            if answer.status_code == httpx.codes.NOT_FOUND:
+            if answer.status_code == HTTPStatus.NOT_FOUND:
                 return b""
-            if answer.status_code != httpx.codes.OK:
+            if answer.status_code != HTTPStatus.OK:
                 raise CollectorFault(f"it answered {answer.status_code} {answer.reason_phrase}")
             async for part in answer.aiter_bytes():
                 body += part

@@ -91,7 +91,10 @@ class TuningState:
 
 
 class Tuning:
-    """Decides on one window after the other."""
+    """Decides on one window after the other.
+
+    Larger than 250 lines: each phase reads and writes the state of the same job.
+    """
 
     def __init__(self, job: str, state: TuningState, limits: DataWorkerLimits, rules: TuningRules) -> None:
         self.job, self.state, self.limits, self.rules = job, state, limits, rules
