@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import combinations
 
 import structlog
 from pydantic import TypeAdapter
@@ -64,14 +65,30 @@ def covers(pattern: str, subject: str) -> bool:
     return all(one in ("*", other) for one, other in zip(own, asked, strict=True))
 
 
+def overlap(one: str, other: str) -> bool:
+    """Return whether a subject matches both filters."""
+    for own, its in zip(one.split("."), other.split("."), strict=False):
+        if ">" in (own, its):
+            return True
+        if own != its and "*" not in (own, its):
+            return False
+    return one.count(".") == other.count(".")
+
+
 def check(job: str, excerpt: Excerpt) -> None:
-    """Check that a replay of the job may need each subject. Raises Problem 400."""
+    """Check that a replay of the job may need each subject, and that none is asked for twice. Raises Problem 400."""
     patterns = readable(job)[excerpt.stream]
     for subject in excerpt.subject:
         if not any(covers(pattern, subject) for pattern in patterns):
             text = f"a replay of {job} reads no {subject} in the stream {excerpt.stream}"
-            remedy = f"subjects within {', '.join(patterns)}"
-            raise Problem(400, "bad-request", text, field="subject", value=subject, remedy=remedy)
+            raise _unusable(text, subject, f"subjects within {', '.join(patterns)}")
+    for one, other in combinations(excerpt.subject, 2):
+        if overlap(one, other):
+            raise _unusable(f"{one} and {other} overlap", other, "subjects of which none matches what another does")
+
+
+def _unusable(text: str, subject: str, remedy: str) -> Problem:
+    return Problem(400, "bad-request", text, field="subject", value=subject, remedy=remedy)
 
 
 async def lines(streams: Streams, excerpt: Excerpt) -> AsyncGenerator[bytes]:

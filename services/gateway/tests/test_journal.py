@@ -7,12 +7,16 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_bus import BusFault
 from stretto_bus.ordered_consumer import Stored
+from stretto_client.documents import Documents
+from stretto_client.errors import Unreachable
 from stretto_gateway import journal
 from stretto_gateway.routes.journal import READERS_MAX
 from stretto_messages.base import CLUSTER, example_of
@@ -46,6 +50,13 @@ def test_a_pattern_covers_a_filter_if_it_matches_whatever_the_filter_does(patter
     wildcard, and one or three of them for ``>``."""
     strangers = [asked.replace("*", "z").replace(">", tail) for tail in ("z", "z.z.z")]
     assert journal.covers(pattern, asked) == all(matches(pattern, subject) for subject in strangers)
+
+
+@given(FILTERS, FILTERS)
+def test_filters_overlap_if_a_subject_matches_both(one: str, other: str) -> None:
+    """Method: of all subjects of the filters' own tokens, one is matched by both, or none is."""
+    subjects = (".".join(tokens) for length in range(1, 5) for tokens in product("ab", repeat=length))
+    assert journal.overlap(one, other) == any(matches(one, each) and matches(other, each) for each in subjects)
 
 
 def submitted(running: Running) -> str:
@@ -123,6 +134,8 @@ def test_of_other_jobs_it_has_nothing_but_what_a_replay_needs(gateway: Running) 
                 assert (found["status"], found["field"], found["value"]) == (400, "subject", subject), subject
         for wrong in ({"stream": "AUDIT"}, {"stream": "DLQ"}, {"subject": "a..b"}, {"subject": "a b"}, {"until": 9}):
             assert problem(http.get(f"/jobs/{job}/journal", params=wrong))["status"] == 400, wrong
+        twice = {"subject": [f"*.evt.v1.arbiter.*.{job}", f"{own}.evt.v1.*.plan-decided.{job}"]}
+        assert "overlap" in problem(http.get(f"/jobs/{job}/journal", params=twice))["detail"]
         needed = [f"*.evt.v1.actuator.{name}.*" for name in ("pod-exited", "pod-started")]
         needed += [f"journal.arbiter.{cluster}", f"fence.arbiter.{cluster}", f"{own}.evt.v1.arbiter.*.{job}"]
         assert http.get(f"/jobs/{job}/journal", params={"subject": needed}).status_code == 200
@@ -151,6 +164,26 @@ async def test_a_reader_that_stands_still_holds_one_of_a_few_places_until_it_goe
             until_true(lambda: http.get(path).status_code == 200)
 
     await asyncio.to_thread(read_slowly)
+
+
+async def test_a_gateway_that_is_killed_in_the_middle_leaves_no_whole_journal(own_gateway: Running) -> None:
+    """Method: more than the sockets hold is on its way when the process dies."""
+    job = await asyncio.to_thread(submitted, own_gateway)
+    operator = await own_gateway.operator()
+    for part in range(6):
+        await operator.bus.store(f"{snapshot_of(job)}.{part}", bytes(3 << 20))
+    await operator.close()
+    excerpt = Excerpt(stream=Stream.STATE, subject=(f"{STATE_PREFIX}snap.*.{partition_of(job)}.{job}.>",))
+
+    def read_on() -> None:
+        with Documents(own_gateway.url, own_gateway.token) as documents:
+            lines = documents.journal(job, excerpt.parameters())
+            next(lines)
+            own_gateway.process.kill()
+            list(lines)
+
+    with pytest.raises(Unreachable):
+        await asyncio.to_thread(read_on)
 
 
 class Breaking:
