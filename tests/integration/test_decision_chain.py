@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
@@ -159,6 +161,28 @@ async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
     server.kill()
 
 
+@contextlib.asynccontextmanager
+async def gateway_beside(chain: Chain) -> AsyncIterator[list[str]]:
+    """Run a gateway; yield the options that lead a command to it."""
+    given = chain.server.environment("gateway") | {"STRETTO_STATE_FOLDER": str(chain.folder)}
+    gateway = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stretto_gateway", env={**os.environ, **given}, stderr=subprocess.DEVNULL
+    )
+    where = chain.folder / "run" / "gateway.json"
+    try:
+        async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False) as http:
+            while not where.exists():
+                await asyncio.sleep(0.05)
+            found = json.loads(where.read_text())
+            url = f"http://{found['host']}:{found['port']}"
+            while (await http.get(f"{url}/readyz")).status_code != 200:
+                await asyncio.sleep(0.05)
+        yield ["--url", url, "--token", (chain.folder / "gateway.token").read_text().strip()]
+    finally:
+        gateway.terminate()
+        await gateway.wait()
+
+
 def submission(**resources: Any) -> JobSubmitted:
     return JobSubmitted(
         job=JOB,
@@ -246,7 +270,7 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
 
 
 async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_bit(chain: Chain) -> None:
-    """From what is on disk, with nothing running; then under a setting that decides otherwise."""
+    """By the gateway; from what is on disk, with nothing running; then under a setting that decides otherwise."""
     await chain.client.publish(submission())
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: len(chain.facts(PlanDecided)) >= 2)
@@ -257,7 +281,6 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
     chain.simulation.cancel()
     for name in ("fitter", "planner", "arbiter"):
         await chain.stop(name)
-    chain.server.stop()
 
     async def stretto_replay(*more: str) -> tuple[int, dict[str, Any]]:
         services = [word for name in ("fitter", "planner", "arbiter") for word in ("--service", name)]
@@ -265,7 +288,11 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
         done = await asyncio.to_thread(subprocess.run, [*command, *services, *more], capture_output=True, check=False)
         return done.returncode, json.loads(done.stdout)
 
+    async with gateway_beside(chain) as elsewhere:
+        by_gateway = await stretto_replay(*elsewhere)
+    chain.server.stop()
     status, told = await stretto_replay()
+    assert by_gateway == (status, told)
     assert (status, told["reproduced"]) == (0, True), told
     for service in told["services"]:
         assert service["same"] == service["decisions"] > 0, service

@@ -68,6 +68,7 @@ from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.reports import TURN_S
 from stretto_runtime.owner.snapshots import Mark, cursor_in
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire import spec
 from stretto_wire.registry import partition_of
 from stretto_wire.submission import JobSubmitted
@@ -216,7 +217,7 @@ class Stage:
         same = 0
         for service, more in SERVICES.items():
             own = service(service.settings_type(state_folder=self.folder, **more))
-            again = await replay(self.client.bus, own, VICTIM)
+            again = await replay(BusStreams(self.client.bus), own, VICTIM)
             wrong = [one for one in again.decisions if one.verdict not in ("same", "not replayed")]
             assert wrong == [], (service.name, again.missing)
             same += again.count("same")

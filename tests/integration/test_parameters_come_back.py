@@ -41,6 +41,7 @@ from stretto_messages.pods import GetOwnership
 from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 
 from tests.integration.pods import end_pods
 
@@ -132,7 +133,7 @@ async def decisions_repeat(house: House) -> None:
         (Checkpoints, CheckpointsSettings),
         (Dispatcher, DispatcherSettings),
     ):
-        again = await replay(house.client.bus, kind(settings(state_folder=house.folder)), JOB)
+        again = await replay(BusStreams(house.client.bus), kind(settings(state_folder=house.folder)), JOB)
         others = [decision for decision in again.decisions if decision.verdict != "same"]
         assert not others, (kind.name, others[:3])
         assert again.count("same") > 0

@@ -30,6 +30,7 @@ from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
 from stretto_runtime import EmbeddedServer, Runner, Service, provision
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import partition_of
 
 from tests.integration.pods import end_pods
@@ -196,7 +197,9 @@ async def test_three_replicas_decide_what_one_would_have_decided(installation: I
     decided = dict.fromkeys((kind.name for kind in SETTINGS), 0)
     for kind, job in itertools.product(SETTINGS, JOBS):
         again = await replay(
-            installation.client.bus, kind(kind.settings_type(state_folder=installation._base["state_folder"])), job
+            BusStreams(installation.client.bus),
+            kind(kind.settings_type(state_folder=installation._base["state_folder"])),
+            job,
         )
         others = [decision for decision in again.decisions if decision.verdict != "same"]
         assert not others, (kind.name, job, others[:3])

@@ -11,8 +11,10 @@ from stretto_core.dispatcher import LedgerState, ShardLedger
 from stretto_core.machine import Action
 from stretto_dispatcher.service import Dispatcher
 from stretto_messages.dispatcher import JobCompleted
-from stretto_runtime.owner.terms import terms
+from stretto_runtime.owner.terms import fence_subject, terms
+from stretto_runtime.streams import BusStreams, read
 from stretto_wire.registry import partition_of
+from stretto_wire.rest.journal import Excerpt
 
 from tests.integration.live_job import live_job
 
@@ -98,7 +100,8 @@ async def test_a_live_job_outlives_an_upgrade_and_its_way_back_exactly(
         assert not job.faults(told)
         said = [event.message async for event in job.client.events(follow=False)]
         assert len([message for message in said if isinstance(message, JobCompleted)]) == 1
-        owners = [term.version for term in await terms(job.client.bus, "dispatcher", partition_of(JOB))]
+        fences = Excerpt(subject=(fence_subject("dispatcher", partition_of(JOB)),))
+        owners = [term.version for term in terms(await read(BusStreams(job.client.bus), fences))]
         assert [*dict.fromkeys(owners)] == [1, 2]
         assert (owners[0], owners[-1]) == (1, 1)
     assert job.ended == [0]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from .drivers import Driver
 from .places import Place
-from .protocol import events, logs, operations
+from .protocol import events, journal, logs, operations
 from .protocol.commands import Request
 from .protocol.events import Event
 from .protocol.exchange import document, exchange
@@ -63,6 +63,10 @@ class Documents:
 
     def trace(self, name: str) -> Json:
         return self._ask(operations.trace(name))
+
+    def journal(self, name: str, parameters: Iterable[tuple[str, str]]) -> Generator[bytes]:
+        """Yield the facts of a stream and those stored messages of it that the parameters name, each as JSON."""
+        return self._driver.iterate(journal.journal(name, parameters))
 
     def audit_log(self) -> bytes:
         """Return the audit log, an entry a line."""

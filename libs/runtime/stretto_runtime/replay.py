@@ -2,7 +2,8 @@
 
 The machines, translations and encodings are those that serve (:class:`Handling`). They get the stored inputs in their
 order under the stored times; outputs go into a list instead of the stream. An output is reproduced when its id, its
-subject and every byte of its body are the same. Everything here only reads.
+subject and every byte of its body are the same. Everything here only reads, from the bus or from whoever hands its
+streams on (:class:`Streams`).
 
 The code is the installed one; the settings are those that the fence of each term recorded. So any difference is a
 decision that this code makes otherwise. Telemetry and journals live shorter than events; the result names what the
@@ -11,41 +12,32 @@ stream no longer holds.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import Stored, read, scan
-from stretto_bus.writer import Fence, Writer, kept_s_in
-from stretto_wire.registry import (
-    PARTITIONS,
-    STREAM,
-    TELEMETRY,
-    TELEMETRY_KEPT_PER_POD,
-    channel_at,
-    channel_of,
-    partition_of,
-)
+from stretto_bus.ordered_consumer import Stored
+from stretto_wire.registry import TELEMETRY_KEPT_PER_POD, channel_at, channel_of, partition_of
+from stretto_wire.rest.journal import Excerpt, Stream, StreamFacts
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival, Routes, input_seq, of_cluster
-from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_runtime.owner.context import Tools
+from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.ownership import Ownership
-from stretto_runtime.owner.recovery import document_of
-from stretto_runtime.owner.reports import Reports
-from stretto_runtime.owner.snapshots import Document, cursor_of
-from stretto_runtime.owner.terms import Term, term_at, terms
+from stretto_runtime.owner.recovery import cursor_of, document_of
+from stretto_runtime.owner.reports import StoredReports
+from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service
+from stretto_runtime.streams import Streams, read
 
 FORGET_EVERY = 500
 """Inputs after which the machines' own documents replace their lists of events, as a snapshot does when serving."""
@@ -95,29 +87,27 @@ class Replayed:
         return all(decision.verdict in ("same", "not replayed") for decision in self.decisions)
 
 
-async def replay(bus: Bus, service: Service, job: str, overrides: Mapping[str, Any] | None = None) -> Replayed:
+async def replay(streams: Streams, service: Service, job: str, overrides: Mapping[str, Any] | None = None) -> Replayed:
     """Repeat the decisions of ``service`` about ``job``, up to the last message stored now.
 
     ``service`` brings the code. ``overrides`` replace recorded settings: the result is then what would have been
     decided under those.
 
     Raises:
-        BusFault: the server does not answer, or this user may not read.
+        Fault: the streams cannot be read.
         RuntimeFault: nothing of the job is stored, or a setting is refused.
     """
-    info = await bus.ask(f"STREAM.INFO.{STREAM}")
-    submitted = await read(bus, STREAM, [f"*.evt.v1.gateway.job-submitted.{job}"])
+    facts = await streams.facts(Stream.FACTS)
+    submitted = await read(streams, Excerpt(subject=(f"*.evt.v1.gateway.job-submitted.{job}",)))
     if not submitted:
         raise RuntimeFault(
             f"the stream holds no submission of {job!r}: it never was, or it is older than events are kept"
         )
     done = Replayed(service.name, service.version)
-    end = int(info["state"]["last_seq"])
     if "job" in service.state_types:
-        await _Again(bus, service, job, job, end, overrides or {}).run(done, submitted[0].time_s)
+        await _Again(streams, facts, service, job, job, overrides or {}).run(done, submitted[0].time_s)
     if "cluster" in service.state_types:
-        began_s = datetime.fromisoformat(info["created"]).timestamp()
-        await _Again(bus, service, job, CLUSTER, end, overrides or {}).run(done, began_s)
+        await _Again(streams, facts, service, job, CLUSTER, overrides or {}).run(done, facts.created_at_s)
     done.decisions.sort(key=lambda decision: (decision.seq, decision.id))
     return done
 
@@ -147,19 +137,29 @@ class _KeyRoutes(Routes):
         return [a for a in super().arrivals(stored, partition) if a.kind in ("tick", REPORTS) or a.key == self._key]
 
 
-class _Recorder(Writer):
-    """Keeps outputs instead of publishing them."""
+class _Recorder:
+    """Keeps outputs instead of publishing them, and drops dead letters and answers."""
 
-    def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, Fence("", 0), asyncio.Event())
+    full = False
+
+    def __init__(self) -> None:
         self.made: dict[str, tuple[str, bytes]] = {}
         """id -> (subject, body)"""
 
     def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
         self.made[output_id] = (subject, data)
 
-    def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Drop a dead letter: it was one then, too."""
+    async def room(self) -> None:
+        """Return at once."""
+
+    async def add(self, arrival: Arrival, reason: str, text: str, more: dict[str, str], live: bool) -> None:
+        """Drop a dead letter."""
+
+    def go_live(self) -> None:
+        """Have no predecessor."""
+
+    async def answer(self, reply: str, body: bytes, headers: dict[str, str] | None) -> None:
+        """Drop an answer."""
 
 
 class _Untraced(Tracing):
@@ -171,25 +171,26 @@ class _Untraced(Tracing):
 
 
 class _Again:
-    """One key of one service, from the first input that can be replayed to ``end``."""
+    """One key of one service, from the first input that can be replayed to the last one of ``facts``."""
 
-    def __init__(self, bus: Bus, service: Service, job: str, key: str, end: int, overrides: Mapping[str, Any]) -> None:
-        self._bus, self._service, self._job, self._key, self._end = bus, service, job, key, end
+    def __init__(
+        self, streams: Streams, facts: StreamFacts, service: Service, job: str, key: str, overrides: Mapping[str, Any]
+    ) -> None:
+        self._streams, self._service, self._job, self._key = streams, service, job, key
+        self._end, self._kept_s = facts.last_seq, facts.kept_s
         self._overrides = overrides
         self._number = partition_of(key)
         self._routes = _KeyRoutes(service, key)
         self._metrics = Metrics(service.name)
-        self._ownership = Ownership(bus, service.name, PARTITIONS, 1.0, lambda: None)  # never joined: nothing is owned
-        self._recorder = _Recorder(bus)
-        self._reports = Reports(bus, self._routes.telemetry(self._number), None)
+        self._recorder = _Recorder()
+        self._reports = StoredReports(streams, self._routes.telemetry(self._number))
         self._times: dict[int, float] = {}
         """input -> when it was stored"""
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
         """Add to ``done``. ``needed_from_s``: storing time of the first input that the machine's state depends on."""
-        facts = (await self._bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
-        self._bus.facts_kept_s = kept_s_in(facts)
-        known = await terms(self._bus, self._service.name, self._number)
+        fences = Excerpt(subject=(fence_subject(self._service.name, self._number),))
+        known = terms(await read(self._streams, fences))
         lost = self._lost(needed_from_s, await self._reported_from_s())
         document = await self._document() if lost else None
         began = 0
@@ -211,8 +212,9 @@ class _Again:
         """Return the time from which on the stream holds every report of the job; it holds so many of each pod."""
         first: dict[str, float] = {}
         counts: Counter[str] = Counter()
-        filters = self._routes.telemetry(self._number)
-        for stored in await read(self._bus, TELEMETRY, filters, headers_only=True) if filters else ():
+        subjects = tuple(self._routes.telemetry(self._number))
+        reports = Excerpt(stream=Stream.REPORTS, subject=subjects, headers_only=True)
+        for stored in await read(self._streams, reports) if subjects else ():
             first.setdefault(stored.subject, stored.time_s)
             counts[stored.subject] += 1
         return max((first[pod] for pod, count in counts.items() if count >= TELEMETRY_KEPT_PER_POD), default=0.0)
@@ -220,7 +222,7 @@ class _Again:
     def _lost(self, needed_from_s: float, reported_from_s: float) -> list[str]:
         """The inputs that may be gone, in words."""
         service, now = self._service, time.time()
-        kept: dict[str, float] = {"events": self._bus.facts_kept_s}
+        kept: dict[str, float] = {} if self._kept_s is None else {"events": self._kept_s}
         if reported_from_s:
             kept["the reports of the busiest pod"] = now - reported_from_s
         for entry in service.inputs:
@@ -237,7 +239,7 @@ class _Again:
         ]
 
     async def _document(self) -> Document | None:
-        return await document_of(self._bus, self._service.name, self._number, self._key)
+        return await document_of(self._streams, self._service.name, self._number, self._key)
 
     async def _feed(self, known: list[Term], began: int, document: Document | None, done: Replayed) -> int:
         """Let the machine handle everything after ``began``; returns how many messages that were."""
@@ -245,19 +247,21 @@ class _Again:
         service = self._under(term)
         handling = self._handling(service, {self._key: document} if document else {})
         coming, fed = deque(term for term in known if term.seq > began), 0
-        async for stored in scan(self._bus, STREAM, self._routes.filters(self._number), began + 1):
-            if stored.seq > self._end:
-                break
-            while coming and coming[0].seq < stored.seq:
-                term = coming.popleft()
-                if self._under(term).deciding() != service.deciding():
-                    service = self._under(term)
-                    handling = self._handling(service, handling.machines.documents(handling.machines.keys))
-            fed += 1
-            self._times[stored.seq] = stored.time_s
-            await handling.handle(stored)
-            if fed % FORGET_EVERY == 0:
-                handling.machines.documents(handling.machines.keys)
+        inputs = Excerpt(subject=tuple(self._routes.filters(self._number)), after=began)
+        async with aclosing(self._streams.scan(inputs)) as source:
+            async for stored in source:
+                if stored.seq > self._end:
+                    break
+                while coming and coming[0].seq < stored.seq:
+                    term = coming.popleft()
+                    if self._under(term).deciding() != service.deciding():
+                        service = self._under(term)
+                        handling = self._handling(service, handling.machines.documents(handling.machines.keys))
+                fed += 1
+                self._times[stored.seq] = stored.time_s
+                await handling.handle(stored)
+                if fed % FORGET_EVERY == 0:
+                    handling.machines.documents(handling.machines.keys)
         return fed
 
     def _under(self, term: Term) -> Service:
@@ -273,14 +277,16 @@ class _Again:
     def _handling(self, service: Service, documents: dict[str, Document]) -> Handling:
         machines = Machines(service)
         machines.load(documents)
-        context = Context(service, self._bus, self._ownership, self._routes, self._metrics, _Untraced())
-        return Handling(context, Takeover(self._number), machines, self._recorder, self._reports)
+        tools = Tools(service, self._routes, self._metrics, _Untraced())
+        recorder = self._recorder
+        ports = Ports(recorder, recorder, self._reports, recorder.answer)
+        return Handling(tools, Takeover(self._number), machines, ports)
 
     # comparing -------------------------------------------------------------------------------------------------
 
     async def _compare(self, known: list[Term], began: int, done: Replayed) -> None:
         then = await self._then()
-        cursor = await cursor_of(self._bus, self._service.name, self._number)
+        cursor = await cursor_of(self._streams, self._service.name, self._number)
         made = {name: (subject, body) for name, (subject, body) in self._recorder.made.items() if self._ours(subject)}
         now_s, expired = time.time(), 0
         for name in {**then, **made}:
@@ -319,7 +325,8 @@ class _Again:
         mine = f"{self._service.name}:"
         found: dict[str, tuple[Stored, str, bytes]] = {}
         token = partition_of(self._job)
-        for stored in await read(self._bus, STREAM, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
+        decided = Excerpt(subject=(f"{token}.evt.v1.{self._service.name}.*.{self._job}",))
+        for stored in await read(self._streams, decided):
             name = stored.headers.get("ce-id", "")
             made = input_seq(name)
             if not name.startswith(mine) or made is None:

@@ -82,7 +82,7 @@ class Runner:
             while not self._stop.is_set():
                 self._ownership = ownership = await self._join(self._bus)
                 if ownership is not None:
-                    parts = (service, self._bus, ownership, routes, self.metrics, tracing)
+                    parts = (service, routes, self.metrics, tracing, self._bus, ownership)
                     await self._serve(Context(*parts, fullness=lambda: warnings.fullness))
         finally:
             looking.cancel()

@@ -19,6 +19,7 @@ from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer, Runner, Service
 from stretto_runtime.owner.recovery import document_of
 from stretto_runtime.process.telemetry import Tracing
+from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import partition_of
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ async def connect(server: Server, user: str = "operator", spans: Path | None = N
 
 async def saved_state(client: Client, service: str, key: str) -> dict[str, Any] | None:
     """The last saved state of a machine."""
-    document = await document_of(client.bus, service, partition_of(key), key)
+    document = await document_of(BusStreams(client.bus), service, partition_of(key), key)
     return document.whole if document else None
 
 

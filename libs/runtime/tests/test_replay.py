@@ -15,10 +15,12 @@ from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, Input, RuntimeFault
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.terms import terms
+from stretto_runtime.owner.terms import fence_subject, terms
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams, read
 from stretto_wire import spec
 from stretto_wire.registry import partition_of
+from stretto_wire.rest.journal import Excerpt
 from stretto_wire.submission import JobSubmitted
 
 JOB = "job-a"
@@ -70,13 +72,14 @@ async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_i
     await client.publish(add(JOB, 333))  # breaks the machine, as it did then
     await live(server, client, tmp_path, [1, 2, 3], factor=2)
     await live(server, client, tmp_path, [4, 5], factor=10)
-    done = await replay(client.bus, present(tmp_path, factor=1000), JOB)
+    done = await replay(BusStreams(client.bus), present(tmp_path, factor=1000), JOB)
     assert [decision.verdict for decision in done.decisions] == ["same"] * 7
     totals = [json.loads(decision.now or b"")["samples_total"] for decision in done.decisions]
     assert totals == [2, 6, 12, 0, 52, 102, 0]
     assert done.reproduced
     assert done.missing == []
-    recorded = await terms(client.bus, "dispatcher", partition_of(JOB))
+    fences = Excerpt(subject=(fence_subject("dispatcher", partition_of(JOB)),))
+    recorded = terms(await read(BusStreams(client.bus), fences))
     assert [era.settings["factor"] for era in recorded if era.settings] == [2, 10]
 
 
@@ -98,7 +101,7 @@ async def test_what_an_edge_of_the_cluster_saw_is_replayed_with_the_rest(
         await runner.observe(CLUSTER, add(JOB, 2), "")
         await client.publish(add(JOB, 4))
         await published(client, "dispatcher", 3)
-    done = await replay(client.bus, present(tmp_path, Overseen), JOB)
+    done = await replay(BusStreams(client.bus), present(tmp_path, Overseen), JOB)
     assert [decision.verdict for decision in done.decisions] == ["same"] * 2
     assert {json.loads(decision.now or b"")["samples_done"] for decision in done.decisions} == {2, 3}
 
@@ -121,7 +124,7 @@ async def test_other_code_is_told_where_it_decides_otherwise(
 
     await client.publish(submission(JOB))
     await live(server, client, tmp_path, [1, 2, 3, 4])
-    done = await replay(client.bus, present(tmp_path, Newer), JOB)
+    done = await replay(BusStreams(client.bus), present(tmp_path, Newer), JOB)
     verdicts = [decision.verdict for decision in done.decisions]
     assert verdicts == ["same", "not decided now", "same", "differs", "same"]
     assert done.decisions[3].differences() == [("samples_total", 10, 110)]
@@ -134,14 +137,14 @@ async def test_other_settings_are_tried_on_the_same_inputs(
 ) -> None:
     await client.publish(submission(JOB))
     await live(server, client, tmp_path, [1, 2])
-    done = await replay(client.bus, present(tmp_path), JOB, {"factor": 3})
+    done = await replay(BusStreams(client.bus), present(tmp_path), JOB, {"factor": 3})
     assert [decision.differences() for decision in done.decisions] == [
         [("samples_total", 1, 3)],
         [("samples_total", 3, 9)],
         [],
     ]
     with pytest.raises(RuntimeFault, match="factor of dispatcher is refused"):
-        await replay(client.bus, present(tmp_path), JOB, {"factor": "many"})
+        await replay(BusStreams(client.bus), present(tmp_path), JOB, {"factor": "many"})
 
 
 async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
@@ -152,7 +155,7 @@ async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
     await live(server, client, tmp_path, [1, 2])
     service = present(tmp_path)
     object.__setattr__(service.settings, "journal_ttl_s", 0)
-    done = await replay(client.bus, service, JOB)
+    done = await replay(BusStreams(client.bus), service, JOB)
     assert [decision.verdict for decision in done.decisions] == ["not replayed"] * 3
     assert "ticks before" in done.missing[0]
     assert "only from the snapshot after input" in done.missing[1]
@@ -160,4 +163,4 @@ async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
 
 async def test_a_job_that_never_was_is_an_error(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match="no submission of 'nobody'"):
-        await replay(client.bus, present(tmp_path), "nobody")
+        await replay(BusStreams(client.bus), present(tmp_path), "nobody")

@@ -29,6 +29,7 @@ from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire import spec
 from stretto_wire.codec import encode
 from stretto_wire.submission import JobSubmitted
@@ -252,7 +253,7 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
     assert [(decided.version, decided.plan.workers) for decided in stage.of("a")] == [(1, 1), (2, 4)]
     service = Arbiter(ArbiterSettings(state_folder=stage.folder))
     for job, count in (("a", 2), ("b", 1)):
-        done = await replay(stage.client.bus, service, job)
+        done = await replay(BusStreams(stage.client.bus), service, job)
         assert [decision.verdict for decision in done.decisions] == ["same"] * count
         assert done.missing == []
     assert await stage.client.dead_letters() == []

@@ -24,7 +24,7 @@ from . import components, console, edge, pages, problems
 from .audit_log import AuditLog
 from .callers import Access, require
 from .fullness import warnings
-from .routes import about, changes, events, jobs, parameters
+from .routes import about, changes, events, jobs, journal, parameters
 from .routes.about import AuditLines
 from .service import Gateway
 from .summaries import START_BOUNDS_S, start_s
@@ -84,8 +84,9 @@ def routed(gateway: Gateway, access: Access, lines: AuditLines) -> FastAPI:
     app.include_router(_health(gateway))
     app.include_router(about.login_routes(access, gateway.settings), prefix=API, responses=parameters.ERRORS)
     guarded = APIRouter(prefix=API, dependencies=[Depends(_guard(gateway, access))], responses=parameters.ERRORS)
-    for part in (jobs.routes(gateway), changes.routes(gateway), events.routes(gateway), about.routes(gateway, lines)):
-        guarded.include_router(part)
+    for module in (jobs, journal, changes, events):
+        guarded.include_router(module.routes(gateway))
+    guarded.include_router(about.routes(gateway, lines))
     app.include_router(guarded)
     return app
 

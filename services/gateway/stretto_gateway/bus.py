@@ -20,6 +20,7 @@ from stretto_messages.base import Message
 from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
+from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
 from stretto_wire.rest.answers import ServiceView
 
@@ -58,6 +59,11 @@ class StreamBus:
     async def close(self) -> None:
         if self._client is not None:
             await self._client.bus.close()
+
+    @property
+    def streams(self) -> BusStreams:
+        """Return the streams, to be read. Raises BusFault."""
+        return BusStreams(self._bus)
 
     @property
     def _reached(self) -> Client:

@@ -1,5 +1,5 @@
 """Components of openapi.json that FastAPI does not know: events (``Event``), job files (``job.*``), data of growing
-jobs, problems and lines of the audit log.
+jobs, problems, and lines of the audit log and of journals.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from stretto_messages.base import EpochSeconds, JobId
 from stretto_wire.audit_log import AuditEntry
 from stretto_wire.registry import CHANNELS, Channel
 from stretto_wire.rest.answers import Arrived
+from stretto_wire.rest.journal import JournalEnd, StoredMessage, StreamFacts
 from stretto_wire.rest.problems import ProblemBody
 from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
@@ -20,6 +21,7 @@ from .parts import ALWAYS, PARTS_OF
 AT = "#/components/schemas/"
 EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"
 PROBLEM, PARTS, EVENT_PAGE, AUDIT_PAGE = "ProblemBody", "JobParts", "EventPage", "AuditPage"
+JOURNAL_LINE = "JournalLine"
 """Components that routes name and FastAPI does not know."""
 EVENTS = "events."
 """Begins the names of the components that messages share: a message is open, where views are complete."""
@@ -42,6 +44,12 @@ def completed(document: Schema) -> Schema:
     _adopt(components, Arrived.model_json_schema(), "")
     _adopt(components, ProblemBody.model_json_schema(mode="serialization"), "")
     _adopt(components, TypeAdapter(AuditEntry).json_schema(mode="serialization"), "")
+    kinds = (StreamFacts, StoredMessage, JournalEnd)
+    for kind in kinds:
+        _adopt(components, TypeAdapter(kind).json_schema(mode="serialization"), "")
+    text = "A line of a journal: the first, one of those between, the last."
+    one_of = [ref(kind.__name__) for kind in kinds]
+    components[JOURNAL_LINE] = {"title": JOURNAL_LINE, "description": text, "oneOf": one_of}
     whole = components["JobView"]
     text = "Parts of a job: those fields of JobView that were asked for."
     components[PARTS] = {**whole, "title": PARTS, "description": text, "required": sorted(ALWAYS)}

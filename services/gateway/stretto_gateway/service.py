@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import replace
 from itertools import islice
 from typing import Literal, Protocol, TypeVar, get_args
@@ -26,6 +26,7 @@ from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
 from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import DAY_S
+from stretto_runtime.streams import Streams
 from stretto_wire.registry import CHANNELS, STATE
 from stretto_wire.rest.answers import (
     Alerts,
@@ -39,11 +40,12 @@ from stretto_wire.rest.answers import (
     SpanView,
     TraceEvent,
 )
+from stretto_wire.rest.journal import Excerpt
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, Status
 
-from . import alerts, checks, inquiries, job_audit, paging, past
+from . import alerts, checks, inquiries, job_audit, journal, paging, past
 from .buckets import Buckets
 from .collector import Collector, CollectorFault
 from .fullness import Fullness
@@ -82,6 +84,11 @@ class Bus(EventSource, past.Bus, Protocol):
     @property
     def there(self) -> bool:
         """Return whether the bus was reached; before, every call raises BusFault."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """Return the streams, to be read."""
         ...
 
     async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
@@ -630,6 +637,12 @@ class Gateway:
             for event in reversed(found.events)
             if event.trace_id == trace_id
         ]
+
+    def journal(self, job: str, excerpt: Excerpt) -> AsyncGenerator[bytes]:
+        """Return stored messages that a replay of a job reads, as lines of JSON. Raises Problem 400, 404, and Fault."""
+        self.view(job)
+        journal.check(job, excerpt)
+        return journal.lines(self._bus.streams, excerpt)
 
     async def pod_log(self, job: str, pod: str, lines: int) -> tuple[str, bool]:
         """Return the last lines of a pod, which may run or have ended, and whether they are only the short end that the

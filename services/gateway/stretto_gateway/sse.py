@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -137,10 +137,10 @@ def start_of(last_event_id: str | None, after: int | None) -> int:
 
 
 class Readers:
-    """Number of open event streams of each caller: at most ``most``."""
+    """Number of open streams of each caller: at most ``most``. ``name``: of such streams, ``remedy``: against more."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, name: str, remedy: str) -> None:
+        self._most, self._name, self._remedy = most, name, remedy
         self._open: Counter[str] = Counter()
 
     def check(self, caller: str) -> None:
@@ -149,26 +149,33 @@ class Readers:
             raise Problem(
                 429,
                 "too-many-streams",
-                f"{caller} reads {self._most} event streams already",
+                f"{caller} reads {self._most} {self._name} already",
                 field="streams",
                 value=str(self._most),
-                remedy="close one, or read all jobs with GET /events and filter",
+                remedy=self._remedy,
             )
+
+    @contextmanager
+    def reading(self, caller: str) -> Generator[None]:
+        """Count a stream of the caller meanwhile. Raises Problem 429."""
+        self.check(caller)
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
     async def counted(self, caller: str, frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """Yield the frames of one stream, which counts meanwhile."""
         if self._open[caller] >= self._most:  # several began at once
             yield b": too many event streams\n\n"
             return
-        self._open[caller] += 1
-        try:
+        with self.reading(caller):
             async with aclosing(frames):
                 async for each in frames:
                     yield each
-        finally:
-            self._open[caller] -= 1
-            if not self._open[caller]:
-                del self._open[caller]
 
 
 async def stream(

@@ -125,8 +125,8 @@ FILTERED = {
 }
 """Routes that answer about the jobs of readable teams; True: the job of this test must be there for its readers. The
 cluster has jobs in test_inquiries.py only."""
-ADMINS = {"/api/v1/audit-log", "/api/v1/audit-log/newest"}
-"""Routes that answer about all teams, to admins only."""
+ADMINS = {"/api/v1/audit-log", "/api/v1/audit-log/newest", "/api/v1/jobs/{job}/journal"}
+"""Routes that answer about all teams, to admins only. A journal has what concerns other jobs of its partition, too."""
 
 
 @pytest.mark.parametrize(("method", "path"), routes())
@@ -156,6 +156,9 @@ def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: s
         assert "ads" not in foreign.text
         assert asked("ada", job).status_code != 404
         assert method != "GET" or asked("eve", job).status_code != 404
+        if path in ADMINS:
+            refused = {who: asked(who, job).status_code == 403 for who in ("eve", "ada", "watcher", "root")}
+            assert refused == {"eve": True, "ada": True, "watcher": True, "root": False}
         return
     if (method, path) == ("POST", "/api/v1/jobs/preview"):
         with client(running, tokens["bob"]) as bob:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from installed_gateway import Installed, write_spec
+from installed_gateway import PLAN, Installed, write_spec
+from refusing import assert_refused
 from rich.console import Console
+from stretto_bus import Client
 from stretto_cli.commands.replay import again, report
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import app
+from stretto_messages.actuator import PlanApplied, PodStarted
+from stretto_messages.base import example_of
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_profiler.service import Profiler
+from stretto_profiler.settings import ProfilerSettings
+from stretto_runtime import serve
 from stretto_runtime.replay import Decision, Replayed
+from stretto_runtime.server import keys_of
 from typer.testing import CliRunner
 
 
@@ -95,6 +107,69 @@ def test_a_job_of_an_installation_elsewhere_is_replayed_by_its_bus(installed: In
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1
     assert f"the stream of {url} cannot be read" in refused.stderr
+
+
+def test_a_job_of_an_installation_elsewhere_is_replayed_by_its_gateway_as_by_its_bus(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Goal: an admin's token is enough, whatever is decided by. Method: a profiler decides by events, ticks and
+    telemetry; both documents are compared, decision by decision, under its settings and under others."""
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    asyncio.run(measured(installed, name, tmp_path))
+    url, login = installed.installation.operator()
+    nowhere = ["replay", name, "-s", "profiler", "-o", "json", "--folder", str(tmp_path / "none")]
+    for more in ([], ["--set", "STRETTO_PROFILER_WINDOW_S=0.7"]):
+        by_bus = CliRunner().invoke(app, [*nowhere, *more, "--bus", url, "--credentials", str(login.credentials)])
+        by_gateway = CliRunner().invoke(app, [*nowhere, *more, *installed.elsewhere()])
+        assert by_gateway.exit_code == by_bus.exit_code, by_gateway.output
+        (profiler,) = json.loads(by_gateway.stdout)["services"]
+        assert json.loads(by_gateway.stdout) == json.loads(by_bus.stdout)
+        assert profiler["decisions"] > 1
+        assert (profiler["same"] == profiler["decisions"]) == (not more)
+
+
+async def measured(installed: Installed, job: str, folder: Path) -> None:
+    """Let a profiler measure some windows of a worker and a parameter server."""
+    client = await Client.connect(*installed.installation.operator())
+    login = keys_of(installed.folder / "nats").login("profiler")
+    own = {"nats_url": installed.installation.operator()[0], "nats_credentials": login.credentials}
+    settings = ProfilerSettings(**own, state_folder=folder, lease_s=1, window_s=0.5)
+    stop = asyncio.Event()
+    running = asyncio.create_task(serve(Profiler(settings), stop))
+    await client.publish(replace(example_of(PlanApplied), job=job, version=1, plan=PLAN))
+    for pod, role in (("ps-0", "ps"), ("worker-0", "worker")):
+        await client.publish(replace(example_of(PodStarted), job=job, pod=pod, role=role, plan_version=1))
+    worker = replace(example_of(WorkerReported), job=job, pod="worker-0", plan_version=1, window_s=0.1, steps=2)
+    ps = replace(example_of(PsReported), job=job, pod="ps-0", window_s=0.1)
+    async with asyncio.timeout(30):
+        for number in itertools.count(1):
+            now = time.time()
+            counts = {"steps_total": 2 * number, "samples_total": 1024 * number}
+            await client.publish(replace(worker, ended_at_s=now, **counts))
+            await client.publish(replace(ps, ended_at_s=now))
+            await asyncio.sleep(0.1)
+            pattern = f"evt.v1.profiler.profile-measured.{job}"
+            if len([event async for event in client.events(patterns=(pattern,), follow=False)]) >= 3:
+                break
+    stop.set()
+    await running
+    await client.close()
+
+
+def test_a_replay_has_one_source_and_a_reader_of_it_the_role_of_an_admin(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    both = installed.stretto("replay", name, "--bus", "nats://a", "--url", "http://b")
+    assert_refused(both, "--bus nats://a", "--url http://b")
+    created = installed.stretto("token", "create", f"v-{name}", "--role", "observer", "-o", "json")
+    assert created.exit_code == 0, created.output
+    *url, _, _ = installed.elsewhere()
+    seen = installed.stretto("replay", name, "-s", "fitter", *url, "--token", json.loads(created.stdout)["token"])
+    assert (seen.exit_code, seen.stdout) == (1, "")
+    assert "a token of the role admin" in seen.stderr
+    unknown = installed.stretto("replay", "nobody", "-s", "fitter", *installed.elsewhere())
+    assert unknown.exit_code == 2
 
 
 def test_a_bus_that_does_not_start_is_a_failure_and_no_bad_input(

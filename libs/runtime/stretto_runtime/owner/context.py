@@ -18,14 +18,20 @@ def _unknown() -> None:
 
 
 @dataclass(slots=True)
-class Context:
-    """The dependencies of one replica's partitions."""
+class Tools:
+    """The dependencies of handling, live and in a replay."""
 
     service: Service
-    bus: Bus
-    ownership: Ownership
     routes: Routes
     metrics: Metrics
     tracing: Tracing
+
+
+@dataclass(slots=True)
+class Context(Tools):
+    """The dependencies of one replica's partitions."""
+
+    bus: Bus
+    ownership: Ownership
     fullness: Callable[[], float | None] = _unknown
     """the used share of the bytes of the stream of facts"""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored
 from stretto_bus.refusals import refusal
-from stretto_bus.writer import Writer
 from stretto_core.machine import Action, CoreError, Reply
 from stretto_messages.base import InvalidValue, Message
 from stretto_messages.refusals import ERROR_HEADER
@@ -24,10 +23,10 @@ from stretto_wire.errors import WireError
 from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival
-from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.dead_letters import DAMAGED, DeadLetters
+from stretto_runtime.owner.context import Tools
+from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.reports import Reports
+from stretto_runtime.owner.reports import Ranges
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
 
@@ -89,17 +88,56 @@ class Takeover:
     """ids that predecessors have published since the snapshot"""
 
 
+class Outputs(Protocol):
+    """Where outputs go: the writer of an owner, or the list of a replay."""
+
+    @property
+    def full(self) -> bool:
+        """True if too many are on their way."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until fewer are."""
+        ...
+
+    def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
+        """Send one output. Raises BusFault."""
+        ...
+
+
+class Letters(Protocol):
+    """Where inputs go that are set aside."""
+
+    async def add(self, arrival: Arrival, reason: str, text: str, more: dict[str, str], live: bool) -> None:
+        """Set an input aside. Raises BusFault."""
+        ...
+
+    def go_live(self) -> None:
+        """Forget what predecessors have set aside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ways in and out of a handling beside the stored inputs: those of an owner lead to the bus.
+
+    A replay has reports as they are stored, and drops letters and answers: they were sent then.
+    """
+
+    outputs: Outputs
+    letters: Letters
+    reports: Ranges
+    answer: Callable[[str, bytes, dict[str, str] | None], Awaitable[None]]
+
+
 class Handling:
     """Handles the inputs of one partition, in order, in the same way in a replay and live.
 
     Larger than 250 lines: every step from a stored message to its outputs and answers acts on the same machines.
     """
 
-    def __init__(
-        self, context: Context, takeover: Takeover, machines: Machines, writer: Writer, reports: Reports
-    ) -> None:
+    def __init__(self, context: Tools, takeover: Takeover, machines: Machines, ports: Ports) -> None:
         self.machines = machines
-        self.writer = writer
         self.reports_handled = 0
         self.waiting: dict[tuple[str, str], Request] = {}
         """(key, request id) -> the request"""
@@ -110,9 +148,9 @@ class Handling:
         self._context = context
         self._service = context.service
         self._number = takeover.number
-        self._reports = reports
+        self._outputs, self._letters, self._reports = ports.outputs, ports.letters, ports.reports
+        self._send_answer = ports.answer
         self._published = takeover.published
-        self._letters = DeadLetters(context, writer)
         self._fence_seq = takeover.fence_seq
         self._attempt = takeover.attempt
         self._turn_began_s = 0.0
@@ -207,8 +245,8 @@ class Handling:
         if time.monotonic() - self._turn_began_s > TURN_S:
             await asyncio.sleep(0)  # a frame of many requests may take longer than a lease
             self._turn_began_s = time.monotonic()
-        if self.writer.full:
-            await self.writer.room()
+        if self._outputs.full:
+            await self._outputs.room()
 
     # decisions -------------------------------------------------------------------------------------------------
 
@@ -271,7 +309,7 @@ class Handling:
             self._context.metrics.suppressed.inc()
             return
         lines = event_lines(output.message, output.id, now, self._service.name, trace)
-        self.writer.send(output.id, subject_of(output.message), output.data, lines)
+        self._outputs.send(output.id, subject_of(output.message), output.data, lines)
         self._context.metrics.outputs.count += 1
 
     def _trace(self, arrival: Arrival, outputs: list[Output], started_ns: int) -> str:
@@ -321,7 +359,7 @@ class Handling:
         asked = self.waiting.pop(arrival.asked, None)
         for reply in asked.replies if asked is not None else ():
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
-                await self._context.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
+                await self._send_answer(reply, body, {ERROR_HEADER: code} if code else None)
 
     # refusals and faults ---------------------------------------------------------------------------------------
 

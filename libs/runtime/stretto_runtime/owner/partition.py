@@ -17,7 +17,7 @@ from stretto_bus.writer import Fence, Writer, learn_streams
 
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DeadLetters
-from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import Loaded, load
@@ -168,8 +168,9 @@ class Partition:
         journal = Journal(writer, subject, service.settings.journal_ttl_s, self._orders.wake)
         reports = Reports(context.bus, context.routes.telemetry(self.number), loaded.cursor.reports)
         takeover = Takeover(self.number, fence.seq, loaded.attempt, published)
-        handling = Handling(context, takeover, machines, writer, reports)
-        parts = Parts(self.number, self.epoch, fence, loaded.cursor, handling, snapshots, journal, reports)
+        letters = DeadLetters(context, writer)
+        handling = Handling(context, takeover, machines, Ports(writer, letters, reports, context.bus.send))
+        parts = Parts(self.number, self.epoch, fence, loaded.cursor, handling, writer, snapshots, journal, reports)
         self._session = Session(context, parts, self._orders)
         context.metrics.takeovers.inc()
         try:

@@ -19,14 +19,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import structlog
-from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored, read
-from stretto_wire.registry import CHANNELS, EVENTS_KEPT_S, STATE, STATE_PREFIX, channel_of
+from stretto_bus.ordered_consumer import Stored
+from stretto_wire.registry import CHANNELS, EVENTS_KEPT_S, STATE_PREFIX, channel_of
+from stretto_wire.rest.journal import Excerpt, Stream
 
 from stretto_runtime.owner.seals import Damage, Damaged, unseal
-from stretto_runtime.owner.snapshots import SIDES, Cursor, Document, Saved, Snapshots, digest, is_removed
+from stretto_runtime.owner.snapshots import SIDES, Cursor, Document, Saved, Snapshots, cursor_in, digest, is_removed
 from stretto_runtime.service import Service
+from stretto_runtime.streams import Streams, read
 
 REPLAYABLE_SHARE = 0.9
 """Share of the time for which inputs are kept: a takeover needs some of it until it has read them."""
@@ -234,17 +235,24 @@ def _cursor(saved: Saved, uncertain: list[int]) -> tuple[Cursor, bool]:
     return cursor, False
 
 
-async def document_of(bus: Bus, service: str, partition: int, key: str) -> Document | None:
+async def cursor_of(streams: Streams, service: str, partition: int) -> Cursor:
+    """The cursor of a partition as it is saved now; one before every input if there is none. Raises Fault."""
+    subjects = tuple(f"{STATE_PREFIX}cursor.{service}.{partition}.{side}" for side in SIDES)
+    return cursor_in(await read(streams, Excerpt(stream=Stream.STATE, subject=subjects, last=True)))[0] or Cursor()
+
+
+async def document_of(streams: Streams, service: str, partition: int, key: str) -> Document | None:
     """The last saved document of one key, consistent with its parts even while its owner writes; None: no sound one.
 
     Raises:
-        BusFault: it was replaced during every reading.
+        Fault: it cannot be read, or was replaced during every reading.
         Refusal: another version of this code wrote it.
     """
     subject = f"{STATE_PREFIX}snap.{service}.{partition}.{key}"
+    saved = Excerpt(stream=Stream.STATE, subject=(f"{subject}.>",), last=True)
     before: list[int] = []
     for _ in range(READINGS):
-        entries = await read(bus, STATE, [f"{subject}.>"], deliver_policy="last_per_subject")
+        entries = await read(streams, saved)
         document = recovered(entries).documents.get((str(partition), key))
         seen = [stored.seq for stored in entries]
         if document is not None or seen in ([], before):  # read twice without a change: it is damaged

@@ -14,16 +14,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic_core import from_json
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
 from stretto_wire.registry import TELEMETRY
+from stretto_wire.rest.journal import Excerpt, Stream
 
 from stretto_runtime.inputs import REPORTS, Arrival, Routes
+from stretto_runtime.streams import Streams
 
 TURN_S = 0.5
 """Least time between two ranges: a flood then costs a reader no more than the stream keeps of a pod, twice a second."""
@@ -75,6 +77,71 @@ def thinned(reports: Iterable[Stored]) -> list[Stored]:
     return sorted(kept, key=lambda stored: stored.seq)
 
 
+def inputs_in(reports: Iterable[Stored], arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
+    """Return those reports of the range ``arrival`` that are to be handled, as inputs of its frame."""
+    return [
+        report._replace(
+            source=f"{arrival.source}.{stored.seq}",
+            meta=report.meta._replace(seq=arrival.meta.seq, report_seq=stored.seq),
+        )
+        for stored in thinned(reports)
+        for report in routes.arrivals(stored, partition)
+    ]
+
+
+class Ranges(Protocol):
+    """Source of the reports of journalled ranges."""
+
+    missing: int
+    """reports of these ranges that the stream does not hold any more"""
+
+    async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
+        """Return the reports of a journalled range that are to be handled, as inputs of its frame.
+
+        Raises:
+            Fault: the stream cannot be read.
+            ValueError: it is no range.
+        """
+        ...
+
+
+class StoredReports:
+    """The reports of ``filters`` that the stream holds, for a replay: ranges are read one after the other."""
+
+    def __init__(self, streams: Streams, filters: Sequence[str]) -> None:
+        self.missing = 0
+        """not counted: a range counts the reports of all jobs, ``filters`` may name one"""
+        self._streams = streams
+        self._filters = tuple(filters)
+        self._reading: AsyncGenerator[Stored] | None = None
+        self._next: Stored | None = None
+        self._taken = 0
+        """sequence up to which the reports were taken"""
+
+    async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
+        """Return the reports of a journalled range (``Ranges.of``)."""
+        wanted = Range.read(arrival.data)
+        if self._reading is None or wanted.after < self._taken:
+            await self.close()
+            excerpt = Excerpt(stream=Stream.REPORTS, subject=self._filters, after=wanted.after)
+            self._reading = self._streams.scan(excerpt)
+            self._next = await anext(self._reading, None)
+        found: list[Stored] = []
+        while self._next is not None and self._next.seq <= wanted.to:
+            self._taken = self._next.seq
+            if self._taken > wanted.after:
+                found.append(self._next)
+            self._next = await anext(self._reading, None)
+        return inputs_in(found, arrival, routes, partition)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        reading, self._reading = self._reading, None
+        self._taken = 0
+        if reading is not None:
+            await reading.aclose()
+
+
 class Reports:
     """Reads the telemetry of ``filters``, in ranges. ``position``: everything up to here was handled, or left out.
 
@@ -117,12 +184,7 @@ class Reports:
         self._journalled = found.to
 
     async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
-        """Return the reports of a journalled range that are to be handled, as inputs of its frame.
-
-        Raises:
-            BusFault: the stream cannot be read.
-            ValueError: it is no range.
-        """
+        """Return the reports of a journalled range (``Ranges.of``)."""
         wanted = Range.read(arrival.data)
         consumer, before = self._consumer, self.position or 0
         if consumer is None or self.position is None or wanted.after < self.position:
@@ -136,14 +198,7 @@ class Reports:
         else:  # no owner wrote it: what it did not find may still come, and is another range's
             self.position = found[-1].seq if found else max(before, self.position)
         self.missing += max(0, wanted.count - len(found))
-        return [
-            report._replace(
-                source=f"{arrival.source}.{stored.seq}",
-                meta=report.meta._replace(seq=arrival.meta.seq, report_seq=stored.seq),
-            )
-            for stored in thinned(found)
-            for report in routes.arrivals(stored, partition)
-        ]
+        return inputs_in(found, arrival, routes, partition)
 
     async def close(self) -> None:
         """Stop reading."""

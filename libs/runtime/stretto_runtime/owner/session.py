@@ -11,7 +11,7 @@ import structlog
 from stretto_bus.catchup import MergedConsumer, open_consumer
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import OrderedConsumer
-from stretto_bus.writer import Fence
+from stretto_bus.writer import Fence, Writer
 from stretto_wire.registry import STREAM
 
 from stretto_runtime.inputs import TICK_ENTRY
@@ -43,6 +43,7 @@ class Parts:
     fence: Fence
     cursor: Cursor
     handling: Handling
+    writer: Writer
     snapshots: Snapshots
     journal: Journal
     reports: Reports
@@ -68,6 +69,7 @@ class Session:
         self._context = context
         self._service = context.service
         self._handling = handling
+        self._writer = parts.writer
         self._machines = handling.machines
         self._snapshots = parts.snapshots
         self._journal = parts.journal
@@ -150,12 +152,12 @@ class Session:
 
     def _check(self) -> None:
         """Raise the fault that ends this session, if there is one."""
-        self._handling.writer.check()
+        self._writer.check()
         if self._journal.fault is not None:
             raise self._journal.fault
         if self._connection_broke:
             self._connection_broke = False
-            if not (self._handling.writer.idle and self._journal.idle):
+            if not (self._writer.idle and self._journal.idle):
                 raise BusFault("the connection broke while outputs were on their way")
 
     async def _go_live(self) -> None:
@@ -232,10 +234,9 @@ class Session:
             self._plan("news" if wait_s <= settings.snapshot_s else "quiet", left_s, self._wake.set)
 
     async def _snapshot(self) -> None:
-        writer = self._handling.writer
-        await writer.drain()
+        await self._writer.drain()
         # until everything before our fence is replayed, our successor must scan our predecessors' outputs, as we did
-        out_seq = writer.last_seq if self.live else self._scan_from
+        out_seq = self._writer.last_seq if self.live else self._scan_from
         cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
         known = set(self._machines.no_way_back)
         documents = self._machines.documents(sorted(self._machines.dirty))
@@ -279,8 +280,8 @@ class Session:
         await self._side_effects.stop()
         if self._seq > self._saved_seq:
             await self._snapshot()
-        await self._handling.writer.drain()
-        out_seq, reports = self._handling.writer.last_seq, self._reports.position
+        await self._writer.drain()
+        out_seq, reports = self._writer.last_seq, self._reports.position
         cursor = Cursor(self._seq, out_seq, self._service.version, reports=reports)
         await self._snapshots.mark(cursor, 0, clean=True)
         await self._context.ownership.release(self._number, self._epoch)

@@ -261,12 +261,6 @@ def cursor_in(entries: Iterable[Stored]) -> tuple[Cursor | None, str, list[Damag
     return (last[1], last[2], damages) if last else (None, SIDES[1], damages)
 
 
-async def cursor_of(bus: Bus, service: str, partition: int) -> Cursor:
-    """The cursor of a partition as it is saved now; one before every input if there is none. Raises BusFault."""
-    subjects = [f"{STATE_PREFIX}cursor.{service}.{partition}.{side}" for side in SIDES]
-    return cursor_in(await read(bus, STATE, subjects, deliver_policy="last_per_subject"))[0] or Cursor()
-
-
 @dataclass(slots=True)
 class Saved:
     """Content of the bucket for one partition. ``cursor`` None: none is sound; ``mark`` None: none, or not a sound one.

@@ -22,7 +22,8 @@ from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM
 
 from stretto_runtime.inputs import CLUSTER, CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_runtime.owner.dead_letters import DeadLetters
+from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import Loaded, recovered
 from stretto_runtime.owner.reports import Reports
@@ -45,10 +46,9 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     service, cursor = context.service, loaded.cursor
     own = Term.of(service)
     # after a clean shutdown our term begins before our fence: inputs in between may be replayed here, too
+    fences = await read(context.bus, STREAM, [fence.subject], until=fence.seq)
     known = [
-        term
-        for term in await terms(context.bus, service.name, number, fence.seq)
-        if term.fence < fence.seq or (term.fence == fence.seq and term.seq < fence.seq)
+        term for term in terms(fences) if term.fence < fence.seq or (term.fence == fence.seq and term.seq < fence.seq)
     ]
     if not known or (known[-1].fence == cursor.fence and known[-1].decides_as(own)):
         return loaded  # no predecessor, or one that wrote the snapshot and decides as we do
@@ -109,7 +109,8 @@ async def _handling(
     machines = Machines(then)
     machines.lost = loaded.lost
     await machines.load_in_thread(loaded.documents)
-    return Handling(replace(context, service=then), takeover, machines, writer, reports)
+    ports = Ports(writer, DeadLetters(context, writer), reports, context.bus.send)
+    return Handling(replace(context, service=then), takeover, machines, ports)
 
 
 async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> frozenset[str]:

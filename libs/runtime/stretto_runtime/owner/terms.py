@@ -8,16 +8,14 @@ the settings of its term, both by a successor that finishes what a dead owner be
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
 from pydantic import ValidationError
 from pydantic_core import from_json
-from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import Stored, read
-from stretto_wire.registry import STREAM
+from stretto_bus.ordered_consumer import Stored
 
 from stretto_runtime.service import Service
 
@@ -87,9 +85,9 @@ class Term:
             return None
 
 
-async def terms(bus: Bus, service: str, partition: int, until: int = 0) -> list[Term]:
-    """Every term, in order; ``until`` is a fence that must be among them (``scan``)."""
-    return [Term.read(stored) for stored in await read(bus, STREAM, [fence_subject(service, partition)], until=until)]
+def terms(fences: Iterable[Stored]) -> list[Term]:
+    """Every term that the fences of a partition record, in order."""
+    return [Term.read(fence) for fence in fences]
 
 
 def term_at(known: Sequence[Term], seq: int) -> Term:

@@ -31,6 +31,7 @@ from stretto_runtime.owner.seals import Damaged, unseal
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.owner.terms import Term
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
@@ -178,7 +179,7 @@ async def survive(how: list[Any], both_sides: bool) -> None:
                 await check_served(client, runner, added, others if both_sides else everyone)
             assert await letters(client) == found
             again = Counting(Counting.settings_type(state_folder=Path(name)))
-            done = await replay(client.bus, again, BESIDE)
+            done = await replay(BusStreams(client.bus), again, BESIDE)
             assert {decision.verdict for decision in done.decisions} == {"same"}
             counted = await progress(client)
             assert counted[VICTIM] == expected(added[VICTIM])[: len(counted[VICTIM])]
@@ -400,7 +401,7 @@ async def test_inputs_since_an_earlier_document_are_decided_under_the_settings_o
     await term(100, [5])
     totals = [total for _, total in (await progress(client))[VICTIM]]
     assert totals == [2, 6, 12, 52, 552]
-    done = await replay(client.bus, Scaled(Scaled.settings_type(state_folder=tmp_path, factor=7)), VICTIM)
+    done = await replay(BusStreams(client.bus), Scaled(Scaled.settings_type(state_folder=tmp_path, factor=7)), VICTIM)
     assert [decision.verdict for decision in done.decisions] == ["same"] * 5
     assert len(await client.dead_letters()) == (1 if clean else 2)
 
@@ -483,7 +484,7 @@ async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, 
         await client.publish(add(VICTIM, 2))
     forged = {"ce-id": "dispatcher:2:7"}
     await client.bus.store(f"evt.v1.dispatcher.job-progressed.{VICTIM}", b"\xff", forged)
-    done = await replay(client.bus, Counting(Counting.settings_type(state_folder=tmp_path)), VICTIM)
+    done = await replay(BusStreams(client.bus), Counting(Counting.settings_type(state_folder=tmp_path)), VICTIM)
     assert {decision.verdict for decision in done.decisions} <= {"same", "not decided then", "not decided now"}
     assert done.count("same") == len(added[VICTIM])
     assert [decision.differences()[0][0] for decision in done.decisions if decision.then == b"\xff"] == ["(not JSON)"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from runtime_counting import Add, Counting, CountingSettings, CountState
@@ -13,7 +13,7 @@ from stretto_bus.connection import lines_of
 from stretto_bus.received import header_lines
 from stretto_messages.base import example_of
 from stretto_messages.dispatcher import NextShard
-from stretto_runtime.owner.handling import REPLIES_MAX, Handling, Request, Takeover
+from stretto_runtime.owner.handling import REPLIES_MAX, Handling, Ports, Request, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_wire.cloudevents import event_lines, headers_of
 from stretto_wire.registry import CHANNELS
@@ -24,9 +24,9 @@ def handling_of(service: Counting) -> Handling:
     routes = SimpleNamespace(
         arrivals=lambda stored, number: [stored], message=lambda arrival: Add("a", arrival.value), seen=arrivals
     )
-    bus = SimpleNamespace(connection=SimpleNamespace(max_payload=1 << 20))
-    context = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock(), bus=bus)
-    return Handling(context, Takeover(0), Machines(service), MagicMock(full=False), MagicMock())  # type: ignore[arg-type]
+    context = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock())
+    ports = Ports(MagicMock(full=False), MagicMock(add=AsyncMock()), MagicMock(), AsyncMock())
+    return Handling(context, Takeover(0), Machines(service), ports)  # type: ignore[arg-type]
 
 
 def stored(value: int, seq: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,19 +14,20 @@ from hypothesis import strategies as st
 from runtime_bucket import entries_of, put
 from runtime_counting import Counting, CountingSettings
 from stretto_bus import Client
-from stretto_bus.bus import PIPELINED, Bus
+from stretto_bus.bus import PIPELINED
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_bus.writer import CLUSTER_BATCH_FROM
 from stretto_core.machine import Action
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner import recovery
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import document_of, load, recovered
 from stretto_runtime.owner.seals import seal
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots, digest
 from stretto_runtime.process.faults import Refusal
+from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.rest.journal import Excerpt
 
 SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"
 
@@ -270,14 +272,12 @@ async def test_parts_are_saved_beside_their_document_and_found_again(client: Cli
     await client.bus.store(left, seal(left, b"5"), {})
     assert (await load(written, counting, 1)).documents.keys() == {CLUSTER}
     assert (await read(client.bus, STATE, [left]))[-1].data == b""
-    found = await document_of(client.bus, "arbiter", 5, CLUSTER)
+    found = await document_of(BusStreams(client.bus), "arbiter", 5, CLUSTER)
     assert found is not None
     assert found.whole["items"].keys() == {"b"}
 
 
-async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(client: Client) -> None:
     """One side's document is read before two further saves, everything else after them."""
     ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
     writes = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
@@ -287,19 +287,19 @@ async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(
         machines.handle(CLUSTER, ("a", count), 0.0, count)
         await writes.save(machines.documents([CLUSTER]), Cursor(count, 0, 2))
 
-    async def slow(bus: Bus, stream: str, filters: list[str], **options: Any) -> list[Stored]:
-        early = await read(bus, stream, [f"{filters[0][:-1]}a"], **options)
-        for count in (3, 4) if machines.slots[CLUSTER].seq == 2 else ():
-            await put(count)
-        found = [
-            *early,
-            *await read(bus, stream, [f"{filters[0][:-1]}{rest}" for rest in ("b", "a.*", "b.*")], **options),
-        ]
-        return found
+    class Slow(BusStreams):
+        async def scan(self, excerpt: Excerpt) -> AsyncGenerator[Stored]:
+            (place,) = excerpt.subject
+            first, *rest = (f"{place[:-1]}{name}" for name in ("a", "b", "a.*", "b.*"))
+            async for stored in super().scan(excerpt.model_copy(update={"subject": (first,)})):
+                yield stored
+            for count in (3, 4) if machines.slots[CLUSTER].seq == 2 else ():
+                await put(count)
+            async for stored in super().scan(excerpt.model_copy(update={"subject": tuple(rest)})):
+                yield stored
 
     await put(1)
     await put(2)
-    monkeypatch.setattr(recovery, "read", slow)
-    found = await document_of(client.bus, "arbiter", 5, CLUSTER)
+    found = await document_of(Slow(client.bus), "arbiter", 5, CLUSTER)
     assert found is not None
     assert found.whole == {"items": {"a": {"count": found.seq, "text": ""}}, "handled": found.seq}

@@ -27,6 +27,7 @@ from stretto_runtime.inputs import REPORTS
 from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
 from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, Range, thinned
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire import spec
 from stretto_wire.codec import encode
 from stretto_wire.registry import (
@@ -127,7 +128,7 @@ async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_
     assert not await client.dead_letters()
     assert len(reporters.processes) > 3
     await client.publish(submission(JOB))
-    again = await replay(client.bus, Reporting(Reporting.settings_type()), JOB)
+    again = await replay(BusStreams(client.bus), Reporting(Reporting.settings_type()), JOB)
     assert again.reproduced
     assert again.count("same") == len(found)
 

@@ -28,6 +28,7 @@ from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import Refusal, RuntimeFault
 from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
 from stretto_wire import spec
 from stretto_wire.registry import STATE_PREFIX
 from stretto_wire.submission import JobSubmitted
@@ -419,7 +420,7 @@ async def test_a_replay_shows_what_the_next_version_decided_otherwise(
         async with running(kind, server, tmp_path, **settings):
             await client.publish(add("job-a", number))
             await published(client, "dispatcher", number)
-    done = await replay(client.bus, Counting(Counting.settings_type(state_folder=tmp_path)), "job-a")
+    done = await replay(BusStreams(client.bus), Counting(Counting.settings_type(state_folder=tmp_path)), "job-a")
     assert [(decision.verdict, decision.version) for decision in done.decisions] == [
         ("same", 1),
         ("differs", 2),

@@ -11,10 +11,9 @@ from pydantic import StringConstraints
 from stretto_messages.base import JOB_PATTERN
 
 from .. import components, sse
-from ..callers import ANYBODY, network_of
 from ..service import Gateway
 from ..turns import Turns
-from .parameters import SEQ_MAX, JobName, Responses
+from .parameters import SEQ_MAX, JobName, Responses, name_of
 
 JobNameFilter = Annotated[str | None, Query(pattern=JOB_PATTERN, description="only events of this job")]
 After = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="send only events after this sequence")]
@@ -28,6 +27,7 @@ Since = Annotated[
     float | None,
     Query(ge=0, le=1e11, description="only events stored at this time or later, in seconds since 1970-01-01 UTC"),
 ]
+TOO_MANY = "close one, or read all jobs with GET /events and filter"
 FRAMES: Responses = {200: components.content("text/event-stream", components.EVENT)}
 PAGE: Responses = {200: components.content("application/json", components.EVENT_PAGE)}
 
@@ -35,7 +35,7 @@ PAGE: Responses = {200: components.content("application/json", components.EVENT_
 def routes(gateway: Gateway) -> APIRouter:
     """Make the routes."""
     router = APIRouter(tags=["events"])
-    readers = sse.Readers(gateway.settings.streams)
+    readers = sse.Readers(gateway.settings.streams, "event streams", TOO_MANY)
     turns = Turns()
 
     def source_of(request: Request) -> sse.EventSource:
@@ -43,7 +43,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return gateway.source if caller.reads_all else gateway.events(caller.reads)
 
     def answer(request: Request, start_seq: int, selection: sse.Selection, follow: bool) -> StreamingResponse:
-        who = _name_of(request)
+        who = name_of(request)
         readers.check(who)
         keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
         frames = sse.stream(source_of(request), start_seq, selection, follow, keepalive_s, allowed)
@@ -77,7 +77,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """List the newest events of readable jobs, newest first. `before` of the answer leads to older ones."""
         if job is not None:
             gateway.check_readable(job, request.state.caller.reads)
-        async with turns.turn(_name_of(request)):
+        async with turns.turn(name_of(request)):
             found = await source_of(request).newest(sse.Selection(job, tuple(event)), limit, before, since)
         listed = ",".join(map(sse.document, found.events))
         body = f'{{"events":[{listed}],"before":{json.dumps(found.before)}}}'
@@ -102,9 +102,3 @@ def routes(gateway: Gateway) -> APIRouter:
         return answer(request, sse.start_of(last_event_id, after), sse.Selection(job, tuple(event)), follow)
 
     return router
-
-
-def _name_of(request: Request) -> str:
-    """Return the name by which a caller's streams and searches are counted: of nobody in particular, its network."""
-    caller = request.state.caller
-    return caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)

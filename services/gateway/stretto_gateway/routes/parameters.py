@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Header, Path, Query, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN, PodId
+from stretto_wire.rest.journal import SEQ_MAX as SEQ_MAX
 from stretto_wire.rest.problems import MEDIA_TYPE
 
 from .. import components
+from ..callers import ANYBODY, network_of
 from ..parts import matches
 
-SEQ_MAX = 10**18
 JobName = Annotated[str, Path(pattern=JOB_PATTERN, description="name of the job")]
 PodName = Annotated[PodId, Path(description="name of the pod, such as worker-3")]
 Lines = Annotated[int, Query(ge=1, le=100_000, description="number of last lines")]
@@ -47,3 +48,9 @@ def json(adapter: TypeAdapter[Any], value: Any) -> Response:
 def unchanged(held: str | None, tag: str) -> Response | None:
     """Return the answer 304 if the client holds what has this ETag, else None."""
     return Response(status_code=304, headers={"ETag": tag}) if matches(held, tag) else None
+
+
+def name_of(request: Request) -> str:
+    """Return the name by which a caller's streams and searches are counted: of nobody in particular, its network."""
+    caller = request.state.caller
+    return caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)

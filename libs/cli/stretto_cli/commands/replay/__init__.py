@@ -12,14 +12,29 @@ from typing import Annotated
 
 import typer
 
-from ...options import DEFAULT_FOLDER, FolderOption, JobArgument, Output, OutputOption, answer, example
+from ...errors import BadInput
+from ...options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobArgument,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    example,
+)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         rich_help_panel="See",
-        epilog=example("stretto replay JOB", "stretto replay JOB -s arbiter --set STRETTO_ARBITER_RHO=0"),
+        epilog=example(
+            "stretto replay JOB",
+            "stretto replay JOB -s arbiter --set STRETTO_ARBITER_RHO=0",
+            "stretto replay JOB --url https://gateway.example",
+        ),
     )(replay)
 
 
@@ -44,16 +59,23 @@ def replay(
     ] = None,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
     """Decide everything about a job again, from the stream, and compare every decision bit by bit.
 
     The replay uses the code that is installed now and the settings of then, so every difference comes from the code
     (or from --set). Exit status 1 if anything differs. It works while the job runs, and after `stretto down`. With
-    --bus it reads the streams of Compose or Kubernetes (`keys/operator/bus.creds`, `keys/server/ca.crt`).
+    --url the gateway hands the stream on, to admins; with --bus it is read from the bus of Compose or Kubernetes
+    itself (`keys/operator/bus.creds`, `keys/server/ca.crt`), for which no gateway need run.
     """
     from . import again, report
 
-    elsewhere = again.Elsewhere(bus, credentials, ca) if bus else None
+    if bus and url:
+        raise BadInput(f"--bus {bus} and --url {url} (or STRETTO_CLI_URL): give the one that is to be read")
+    elsewhere = again.BusElsewhere(bus, credentials, ca) if bus else None
+    if url:
+        elsewhere = again.GatewayElsewhere(url, token)
     found = asyncio.run(again.decide_again(folder, job, service or [], settings or [], elsewhere))
     answer(output, report.document(job, found), lambda: report.for_people(job, found))
     if not report.reproduced(found):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from stretto_runtime import Service, SettingsFault
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
+from stretto_runtime.streams import BusStreams, Streams
 from stretto_wire.registry import SERVICES
 
 from ...errors import BadInput, CliError
 from ...installation.bus import connected, connected_elsewhere
+from ...options import connect
+from .handed_on import GatewayStreams
 
 MACHINES = tuple(name for name in SERVICES if name != "gateway")
 """Services that decide by machines; the gateway only shows what they decided."""
@@ -57,12 +61,38 @@ def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class BusElsewhere:
     """The bus of an installation on other machines, with an operator's credentials and the authority of its servers."""
 
     url: str
     credentials: Path | None = None
     ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayElsewhere:
+    """The gateway of an installation on other machines, with an admin's token."""
+
+    url: str
+    token: str | None = None
+
+
+Elsewhere = BusElsewhere | GatewayElsewhere
+
+
+@asynccontextmanager
+async def streams_of(folder: Path, job: str, elsewhere: Elsewhere | None) -> AsyncGenerator[Streams]:
+    """Open the streams of the installation in ``folder``, or of the one elsewhere. Raises BusFault, CliError."""
+    if isinstance(elsewhere, GatewayElsewhere):
+        with connect(folder, elsewhere.url, elsewhere.token) as gateway:
+            yield GatewayStreams(gateway, job)
+        return
+    if elsewhere is None:
+        connecting = connected(folder, "replay")
+    else:
+        connecting = connected_elsewhere(elsewhere.url, elsewhere.credentials, elsewhere.ca, "replay")
+    async with connecting as client:
+        yield BusStreams(client.bus)
 
 
 async def decide_again(
@@ -79,15 +109,11 @@ async def decide_again(
     changed = {service.name: overrides(service, settings) for service in chosen}
     if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
         raise BadInput(f"--set {missed[0]}: this service is not replayed; add it with --service")
-    if elsewhere is None:
-        where, connecting = str(folder), connected(folder, "replay")
-    else:
-        where = redacted(elsewhere.url)
-        connecting = connected_elsewhere(elsewhere.url, elsewhere.credentials, elsewhere.ca, "replay")
     try:
-        async with connecting as client:
-            return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
+        async with streams_of(folder, job, elsewhere) as streams:
+            return [await replay(streams, service, job, changed[service.name]) for service in chosen]
     except BusFault as fault:
+        where = redacted(elsewhere.url) if elsewhere else folder
         raise CliError(f"the stream of {where} cannot be read: {fault}") from fault
     except Refusal as fault:
         raise CliError(str(fault)) from fault
