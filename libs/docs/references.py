@@ -336,14 +336,17 @@ def _name(field: Schema) -> str:
 
 def python() -> str:
     """Return every name of the client with its parameters and its docstring."""
-    named = {name: getattr(stretto_client, name) for name in stretto_client.__all__}
+    named: dict[str, Any] = {name: getattr(stretto_client, name) for name in stretto_client.__all__}
     functions = [_called(name, each) for name, each in named.items() if inspect.isfunction(each)]
-    classes = {name: each for name, each in named.items() if inspect.isclass(each) and not name.startswith("Async")}
+    first = ("Client", "Job", *named)  # whoever begins reads these
+    classes = {name: named[name] for name in first if inspect.isclass(named[name]) and not name.startswith("Async")}
     parts = ["## Functions\n", "\n".join(functions) + "\n"]
     for name, found in classes.items():
         if not issubclass(found, Exception):
-            members = "\n".join(_members(found))
-            parts += [f"## {name}\n", f"{_prose(_first(found)).strip()}\n", f"{members}\n"]
+            parts += [f"## {name}\n", f"{_prose(_first(found)).strip()}\n"]
+            fields = getattr(found, "__dataclass_fields__", {})
+            parts += [f"Fields: {', '.join(map(code, fields))}.\n"] if fields else []
+            parts += ["\n".join(_members(found)) + "\n"]
     errors = [(code(name), _first(each)) for name, each in classes.items() if issubclass(each, Exception)]
     parts += ["## Errors\n", table(("error", "raised when"), errors)]
     return page(
@@ -369,8 +372,21 @@ def _called(name: str, member: Any) -> str:
     if isinstance(member, property):
         returned = str(inspect.signature(cast(Any, member.fget)).return_annotation)
         return f"- `{name}: {returned}` – {text}"
-    signature = str(inspect.signature(member)).replace("'", "").replace("(self, *, ", "(*, ").replace("(self, ", "(")
-    return f"- `{name}{signature.replace('(self)', '()')}` – {text}"
+    signature = inspect.signature(member)
+    parameters = [
+        each.replace(annotation=_Annotation(each.annotation))
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
+    shown = signature.replace(parameters=parameters, return_annotation=_Annotation(signature.return_annotation))
+    return f"- `{name}{shown}` – {text}"
+
+
+class _Annotation(str):
+    """An annotation that is shown as it is written, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 # metrics and alerts ---------------------------------------------------------------------------------------------------
