@@ -344,11 +344,11 @@ def python() -> str:
     for name, found in classes.items():
         if not issubclass(found, Exception):
             parts += [f"## {name}\n", f"{_prose(_first(found)).strip()}\n"]
-            fields = getattr(found, "__dataclass_fields__", {})
-            parts += [f"Fields: {', '.join(map(code, fields))}.\n"] if fields else []
+            names = _names_of_fields(found)
+            parts += [f"Fields: {', '.join(map(code, names))}.\n"] if names else []
             parts += ["\n".join(_members(found)) + "\n"]
     errors = [(code(name), _first(each)) for name, each in classes.items() if issubclass(each, Exception)]
-    parts += ["## Errors\n", table(("error", "raised when"), errors)]
+    parts += ["## Errors\n", table(("error", "meaning"), errors)]
     return page(
         "Python",
         "Names of the package `stretto_client`; `stretto.connect` is the same function. `connect` returns a `Client`, "
@@ -356,6 +356,10 @@ def python() -> str:
         "[Use Stretto from Python](../../../client/README.md) shows them in use.",
         *parts,
     )
+
+
+def _names_of_fields(kind: Any) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
 def _members(kind: type[object]) -> Iterator[str]:
