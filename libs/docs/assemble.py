@@ -10,7 +10,8 @@ own, a page includes what stands elsewhere:
 
 Each section stands on one page. A page that has a whole file leaves out what another page includes of it, and links
 there at its end. A link to a file or section is led to the page that has it; a link to a file that no page has becomes
-its text, with the path. Whatever cannot be found is an error with its place.
+its text, with the path. A link whose text is a file's name gets the title of the page instead, one to its own page
+becomes text, and one to a notebook downloads it. Whatever cannot be found is an error with its place.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import flowcharts
+
 HERE = Path("libs/docs")
 HOME = "Home"
 """The tab whose pages stand at the top of the site."""
 OWN = HERE / "pages"
+NOTEBOOKS = Path("examples/notebooks")
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+)(?P<language>[\w-]*)")
 HEADING = re.compile(r"^(#{1,6}) (.*?)\s*$")
 INCLUDE = re.compile(r"^<!-- (include|body): ([^#\s]+)(?:#([\w-]*))?(?<! ) -->$")
@@ -142,12 +146,19 @@ class Site:
         """Every file that a page has a part of."""
         return {part.file for page in self.pages for part in page.parts}
 
+    @property
+    def copied(self) -> list[Path]:
+        """Pictures and notebooks, which the site has as they are."""
+        pictures = [path for path in (self._root / OWN).rglob("*.*") if path.suffix in (".svg", ".png")]
+        notebooks = (self._root / NOTEBOOKS).glob("*.ipynb")
+        return sorted(path.relative_to(self._root) for path in (*pictures, *notebooks))
+
     def navigation(self) -> list[dict[str, list[dict[str, str]]]]:
         """Return the tree that Zensical reads."""
         return [{tab: [{page.title: page.address} for page in pages]} for tab, pages in self.tabs.items()]
 
     def write(self, folder: Path) -> None:
-        """Write every page, and the pictures that they show, below ``folder``. Raises Lost with all that is lost."""
+        """Write every page, and what is copied, below ``folder``. Raises Lost with all that is lost."""
         lost: list[str] = []
         for page in self.pages:
             path = folder / page.address
@@ -158,11 +169,10 @@ class Site:
                 lost.append(str(error))
         if lost:
             raise Lost("\n".join(lost))
-        for picture in (self._root / OWN).rglob("*.*"):
-            if picture.suffix in (".svg", ".png"):
-                target = folder / picture.relative_to(self._root / OWN)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(picture, target)
+        for file in self.copied:
+            target = folder / _copy(file)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self._root / file, target)
 
     def text(self, page: Page) -> str:
         """Return a page as Zensical reads it. Raises Lost."""
@@ -270,7 +280,10 @@ class Site:
                 finish()
                 written.append(line)
         finish()
-        return "\n".join(_diagrams(written)) + "\n"
+        try:
+            return "\n".join(_diagrams(written)) + "\n"
+        except ValueError as error:
+            raise Lost(f"{part.file}: {error}") from None
 
     def _prose(self, page: Page, part: Included, text: str) -> str:
         spans: list[str] = []
@@ -289,8 +302,9 @@ class Site:
     def _link(self, page: Page, file: str, picture: str, text: str, target: str, spans: list[str]) -> str:
         path, _, anchor = target.partition("#")
         source = posixpath.normpath(posixpath.join(posixpath.dirname(file), path)) if path else file
-        if picture or Path(source).suffix == ".svg":
-            return f"{picture}[{text}]({self._relative(page, Path(source).relative_to(OWN).as_posix())})"
+        if picture or Path(source).suffix in (".svg", ".ipynb"):
+            download = "{ download }" if source.endswith(".ipynb") else ""
+            return f"{picture}[{text}]({self._relative(page, _copy(Path(source)).as_posix())}){download}"
         if not (self._partial or (self._root / source).exists()):
             raise Lost(f"{file}: a link to {target}, which is not there")
         if (self._root / source / "README.md").is_file():
@@ -300,6 +314,10 @@ class Site:
             shown = re.sub(r"\0(\d+)\0", lambda each: spans[int(each[1])], text)
             return text if source.rpartition("/")[2] in shown or source in shown else f"{text} (`{source}`)"
         where, at = found
+        if text == posixpath.basename(source):
+            text = where.title
+        if where is page and not at:
+            return text
         return f"[{text}]({self._relative(page, where.address)}{'#' + at if at else ''})"
 
     def _place(self, file: str, anchor: str, link: str) -> tuple[Page, str] | None:
@@ -317,6 +335,11 @@ class Site:
         return posixpath.relpath(target, posixpath.dirname(page.address) or ".")
 
 
+def _copy(file: Path) -> Path:
+    """Return the place of a copied file on the site."""
+    return file.relative_to(OWN if OWN in file.parents else NOTEBOOKS.parent)
+
+
 def _without(part: Included, chosen: list[Included]) -> Iterator[Included]:
     begin = part.begin
     for each in sorted(each for each in chosen if _has(part, each)):
@@ -330,15 +353,18 @@ def _has(part: Included, other: Included) -> bool:
 
 
 def _diagrams(lines: list[str]) -> Iterator[str]:
-    """Show Mermaid's arrows as text: what draws them would come from another host."""
-    inside = False
+    """Replace Mermaid's text by a drawing. Raises ValueError."""
+    diagram: list[str] | None = None
     for line in lines:
         if line == "```mermaid":
-            inside = True
-            yield "```text"
-        elif not (inside and line.startswith("flowchart")):
-            inside = inside and line != "```"
+            diagram = []
+        elif diagram is None:
             yield line
+        elif line == "```":
+            yield flowcharts.drawn(diagram)
+            diagram = None
+        else:
+            diagram.append(line)
 
 
 def _lists(text: str) -> str:

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import drawing
+import stretto_client
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -51,6 +52,9 @@ OURS_ELSEWHERE = ("demo", "chaos")
 SHARED_SETTINGS = (AllowedSettings, ExtendedSettings, ClusterSettings, StoreSettings, TeamsSettings)
 """Settings that several services read, the narrower ones first."""
 MARKUP = re.compile(r"\[/?(?:bold|dim|italic)\]")
+PATH = re.compile(r"\b(?:libs|services|charts|compose|proto)/[\w./-]*?(\w+\.md)\b")
+ROLE = re.compile(r":\w+:(`[^`]*`)")
+"""A reference of Sphinx, as docstrings have them."""
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -116,8 +120,13 @@ def _command(name: str, found: Any, level: str) -> Iterator[str]:
 def _prose(text: str) -> str:
     """Return a docstring, description or help text as Markdown."""
     plain = MARKUP.sub("", inspect.cleandoc(text)).replace("``", "`")
-    parts = re.split(r"(`[^`]*`)", plain)
-    return "".join(part if part[:1] == "`" else re.sub(r"([*<])", r"\\\1", part) for part in parts) + "\n"
+    parts = re.split(r"(`[^`]*`)", ROLE.sub(r"\1", plain))
+    return "".join(part if part[:1] == "`" else _linked(re.sub(r"([*<])", r"\\\1", part)) for part in parts) + "\n"
+
+
+def _linked(text: str) -> str:
+    """Make links of the paths of our Markdown files, which a reader of the site does not have."""
+    return PATH.sub(r"[\1](../../../../\g<0>)", text)
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
@@ -322,6 +331,68 @@ def _name(field: Schema) -> str:
     return re.sub(r"\[([\w.]+)\]\(#[\w.]+\)", r"\1", _type(field))
 
 
+# Python ---------------------------------------------------------------------------------------------------------------
+
+
+def python() -> str:
+    """Return every name of the client with its parameters and its docstring."""
+    named: dict[str, Any] = {name: getattr(stretto_client, name) for name in stretto_client.__all__}
+    functions = [_called(name, each) for name, each in named.items() if inspect.isfunction(each)]
+    first = ("Client", "Job", *named)  # whoever begins reads these
+    classes = {name: named[name] for name in first if inspect.isclass(named[name]) and not name.startswith("Async")}
+    parts = ["## Functions\n", "\n".join(functions) + "\n"]
+    for name, found in classes.items():
+        if not issubclass(found, Exception):
+            parts += [f"## {name}\n", f"{_prose(_first(found)).strip()}\n"]
+            names = _names_of_fields(found)
+            parts += [f"Fields: {', '.join(map(code, names))}.\n"] if names else []
+            parts += ["\n".join(_members(found)) + "\n"]
+    errors = [(code(name), _first(each)) for name, each in classes.items() if issubclass(each, Exception)]
+    parts += ["## Errors\n", table(("error", "meaning"), errors)]
+    return page(
+        "Python",
+        "Names of the package `stretto_client`; `stretto.connect` is the same function. `connect` returns a `Client`, "
+        "which gives `Job`s. `connect_async` returns a client of the same names, whose methods are awaited. "
+        "[Use Stretto from Python](../../../client/README.md) shows them in use.",
+        *parts,
+    )
+
+
+def _names_of_fields(kind: Any) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+
+
+def _members(kind: type[object]) -> Iterator[str]:
+    """Yield the public methods and properties of a class and its bases of ours, a line each."""
+    for each in kind.__mro__:
+        if each.__module__.startswith("stretto_client"):
+            for name, member in vars(each).items():
+                if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    yield _called(name, member)
+
+
+def _called(name: str, member: Any) -> str:
+    text = " ".join(_prose(inspect.cleandoc(member.__doc__ or "")).split())
+    if isinstance(member, property):
+        returned = str(inspect.signature(cast(Any, member.fget)).return_annotation)
+        return f"- `{name}: {returned}` – {text}"
+    signature = inspect.signature(member)
+    parameters = [
+        each.replace(annotation=_Annotation(each.annotation))
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
+    shown = signature.replace(parameters=parameters, return_annotation=_Annotation(signature.return_annotation))
+    return f"- `{name}{shown}` – {text}"
+
+
+class _Annotation(str):
+    """An annotation that is shown as it is written, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 # metrics and alerts ---------------------------------------------------------------------------------------------------
 
 
@@ -402,6 +473,7 @@ FILES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings,
     "reference/events.md": events,
     "reference/rest.md": rest,
+    "reference/python.md": python,
     "reference/metrics.md": metrics,
     "reference/alerts.md": alerts,
     "reference/errors.md": errors,

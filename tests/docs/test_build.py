@@ -94,10 +94,21 @@ def test_no_address_is_dead(built: Path, pages: dict[str, Page]) -> None:
             found, anchor = urldefrag(urljoin(address, lead))
             if not found.startswith(AT):
                 continue
+            if (built / found.removeprefix(AT)).suffix == ".ipynb" and (built / found.removeprefix(AT)).is_file():
+                continue
             target = pages.get(found + "index.html" if found.endswith("/") else found)
             if target is None or (anchor and unquote(anchor) not in target.anchors):
                 dead.append(f"{address} -> {lead}")
     assert dead == []
+
+
+def test_every_notebook_can_be_downloaded(built: Path, pages: dict[str, Page]) -> None:
+    linked = {urljoin(address, lead) for address, page in pages.items() for lead in page.leads}
+    notebooks = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
+    assert notebooks
+    for notebook in notebooks:
+        assert f"{AT}notebooks/{notebook.name}" in linked
+        assert (built / "notebooks" / notebook.name).read_bytes() == notebook.read_bytes()
 
 
 def test_scripts_load_from_our_own_origin_only(built: Path, pages: dict[str, Page]) -> None:
@@ -135,14 +146,15 @@ def test_an_image_is_built_with_the_whole_site(built: Path, tmp_path: Path) -> N
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert not let_in("tests/bench/rows.py", patterns)
-    for file in module("assemble").Site(ROOT).files | {str(path.relative_to(ROOT)) for path in DOCS.rglob("*.*")}:
+    site = module("assemble").Site(ROOT)
+    copied = {str(path) for path in site.copied}
+    for file in site.files | copied | {str(path.relative_to(ROOT)) for path in DOCS.rglob("*.*")}:
         if let_in(file, patterns):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, tmp_path / file)
     module("build").build(tmp_path / "site", tmp_path, partial=True)
-    assert {path.relative_to(tmp_path / "site") for path in (tmp_path / "site").rglob("*.html")} == {
-        path.relative_to(built) for path in built.rglob("*.html")
-    }
+    made, whole = ({path.relative_to(each) for path in each.rglob("*.*")} for each in (tmp_path / "site", built))
+    assert made == whole
 
 
 def test_what_builds_the_site_runs_on_the_oldest_python() -> None:

@@ -167,3 +167,19 @@ def test_what_is_lost_is_told(tmp_path: Path) -> None:
     assert "Here." not in other, "a fact stands once"
     assert "[one](index.md#one)" in other
     assert "- [One](index.md#one)" in other, "the page says where its section went"
+
+
+def test_a_link_reads_well_where_files_have_become_pages(tmp_path: Path) -> None:
+    """Goal: nobody reads the name of a file, or is led to where they are. Method: two files, of which one has both."""
+    assemble = module("assemble")
+    pages = tmp_path / DOCS.relative_to(ROOT) / "pages"
+    pages.mkdir(parents=True)
+    (pages.parent / "site.toml").write_text('[Home]\nindex = ""\n[Inside]\nother = "OTHER.md"\n')
+    (tmp_path / "OTHER.md").write_text(
+        "# Another page\n\n[OTHER.md](OTHER.md) has [all](OTHER.md#all).\n\n## All\n\nHere.\n"
+    )
+    (pages / "index.md").write_text("# A\n\n[OTHER.md](../../../OTHER.md), or [the other](../../../OTHER.md)\n")
+    site = assemble.Site(tmp_path)
+    home, other = (site.text(page) for page in site.pages)
+    assert "[Another page](inside/other.md), or [the other](inside/other.md)" in home
+    assert "Another page has [all](other.md#all)." in other

@@ -19,7 +19,6 @@ from rich.markup import escape
 from stretto_client import places
 from stretto_client.documents import Documents
 from stretto_client.places import DEFAULT_FOLDER as DEFAULT_FOLDER
-from stretto_client.places import locate
 
 from .errors import BadInput, translated
 
@@ -109,6 +108,11 @@ def same_gateway(folder: Path, url: str | None) -> str:
     )
 
 
+def located(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
+    """Return URL and token of the gateway that these options name. Raises NotRunning of the client."""
+    return places.locate(folder, url, token, "--url")
+
+
 @contextmanager
 def connect(folder: Path, url: str | None, token: str | None) -> Generator[Documents]:
     """Connect to the gateway that these options name, and turn its errors into the command's.
@@ -116,7 +120,7 @@ def connect(folder: Path, url: str | None, token: str | None) -> Generator[Docum
     STRETTO_CLI_CA names the certificates to trust.
     """
     authority = os.environ.get(places.AUTHORITY)
-    with translated(), Documents(*locate(folder, url, token), Path(authority) if authority else None) as documents:
+    with translated(), Documents(*located(folder, url, token), Path(authority) if authority else None) as documents:
         yield documents
 
 

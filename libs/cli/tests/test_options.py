@@ -46,6 +46,8 @@ def test_unknown_jobs_are_exit_2_and_a_missing_installation_is_exit_1(installed:
         refused = CliRunner().invoke(app, [*command, "--folder", str(tmp_path / "nothing")])
         assert refused.exit_code == 1, command
         assert "stretto up" in refused.stderr
+        assert command[0] not in ("jobs", "watch") or "--url" in refused.stderr, "the command's way to name another"
+        assert "connect(" not in refused.stderr
 
 
 @pytest.mark.parametrize("by", ["option", "environment"])

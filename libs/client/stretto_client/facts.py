@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import get_args
 
 from stretto_messages.values import Plan
@@ -81,7 +81,15 @@ class JobFacts:
     @property
     def decisions(self) -> Series[Decision]:
         """Return the decisions, oldest first."""
-        return Series(Decision, (promoted(Decision, each) for each in self.view.decisions))
+        return Series(Decision, self._decided())
+
+    def _decided(self) -> Iterator[Decision]:
+        found = self.view.decisions
+        present = max((each.version for each in found if each.outcome.applied_at_s is not None), default=0)
+        for each in found:
+            decision = promoted(Decision, each)
+            decision.is_final = self.is_over or each.version < present
+            yield decision
 
     @property
     def pareto(self) -> Pareto | None:

@@ -30,17 +30,19 @@ class Place:
     authority: Path | None = None
 
 
-def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
+def locate(
+    folder: Path, url: str | None, token: str | None, remedy: str = "connect(url=…, token=…)"
+) -> tuple[str, str]:
     """Return the gateway's URL and token: as given, else as ``stretto up`` wrote them into ``folder``.
 
-    A folder's token is for the gateway in it: another one does not get it. Raises NotRunning if neither names a
-    gateway.
+    A folder's token is for the gateway in it: another one does not get it. ``remedy``: the caller's way to name another
+    gateway. Raises NotRunning if neither names a gateway.
     """
     own = _recorded(folder)
     url = url or own
     if url is None:
         raise NotRunning(
-            f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, or name another with --url"
+            f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, or name another: {remedy}"
         )
     if token is None:
         file = folder / "gateway.token"

@@ -44,7 +44,7 @@ def asked(kind: type[T], request: Request) -> Steps[T]:
 
 
 def promoted(kind: type[T], record: Any) -> T:
-    """Return a record as one of a class that adds nothing but methods."""
+    """Return a record as one of a class that adds methods, and fields with a default."""
     return kind(*(getattr(record, one.name) for one in fields(record)))
 
 

@@ -81,6 +81,9 @@ class Forecast(views.Forecast):
 class Decision(views.Decision):
     """A decided plan, its basis and its outcome."""
 
+    is_final: bool = False
+    """Whether the outcome stays as it is: the job has ended, or a later plan has been applied."""
+
     @property
     def pareto(self) -> Pareto | None:
         """Return the front from which the plan was chosen, if it was."""
@@ -138,7 +141,7 @@ class Decision(views.Decision):
     def brought(self) -> str:
         """Return the measured outcome."""
         if (found := self.outcome.throughput) is None:
-            return "not measured yet"
+            return "never measured: its plan ended before a settled window" if self.is_final else "not measured yet"
         inside = {True: ", inside the interval", False: ", outside the interval", None: ""}[
             self.outcome.inside_interval
         ]

@@ -135,6 +135,21 @@ def test_a_job_shows_its_share_plan_changes_and_the_predicted_interval() -> None
     assert 'class="speed line"' in html
 
 
+def test_an_outcome_that_can_no_longer_be_measured_is_said_to_be_final() -> None:
+    """Goal: "not yet" stands where something may still come. Method: a plan that is applied, replaced, or ended."""
+    first, second = (replace(decision(), version=version) for version in (1, 2))
+    applied = replace(second, outcome=views.Outcome(applied_at_s=20.0))
+    measured = replace(applied, outcome=views.Outcome(applied_at_s=20.0, throughput=100.0))
+    for status, decided, said in (
+        ("training", [first, second], ["not measured yet", "not measured yet"]),
+        ("training", [first, applied], ["never measured", "not measured yet"]),
+        ("finished", [first, second], ["never measured", "never measured"]),
+        ("failed", [first, measured], ["never measured", "100/s"]),
+    ):
+        found = job(status=status, decisions=decided).decisions
+        assert all(words in one.why() for words, one in zip(said, found, strict=True)), (status, said)
+
+
 def test_the_forecast_has_a_lane_for_each_server() -> None:
     found = forecast()
     html = found._repr_html_()

@@ -266,7 +266,7 @@ New events, requests and optional fields may be added. Nothing is removed or ren
 | answers of REST | yes | no |
 
 Every other change needs a v2 beside v1. `make proto` refuses to write a break;
-`python -m stretto_wire.documents --check-compatible OLD NEW` compares two versions of this folder.
+`python -m stretto_wire.documents --check-compatible OLD NEW` compares two versions of `proto/`.
 
 ## Channels
 

@@ -55,13 +55,13 @@ def create_app(gateway: Gateway, access: Access, audit_log: AuditLog, lines: Aud
     settings = gateway.settings
     headers = edge.HEADERS | (edge.OVER_TLS if settings.tls_certificate else {})
     edged = edge.Edge(app, audit_log, settings.body_bytes, settings.body_s, headers)
-    compressed = GZipMiddleware(edged, COMPRESSED_FROM_BYTES, COMPRESSION)
+    answering = edge.Heads(GZipMiddleware(edged, COMPRESSED_FROM_BYTES, COMPRESSION))
     if not settings.cors_origins:
-        return compressed
+        return answering
     return CORSMiddleware(
-        compressed,
+        answering,
         allow_origins=settings.cors_origins,
-        allow_methods=("GET", "POST", "DELETE"),
+        allow_methods=("GET", "HEAD", "POST", "DELETE"),
         allow_headers=("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "traceparent"),
         expose_headers=("ETag", "Link", "Location", "Retry-After", "Total-Count"),
     )
@@ -95,7 +95,7 @@ def health_app(gateway: Gateway) -> ASGIApp:
     """Make the application for health and metrics only."""
     app = FastAPI(openapi_url=None)
     app.include_router(_health(gateway))
-    return app
+    return edge.Heads(app)
 
 
 def _guard(gateway: Gateway, access: Access) -> Any:

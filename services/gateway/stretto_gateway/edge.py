@@ -1,4 +1,4 @@
-"""Middleware around every request: bounds on the body, security headers, and the audit log of changes."""
+"""Middleware around every request: bounds on the body, security headers, the audit log of changes, and HEAD."""
 
 from __future__ import annotations
 
@@ -22,6 +22,36 @@ HEADERS = {
 }
 """No answer is a page, may be framed, or may be cached by a proxy."""
 OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
+
+
+class Heads:
+    """Answers HEAD as GET is answered, without the body. A stream of events ends before its first one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        answering, is_answered = asyncio.timeout(None), False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] != "http.response.body":
+                await send(message)
+            elif not is_answered:
+                is_answered = True
+                await send({"type": message["type"], "body": b""})
+                if message.get("more_body", False):
+                    answering.reschedule(asyncio.get_running_loop().time())  # cancels the rest of the stream
+
+        try:
+            async with answering:
+                await self._app({**scope, "method": "GET"}, receive, sending)
+        except TimeoutError:
+            if not answering.expired():
+                raise
 
 
 class Edge:

@@ -143,7 +143,7 @@ def test_of_other_jobs_it_has_nothing_but_what_a_replay_needs(gateway: Running) 
 
 
 async def test_a_reader_that_stands_still_holds_one_of_a_few_places_until_it_goes(gateway: Running) -> None:
-    """Method: more than the sockets hold, and no compression makes small, is asked for and not read; the server waits."""
+    """Method: more than the sockets hold, and resists compression, is asked for and not read; the server waits."""
     job = await asyncio.to_thread(submitted, gateway)
     operator = await gateway.operator()
     for side in "ab":

@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx
 import pytest
 from nats.aio.msg import Msg
-from stretto_gateway.app import create_app
+from stretto_gateway.app import routed
 from stretto_gateway.buckets import Buckets
 from stretto_gateway.callers import Access, TokenFile
 from stretto_gateway.service import Gateway
@@ -95,7 +95,7 @@ def routes() -> list[tuple[str, str]]:
     """Return method and path of every route of the gateway."""
     access = Access("own", TokenFile(Path("none"), time.monotonic), None, Buckets(0, 1), time.monotonic)
     gateway = Gateway(cast(Any, None), GatewaySettings(), time.time)
-    edge = cast(Any, create_app(gateway, access, cast(Any, None), cast(Any, None)))
+    app = routed(gateway, access, cast(Any, None))
 
     def flat(candidates: Iterable[Any]) -> Iterator[tuple[str, str]]:
         for each in candidates:
@@ -104,7 +104,7 @@ def routes() -> list[tuple[str, str]]:
             else:
                 yield from ((method, each.path) for method in each.methods - {"HEAD"})
 
-    return sorted(flat(edge._app.routes))
+    return sorted(flat(app.routes))
 
 
 SAY_NOTHING = {

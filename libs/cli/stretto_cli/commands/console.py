@@ -12,7 +12,6 @@ from typing import Annotated
 from urllib.parse import quote
 
 import typer
-from stretto_client.places import locate
 
 from ..options import (
     DEFAULT_FOLDER,
@@ -24,6 +23,7 @@ from ..options import (
     answer,
     connect,
     example,
+    located,
 )
 
 DOOR = "console.html"
@@ -47,7 +47,7 @@ def open_console(
     """
     with connect(folder, url, token) as gateway:
         gateway.status()  # the browser would tell less of a wrong address or token
-        address, found = locate(folder, url, token)
+        address, found = located(folder, url, token)
     door = _door(folder if url is None else None, f"{address}/console/", found)
     opened = browser and webbrowser.open(door.as_uri())
     report = {"url": f"{address}/console/", "file": str(door), "opened": opened}

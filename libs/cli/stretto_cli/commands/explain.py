@@ -305,5 +305,5 @@ def _outcome(d: Json) -> RenderableType:
             f"brought {figures.rate(outcome['throughput'])}{gain} over {outcome['windows']} windows{error}{inside}"
         )
     else:
-        lines.append("what it brought was not measured: no settled window under it yet")
+        lines.append("what it brought was not measured: no settled window under it")
     return _line("outcome", "\n".join(lines))
