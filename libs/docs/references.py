@@ -289,12 +289,21 @@ def _message(channel: Channel) -> Iterator[tuple[str, str, str]]:
 def rest() -> str:
     """Return every operation of the gateway, as the OpenAPI document has it."""
     document = json.loads((ROOT / "proto" / "openapi.json").read_text())
+
+    def in_place(schema: Schema) -> Schema:  # the page has no place for types
+        return document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, found in operations.items():
             text = [f"### {found['operationId']}\n", f"`{method.upper()} {path}`\n", _prose(found["description"])]
             parameters = [
-                (code(each["name"]), each["in"], _type(each["schema"]), _prose(each.get("description", "")).strip())
+                (
+                    code(each["name"]),
+                    each["in"],
+                    _type(in_place(each["schema"])),
+                    _prose(each.get("description", "")).strip(),
+                )
                 for each in found.get("parameters", ())
             ]
             text += [table(("parameter", "in", "type", "meaning"), parameters)] if parameters else []
