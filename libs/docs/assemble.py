@@ -365,6 +365,8 @@ def _diagrams(lines: list[str]) -> Iterator[str]:
             diagram = None
         else:
             diagram.append(line)
+    if diagram is not None:
+        raise ValueError("a diagram has no end")
 
 
 def _lists(text: str) -> str:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import escape
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 SHAPE = r"""(?:\[\((?P<store>[^)]*)\)\]| ?\["(?P<quoted>[^"]*)"\]| ?\[(?P<plain>[^]"]*)\])?"""
 NODE = re.compile(rf"(?P<id>\w+){SHAPE}")
 PART = re.compile(rf"subgraph (?P<id>\w+){SHAPE}")
-ARROW = re.compile(r"\s*(?:-->|-- (?P<told>.+?) -->|-\. (?P<hinted>.+?) \.->)\s*")
+ARROW = re.compile(r"\s*(?:-->|-- (?P<label>.+?) -->|-\. (?P<hinted>.+?) \.->)\s*")
 AND = re.compile(r"\s*&\s*")
 SOLID, DOTTED = "→", "⇢"
 
@@ -49,8 +49,9 @@ def drawn(lines: list[str]) -> str:
     if not head.startswith("flowchart "):
         raise ValueError(f"{head!r} begins no flowchart")
     read = [each for line in body for each in _statements(line)]
-    if sum(isinstance(each, Node) for each in read) != read.count(None):
-        raise ValueError("a subgraph has no end")
+    depths = list(accumulate(isinstance(each, Node) - (each is None) for each in read))
+    if min(depths, default=0) < 0 or (depths and depths[-1]):
+        raise ValueError("a subgraph has no end, or an end no subgraph")
     names = {node.id: _split(node.text)[0] for each in read for node in _nodes(each) if node.text}
     return '<div class="flow">\n' + "\n".join(_html(read, names)) + "\n</div>"
 
@@ -76,7 +77,7 @@ def _row(statement: str) -> Row:
         if place == len(statement):
             return row
         if arrow := ARROW.match(statement, place):
-            label = (arrow["told"] or arrow["hinted"] or "").strip('" ')
+            label = (arrow["label"] or arrow["hinted"] or "").strip('" ')
             row += [Arrow(DOTTED if arrow["hinted"] else SOLID, label), []]
             place = arrow.end()
         elif joined := AND.match(statement, place):

@@ -56,6 +56,7 @@ def test_names_labels_and_descriptions_stand_in_their_order(names: list[str], la
         ["flowchart LR", "a -->"],
         ["flowchart LR", "subgraph a", "b"],
         ["flowchart LR", "b", "end"],
+        ["flowchart LR", "end", "subgraph a"],
     ],
 )
 def test_what_is_not_understood_is_refused(lines: list[str]) -> None:
@@ -71,4 +72,7 @@ def test_a_page_with_another_diagram_is_lost(tmp_path: Path) -> None:
     (pages / "index.md").write_text("# A\n\n```mermaid\ngantt\n```\n")
     assemble = module("assemble")
     with pytest.raises(assemble.Lost, match=r"index\.md.*gantt"):
+        assemble.Site(tmp_path).write(tmp_path / "out")
+    (pages / "index.md").write_text("# A\n\n```mermaid\nflowchart LR\na --> b\n")
+    with pytest.raises(assemble.Lost, match=r"index\.md.*no end"):
         assemble.Site(tmp_path).write(tmp_path / "out")

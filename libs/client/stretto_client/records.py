@@ -82,7 +82,7 @@ class Decision(views.Decision):
     """A decided plan, its basis and its outcome."""
 
     is_final: bool = False
-    """Whether the outcome stays as it is: the job has ended, or a later plan has been applied."""
+    """True once no outcome is expected any more: the job has ended, or a later plan has been applied."""
 
     @property
     def pareto(self) -> Pareto | None:
@@ -141,7 +141,11 @@ class Decision(views.Decision):
     def brought(self) -> str:
         """Return the measured outcome."""
         if (found := self.outcome.throughput) is None:
-            return "never measured: its plan ended before a settled window" if self.is_final else "not measured yet"
+            if not self.is_final:
+                return "not measured yet"
+            if self.outcome.applied_at_s is None:
+                return "never measured: its plan was not applied"
+            return "never measured: its plan ended before a settled window"
         inside = {True: ", inside the interval", False: ", outside the interval", None: ""}[
             self.outcome.inside_interval
         ]

@@ -142,8 +142,8 @@ def test_an_outcome_that_can_no_longer_be_measured_is_said_to_be_final() -> None
     measured = replace(applied, outcome=views.Outcome(applied_at_s=20.0, throughput=100.0))
     for status, decided, said in (
         ("training", [first, second], ["not measured yet", "not measured yet"]),
-        ("training", [first, applied], ["never measured", "not measured yet"]),
-        ("finished", [first, second], ["never measured", "never measured"]),
+        ("training", [first, applied], ["never measured: its plan was not applied", "not measured yet"]),
+        ("finished", [first, applied], ["never measured", "never measured: its plan ended before a settled window"]),
         ("failed", [first, measured], ["never measured", "100/s"]),
     ):
         found = job(status=status, decisions=decided).decisions

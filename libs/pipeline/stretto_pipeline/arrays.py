@@ -67,7 +67,8 @@ class Writer:
     def parts(self, arrays: Mapping[str, NDArray[Any]]) -> Parts:
         """Return the parts of a message. Raises ArraysRefused."""
         given = [np.asarray(array) for array in arrays.values()]
-        parts: Parts = [self._told(arrays, given), self._dimensions, b""]
+        schema = self._news(arrays, given)
+        parts: Parts = [schema, self._dimensions, b""]
         small: list[Any] = []
         for array in given:
             size = array.nbytes
@@ -83,16 +84,16 @@ class Writer:
             parts[_SMALL] = b"".join(each if isinstance(each, bytes) else _bytes_of(each).data for each in small)
         return parts
 
-    def _told(self, names: Iterable[str], given: Sequence[NDArray[Any]]) -> bytes:
-        """Return the schema if it is another than the last; take note of it and of the dimensions."""
+    def _news(self, names: Iterable[str], given: Sequence[NDArray[Any]]) -> bytes:
+        """Return the schema if it is another than the last, else nothing; take note of it and of the dimensions."""
         layout = [(name, array.dtype, array.shape) for name, array in zip(names, given, strict=True)]
         if layout == self._layout:
             return b""
         schema = [(name, dtype, len(shape)) for name, dtype, shape in layout]
-        told = b"" if schema == self._schema else _told(schema)
+        news = b"" if schema == self._schema else _encoded(schema)
         self._layout, self._schema = layout, schema
         self._dimensions = np.array([size for _, _, shape in layout for size in shape], np.int64)
-        return told
+        return news
 
 
 class Reader:
@@ -156,7 +157,7 @@ def _travels(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in KINDS and dtype.itemsize > 0
 
 
-def _told(schema: Sequence[tuple[str, np.dtype[Any], int]]) -> bytes:
+def _encoded(schema: Sequence[tuple[str, np.dtype[Any], int]]) -> bytes:
     """Return a schema in JSON. Raises ArraysRefused."""
     for name, dtype, _ in schema:
         if not _travels(dtype):

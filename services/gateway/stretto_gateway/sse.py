@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .problems import Problem
+
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 ALLOWED_S = 2.0
 """Interval at which a reader's token is checked again."""
@@ -225,6 +228,6 @@ async def stream(
 
 
 def trace_id_of(traceparent: str) -> str | None:
-    """Return the trace id of a W3C ``traceparent`` header: version-trace-span-flags."""
-    parts = traceparent.split("-")
-    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
+    """Return the trace id of a W3C ``traceparent`` header, None for any other text: it becomes part of an address."""
+    found = TRACEPARENT.fullmatch(traceparent)
+    return found[1] if found else None

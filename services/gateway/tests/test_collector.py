@@ -16,7 +16,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from stretto_gateway import collector as collector_module
-from stretto_gateway.collector import UNTOLD, Collector, CollectorFault
+from stretto_gateway.collector import UNDESCRIBED, Collector, CollectorFault
 from stretto_gateway.settings import GatewaySettings
 
 from .conftest import installed
@@ -123,7 +123,8 @@ def test_spans_that_the_services_sent_away_come_back(tmp_path: Path) -> None:
             tempo.is_down = True
             alone = http.get(f"/jobs/{name}/trace").json()
             assert alone["events"] == found["events"]
-            assert alone["missing"] == f"the spans of the collector ({url}/tempo): it answered 503 Service Unavailable"
+            assert alone["missing"] == "the spans of the collector; the gateway's log says why"
+            assert "it answered 503 Service Unavailable" in (tmp_path / "gateway.log").read_text()
 
 
 async def test_jaeger_is_understood() -> None:
@@ -152,8 +153,43 @@ async def test_identifiers_of_the_norm_are_understood() -> None:
     }
     [found] = await asked(200, json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode())
     assert (found["trace_id"], found["span_id"], found["parent_id"]) == (TRACE, "00f067aa0ba902b7", None)
-    assert (found["start_s"], found["end_s"], found["error"]) == (1.5, 2.5, UNTOLD)
+    assert (found["start_s"], found["end_s"], found["error"]) == (1.5, 2.5, UNDESCRIBED)
     assert found["attributes"] == {"stretto.job": "ctr", "delivery": 2, "pods": ["ps-0"], "raw": None}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"name": None},
+        {"endTimeUnixNano": None},
+        {"startTimeUnixNano": "9" * 400},
+        {"traceId": "?"},
+        {"attributes": [{"key": "x", "value": {"intValue": "many"}}]},
+        {"attributes": 3},
+        {"status": 3},
+    ],
+)
+async def test_an_odd_span_hides_no_other(odd: dict[str, Any]) -> None:
+    """A pod may write spans into the collector, in any trace."""
+    attributes: list[Any] = [
+        {"key": "stretto.job", "value": {"stringValue": "ctr"}},
+        {"key": "x", "value": {}},
+        {"key": "y"},
+    ]
+    span = {
+        **{"traceId": TRACE, "spanId": "00f067aa0ba902b7", "name": "decide", "attributes": attributes},
+        **{"startTimeUnixNano": "1", "endTimeUnixNano": "2"},
+    }
+    spoiled = {name: value for name, value in (span | odd).items() if value is not None}
+    answer = {"batches": [{"scopeSpans": [{"spans": [spoiled, span]}]}]}
+    [found] = await asked(200, json.dumps(answer).encode())
+    assert found["name"] == "decide"
+    assert found["attributes"] == {"stretto.job": "ctr", "x": None, "y": None}
+
+
+async def test_an_odd_span_of_jaeger_hides_no_other() -> None:
+    [found] = await asked(200, jaeger(jaeger_span("odd", processID="p9"), jaeger_span("decide")))
+    assert found["name"] == "decide"
 
 
 async def test_headers_are_sent_and_a_trace_may_be_unknown() -> None:
@@ -172,6 +208,7 @@ async def test_headers_are_sent_and_a_trace_may_be_unknown() -> None:
         (200, b"<html>", "neither the form of Tempo nor that of Jaeger"),
         (200, b"[]", "neither the form of Tempo nor that of Jaeger"),
         (200, b'{"data":[{"spans":[{}]}]}', "neither the form of Tempo nor that of Jaeger"),
+        (200, b'{"batches":[3]}', "neither the form of Tempo nor that of Jaeger"),
         (200, b"[" * 100_000, "neither the form of Tempo nor that of Jaeger"),
         (200, jaeger(jaeger_span("x" * 5000)), "larger than 0 MiB"),
     ],

@@ -133,7 +133,14 @@ def test_of_other_jobs_it_has_nothing_but_what_a_replay_needs(gateway: Running) 
                 answer = http.get(f"/jobs/{job}/journal", params={"stream": stream, "subject": subject})
                 found = problem(answer)
                 assert (found["status"], found["field"], found["value"]) == (400, "subject", subject), subject
-        for wrong in ({"stream": "AUDIT"}, {"stream": "DLQ"}, {"subject": "a..b"}, {"subject": "a b"}, {"until": 9}):
+        for wrong in (
+            {"stream": "AUDIT"},
+            {"stream": "DLQ"},
+            {"subject": "a..b"},
+            {"subject": "a b"},
+            {"subject": "a.>.b"},
+            {"until": 9},
+        ):
             assert problem(http.get(f"/jobs/{job}/journal", params=wrong))["status"] == 400, wrong
         twice = {"subject": [f"*.evt.v1.arbiter.*.{job}", f"{own}.evt.v1.*.plan-decided.{job}"]}
         assert "overlap" in problem(http.get(f"/jobs/{job}/journal", params=twice))["detail"]

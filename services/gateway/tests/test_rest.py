@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stretto_gateway.pages import problem_texts
+from stretto_gateway.sse import trace_id_of
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.values import Plan
@@ -70,6 +72,13 @@ def test_a_job_continues_the_trace_of_who_submits_it(gateway: Running) -> None:
         other = spec()
         assert http.post("/jobs", json=other, headers={"traceparent": "nonsense"}).status_code == 201
         assert len(http.get(f"/jobs/{other['name']}").json()["trace_id"]) == 32
+
+
+@pytest.mark.parametrize("trace_id", ["../../../shutdown?aaaaaaaaaaaaaa", "0AF7651916CD43DD8448EB211C80319C", "a" * 31])
+def test_a_trace_id_is_hexadecimal_or_none(trace_id: str) -> None:
+    """It becomes part of the address at which a collector is asked."""
+    assert trace_id_of(f"00-{trace_id}-00f067aa0ba902b7-01") is None
+    assert trace_id_of("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01") == "0af7651916cd43dd8448eb211c80319c"
 
 
 def test_cancelling_a_job_continues_its_trace(gateway: Running) -> None:

@@ -60,12 +60,11 @@ def trace(
     there, and see the job's events here.
     """
     with connect(folder, url, token) as gateway:
-        trace_id = gateway.job(job)["trace_id"]
+        found = gateway.trace(job)
+        trace_id = found["trace_id"]
         if trace_id is None:
             raise CliError(f"{job} was submitted without a trace")
-        spans = read(folder, trace_id) if url is None else []
-        if not spans:
-            spans = asked(gateway.trace(job))
+        spans = of_gateway(found, read(folder, trace_id) if url is None else [])
     roots = tree(spans)
     answer(
         output,
@@ -74,11 +73,13 @@ def trace(
     )
 
 
-def asked(found: Any) -> list[Span]:
-    """Return the spans that the gateway found, or without any its events."""
+def of_gateway(found: Any, local: list[Span]) -> list[Span]:
+    """Return the local spans and those that the gateway found, or without any its events."""
     if missing := found.get("missing"):
         complaints.print(f"[yellow]missing:[/yellow] {escape(missing)}")
-    if spans := [span for each in found["spans"] if (span := parsed(each)) is not None]:
+    known = {span.span_id for span in local}
+    others = [span for each in found["spans"] if (span := parsed(each)) is not None and span.span_id not in known]
+    if spans := [*local, *others]:
         return spans
     complaints.print(
         f"[dim]no span of trace {found['trace_id']} is kept there: events only; a collector may have it[/dim]"

@@ -77,7 +77,7 @@ class TuningState:
     alone_per_s: float = 0.0
     """Rate without data workers; 0: not known under this plan."""
     alone_share: float = 0.0
-    """Part of their time that workers waited for batches then."""
+    """Largest part of their time that workers waited for batches when data workers were tried, under this plan."""
     before: int = 0
     before_per_s: float = 0.0
     """Data workers before the last increase, and the rate with them."""
@@ -91,10 +91,7 @@ class TuningState:
 
 
 class Tuning:
-    """Decides on one window after the other.
-
-    Larger than 250 lines: each phase reads and writes the state of the same job.
-    """
+    """Decides on one window after the other."""
 
     def __init__(self, job: str, state: TuningState, limits: DataWorkerLimits, rules: TuningRules) -> None:
         self.job, self.state, self.limits, self.rules = job, state, limits, rules
@@ -166,9 +163,11 @@ class Tuning:
             return self._judge(window, feed)
         return self._keep(window, feed)
 
-    def _rate_told(self, window: ProfileMeasured, windows: int) -> float | None:
+    def _mean_rate(self, window: ProfileMeasured, windows: int) -> float | None:
         """Count one more window that tells the same; return their mean rate once there are so many."""
         state = self.state
+        if not state.windows_per_s:  # of a state that knew no rates
+            state.windows = 0
         state.windows_per_s = (state.windows_per_s if state.windows else 0.0) + _steps_per_s(window)
         state.windows = (state.windows + 1) % windows
         return None if state.windows else state.windows_per_s / windows
@@ -182,7 +181,7 @@ class Tuning:
         state.alone_per_s *= plan.workers / state.workers if is_scaled else 0.0
         state.workers, state.worker_cpu_cores = plan.workers, plan.worker_cpu_cores
         state.windows = state.enough = state.short = 0
-        state.slow_since_s = None
+        state.alone_share, state.slow_since_s = 0.0, None
         if state.phase == "fallen-back":
             state.phase = "alone"
         elif state.given:  # as many as before, until the next windows tell
@@ -196,9 +195,9 @@ class Tuning:
         if not reason or feed.prepare_s <= 0 or left_s < self.rules.payback_s:
             state.windows = 0
             return None
-        if (per_s := self._rate_told(window, self.rules.windows)) is None:
+        if (per_s := self._mean_rate(window, self.rules.windows)) is None:
             return None
-        state.alone_per_s, state.alone_share = per_s, feed.read_share
+        state.alone_per_s, state.alone_share = per_s, max(state.alone_share, feed.read_share)
         worker_per_s = self.limits.lanes / feed.prepare_s
         state.before, state.before_per_s = 0, state.alone_per_s
         state.phase = "scaling"
@@ -218,13 +217,13 @@ class Tuning:
     def _judge(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Tell from the windows since the last change whether its number is right."""
         state, rules = self.state, self.rules
-        if (per_s := self._rate_told(window, rules.windows)) is None:
+        if (per_s := self._mean_rate(window, rules.windows)) is None:
             return None
         worker_per_s = feed.enqueued_per_s / state.given
         if not state.before and state.given == state.wanted and per_s < (1 - rules.same) * state.alone_per_s:
             return self._fall_back(feed, SLOWER)
         promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
-        least = rules.little * promised if state.before else rules.same * state.before_per_s
+        least = rules.little * promised if state.before else self._least_gain(feed)
         is_scant = _is_scant(state, worker_per_s, rules)
         brings_nothing = state.given > state.before and per_s - state.before_per_s < least and not is_scant
         if feed.read_share < rules.read_share_min and (state.before or not brings_nothing):
@@ -246,20 +245,31 @@ class Tuning:
         state.short = max(state.short, state.given)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
+    def _least_gain(self, feed: FeedProfile) -> float:
+        """Return the least gain of the first data workers, in batches per second.
+
+        Where waiting has ended, it is half of what that promised, if that is less than rates may differ: most of the
+        jobs that wait little would else lose by noise what they have gained.
+        """
+        rules, state = self.rules, self.state
+        has_waited = feed.read_share < rules.read_share_min <= state.alone_share
+        return min(rules.same, state.alone_share / 2 if has_waited else math.inf) * state.before_per_s
+
     def _keep(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Give back what is spare, all if reading at home costs nothing; begin again where workers wait."""
         state, rules = self.state, self.rules
         worker_per_s = feed.enqueued_per_s / state.given
         waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
-        home = self._is_free_at_home(window, feed, worker_per_s)
+        lane_s = self.limits.lanes / worker_per_s if worker_per_s > 0 else math.inf
+        home = _is_free_at_home(window, feed, lane_s, rules)
         spare = self._spare(feed, worker_per_s) < state.given
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
             return None
-        if (per_s := self._rate_told(window, rules.windows + 1)) is None:  # longer: nothing is lost meanwhile
+        if (per_s := self._mean_rate(window, rules.windows + 1)) is None:  # longer: nothing is lost meanwhile
             return None
         if home:
-            state.phase, state.alone_per_s = "alone", 0.0
+            state.phase, state.alone_per_s, state.alone_share = "alone", 0.0, 0.0
             return self._propose(0, worker_per_s, feed, ["workers that read for themselves need not wait either"])
         if not waits:
             return self._trim(feed, worker_per_s)
@@ -282,19 +292,6 @@ class Tuning:
             return self.state.given
         count = max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
         return max(count, self.state.short + 1)
-
-    def _is_free_at_home(self, window: ProfileMeasured, feed: FeedProfile, worker_per_s: float) -> bool:
-        """Return True if a worker prepares a batch while it trains another, and has the cores for both.
-
-        It takes as long as a lane does, and waits the part of that which training does not cover. Half of what data
-        workers begin at, so that they do not come and go.
-        """
-        prepare_s = self.limits.lanes / worker_per_s if worker_per_s > 0 else math.inf
-        train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
-        waits = max(1 - train_s / prepare_s, 0.0) if prepare_s > 0 else 0.0
-        is_busy = feed.cpu_share + _reading_share(window, feed) >= self.rules.busy
-        takes = _reading_share(window, feed) >= self.rules.cpu_share_min / 2
-        return waits < self.rules.read_share_min / 2 and not (is_busy and takes)
 
     # ends ------------------------------------------------------------------------------------------------------
 
@@ -323,7 +320,7 @@ class Tuning:
         state, rules = self.state, self.rules
         if feed.lanes or state.given or feed.read_share < state.alone_share + rules.again_share:
             state.windows = 0
-        elif self._rate_told(window, rules.windows) is not None:
+        elif self._mean_rate(window, rules.windows) is not None:
             state.phase, state.enough = "alone", 0
 
     def _is_slow(self, window: ProfileMeasured, feed: FeedProfile, now: float) -> bool:
@@ -364,6 +361,19 @@ def _reading_share(window: ProfileMeasured, feed: FeedProfile) -> float:
     """Return the part of its cores that a worker needs, or would need, to read for itself."""
     per_s = feed.dequeued_per_s / max(window.plan.workers, 1)
     return feed.prepare_cpu_s * per_s / window.plan.worker_cpu_cores
+
+
+def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_s: float, rules: TuningRules) -> bool:
+    """Return True if a worker prepares a batch while it trains another, and has the cores for both.
+
+    It takes as long as a lane does, ``lane_s``, and waits the part of that which training does not cover. Half of what
+    data workers begin at, so that they do not come and go.
+    """
+    train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
+    waits = max(1 - train_s / lane_s, 0.0) if lane_s > 0 else 0.0
+    is_busy = feed.cpu_share + _reading_share(window, feed) >= rules.busy
+    takes = _reading_share(window, feed) >= rules.cpu_share_min / 2
+    return waits < rules.read_share_min / 2 and not (is_busy and takes)
 
 
 def _is_scant(state: TuningState, worker_per_s: float, rules: TuningRules) -> bool:

@@ -186,7 +186,7 @@ class Course:
 
     def _still(self) -> None:
         if self.target.record.over:
-            raise NotNow("every sample was trained before it was due")
+            raise NotNow("every sample was trained before it could begin")
 
     async def _strike(self, happening: Happening) -> None:
         """Inject a fault, leave it for as long as planned, heal it."""

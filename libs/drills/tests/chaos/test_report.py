@@ -135,7 +135,7 @@ def outcome() -> Outcome:
     happenings = [Happening(one) for one in schedule.planned]
     for index, one in enumerate(happenings):
         one.on, one.at_s, one.healed_s, one.well = "worker-1 <&>", T0 + 3 + index, T0 + 4 + 2 * index, True
-    happenings[-1].skipped = "every sample was trained before it was due"
+    happenings[-1].skipped = "every sample was trained before it could begin"
     happenings[0].healed_s, happenings[0].well = None, False
     return Outcome(schedule, record, happenings, T0, T0 + 20, None, "given up at 95%")
 

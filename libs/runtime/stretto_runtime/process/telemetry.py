@@ -92,7 +92,7 @@ class Tracing:
         """Run a span around a sending; yields the ``traceparent`` for its messages."""
         span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=lambda: attributes or {})
         if span is None:
-            yield parent
+            yield parent if parse_traceparent(parent) else ""
             return
         try:
             yield traceparent_of(span.get_span_context())

@@ -18,7 +18,7 @@ from .views import COMPLETE
 SEQ_MAX = 10**18
 SUBJECTS_MAX = 64
 """Subjects of one excerpt. The arbiter, which reads most, needs 19."""
-Subject = Annotated[str, StringConstraints(pattern=r"^[^\s.]+(\.[^\s.]+)*$", max_length=300)]
+Subject = Annotated[str, StringConstraints(pattern=r"^([^\s.>]+\.)*([^\s.>]+|>)$", max_length=300)]
 
 
 class Stream(StrEnum):

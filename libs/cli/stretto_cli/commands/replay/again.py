@@ -22,7 +22,7 @@ from stretto_wire.registry import SERVICES
 from ...errors import BadInput, CliError
 from ...installation.bus import connected, connected_elsewhere
 from ...options import connect
-from .handed_on import GatewayStreams
+from .gateway_streams import GatewayStreams
 
 MACHINES = tuple(name for name in SERVICES if name != "gateway")
 """Services that decide by machines; the gateway only shows what they decided."""
