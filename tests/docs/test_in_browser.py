@@ -77,7 +77,7 @@ def test_no_page_is_refused_anything(
 
 def test_a_search_finds_a_page(address: str, chromium: Any) -> None:
     page = chromium.new_context(viewport=DESK).new_page()
-    page.goto(f"{address}/index.html")
+    page.goto(f"{address}/index.html", wait_until="networkidle")  # a key before the scripts have run is lost
     page.keyboard.press("/")
     page.keyboard.type("deadline")
     found = page.locator("a:not(.md-nav__link)", has_text="Set limits, prices and deadlines").first

@@ -112,7 +112,7 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
 ) -> None:
     async with running(Counting, server, tmp_path):
         msg = await client.bus.connection.request(
-            "rpc.v1.dispatcher.next-shard.job-a", b'{"job":"job-a","request_id":"r","pod":"nobody"}'
+            "rpc.v1.dispatcher.next-shard.job-a", b'{"job":"job-a","request_id":"r","pod":"nobody"}', timeout=5
         )
     assert msg.headers["error"] == "invalid"
     error = json.loads(msg.data)["error"]

@@ -71,7 +71,7 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     assert (move.buckets, move.moved_bytes) == (25, 25000), "21 buckets and 4 dense slices"
     assert await ownership(stage, "actuated", ["ps-0", "ps-1", "ps-2"]) == {"ps-0": 22, "ps-1": 21, "ps-2": 21}
 
-    told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.actuated", b"{}")
+    told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.actuated", b"{}", timeout=5)
     assert json.loads(told.data)["told"] == [2], "telemetry belongs to the new plan before it counts as applied"
 
     pid = int((stage.folder / "pods/actuated/worker-1/pid").read_text())

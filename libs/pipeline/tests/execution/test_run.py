@@ -238,11 +238,7 @@ class Program:
     def lanes(self) -> list[psutil.Process]:
         """Data workers that serve."""
         serving = [each for each in self._folder.glob("stretto-run-*/data-worker-*") if each.suffix != ".log"]
-        children = [
-            each
-            for each in psutil.Process(self._process.pid).children()
-            if each.status() != psutil.STATUS_ZOMBIE and "stretto_pipeline.execution.lane" in each.cmdline()
-        ]
+        children = [each for each in psutil.Process(self._process.pid).children() if _is_lane(each)]
         return children if len(serving) - self.killed >= len(children) else []
 
     def meet(self, step: int) -> None:
@@ -261,6 +257,13 @@ class Program:
         """Return exit status, standard output, and standard error."""
         status = self._process.wait(LIMIT_S)
         return status, (self._folder / "stdout").read_text(), (self._folder / "stderr").read_text()
+
+
+def _is_lane(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "stretto_pipeline.execution.lane" in process.cmdline()
+    except psutil.NoSuchProcess:  # it ended meanwhile
+        return False
 
 
 def until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
