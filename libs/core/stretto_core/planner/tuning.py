@@ -223,7 +223,7 @@ class Tuning:
         if not state.before and state.given == state.wanted and per_s < (1 - rules.same) * state.alone_per_s:
             return self._fall_back(feed, SLOWER)
         promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
-        least = rules.little * promised if state.before else self._least_gain(feed)
+        least = rules.little * promised if state.before else _least_gain(state, feed, rules)
         is_scant = _is_scant(state, worker_per_s, rules)
         brings_nothing = state.given > state.before and per_s - state.before_per_s < least and not is_scant
         if feed.read_share < rules.read_share_min and (state.before or not brings_nothing):
@@ -245,23 +245,12 @@ class Tuning:
         state.short = max(state.short, state.given)
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
-    def _least_gain(self, feed: FeedProfile) -> float:
-        """Return the least gain of the first data workers, in batches per second.
-
-        Where waiting has ended, it is half of what that promised, if that is less than rates may differ: most of the
-        jobs that wait little would else lose by noise what they have gained.
-        """
-        rules, state = self.rules, self.state
-        has_waited = feed.read_share < rules.read_share_min <= state.alone_share
-        return min(rules.same, state.alone_share / 2 if has_waited else math.inf) * state.before_per_s
-
     def _keep(self, window: ProfileMeasured, feed: FeedProfile) -> DataWorkersProposed | None:
         """Give back what is spare, all if reading at home costs nothing; begin again where workers wait."""
         state, rules = self.state, self.rules
         worker_per_s = feed.enqueued_per_s / state.given
         waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
-        lane_s = self.limits.lanes / worker_per_s if worker_per_s > 0 else math.inf
-        home = _is_free_at_home(window, feed, lane_s, rules)
+        home = _is_free_at_home(window, feed, worker_per_s / self.limits.lanes, rules)
         spare = self._spare(feed, worker_per_s) < state.given
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
@@ -363,14 +352,25 @@ def _reading_share(window: ProfileMeasured, feed: FeedProfile) -> float:
     return feed.prepare_cpu_s * per_s / window.plan.worker_cpu_cores
 
 
-def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_s: float, rules: TuningRules) -> bool:
+def _least_gain(state: TuningState, feed: FeedProfile, rules: TuningRules) -> float:
+    """Return the least gain of the first data workers, in batches per second.
+
+    Where waiting has ended, it is half of what that promised, if that is less than rates may differ: most of the jobs
+    that wait little would else lose by noise what they have gained.
+    """
+    has_waited = feed.read_share < rules.read_share_min <= state.alone_share
+    return min(rules.same, state.alone_share / 2 if has_waited else math.inf) * state.before_per_s
+
+
+def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_per_s: float, rules: TuningRules) -> bool:
     """Return True if a worker prepares a batch while it trains another, and has the cores for both.
 
-    It takes as long as a lane does, ``lane_s``, and waits the part of that which training does not cover. Half of what
-    data workers begin at, so that they do not come and go.
+    It takes as long as a lane does, and waits the part of that which training does not cover. Half of what data workers
+    begin at, so that they do not come and go.
     """
+    lane_s = 1 / lane_per_s if lane_per_s > 0 else math.inf
     train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
-    waits = max(1 - train_s / lane_s, 0.0) if lane_s > 0 else 0.0
+    waits = max(1 - train_s / lane_s, 0.0)
     is_busy = feed.cpu_share + _reading_share(window, feed) >= rules.busy
     takes = _reading_share(window, feed) >= rules.cpu_share_min / 2
     return waits < rules.read_share_min / 2 and not (is_busy and takes)
