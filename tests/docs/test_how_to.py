@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     typed("stretto down", folder)
 
 
-@pytest.mark.parametrize("page", ["debug-a-job", "sign-in"])
+@pytest.mark.parametrize("page", ["debug-a-job", "sign-in", "traces"])
 def test_the_commands_of_a_page_do_what_they_say(page: str, folder: Path) -> None:
     [text] = [fence.text for fence in fences(OWN / "how-to" / f"{page}.md") if fence.tested == HERE]
     for command in text.splitlines():

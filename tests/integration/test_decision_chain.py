@@ -53,6 +53,12 @@ def step_time_s(p: Plan) -> float:
     return 0.010 / p.worker_cpu_cores + 0.002 + 0.004 * p.workers / (p.ps * p.ps_cpu_cores) + 0.001 * p.workers
 
 
+def spans_of(folder: Path, job: str, service: str) -> list[str]:
+    """Return the names of the spans of a service that are about a job."""
+    spans = map(json.loads, (folder / "spans" / f"{service}.jsonl").read_text().splitlines())
+    return [span["name"] for span in spans if span["attributes"].get("stretto.job") == job]
+
+
 class Chain:
     """The three services, and a simulation of two rules: a decided plan is applied at once, then windows come."""
 
@@ -238,6 +244,9 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
     remembered = next(fact for fact in chain.facts(HistoryRecorded) if fact.job == JOB)
     assert remembered.throughput > 10_000
     assert await chain.client.dead_letters() == []
+
+    traced = {service: spans_of(chain.folder, JOB, service) for service in ("fitter", "planner", "arbiter")}
+    assert all(traced.values()), "the arbiter decides for all jobs by one machine; its spans name the job all the same"
 
 
 async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:

@@ -11,7 +11,7 @@ from stretto_wire.rest.views import OVER, JobView, PodView, Status
 
 from . import figures
 from .drawing import cards
-from .errors import PackageMissing
+from .errors import PackageMissing, Unusable
 from .reading import promoted
 from .records import Decision, Forecast, Pareto, PsMemory, plan_text
 from .series import Series
@@ -24,12 +24,14 @@ Until = Status | Collection[Status] | Callable[[JobView], bool] | None
 
 
 def reached(until: Until) -> Callable[[JobView], bool]:
-    """Return the test of a condition."""
+    """Return the test of a condition. Raises Unusable for a state that there is not."""
     if until is None:
         return lambda view: view.status in OVER
     if callable(until):
         return until
     wanted = (until,) if isinstance(until, str) else tuple(until)
+    if unknown := set(wanted) - set(get_args(Status)):
+        raise Unusable(f"until={min(unknown)!r}: give one or some of {', '.join(get_args(Status))}")
     firsts = [COURSE.index(status) for status in wanted if status in COURSE]
     least = min(firsts, default=len(COURSE))
     return lambda view: view.status in wanted or (view.status in COURSE and COURSE.index(view.status) >= least)

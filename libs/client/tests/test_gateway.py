@@ -108,6 +108,8 @@ def test_a_wait_ends_with_the_state_and_gives_every_event_once(
     assert job.plan == PLAN
     with pytest.raises(NotReady, match="goes on"):
         job.wait(0.6, until="finished")
+    with pytest.raises(Unusable, match=r"'traning'.*training"):
+        job.wait(30, until="traning")
     installed.publish(JobFailed(job=job.name, reason="a reason"))
     job.wait(30, on_event=seen.append)
     assert (job.status, job.view.reason) == ("failed", "a reason")

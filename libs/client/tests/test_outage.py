@@ -161,6 +161,7 @@ def busy(request: httpx.Request) -> httpx.Response:
 def test_a_wait_ends_at_its_timeout_whatever_the_gateway_does(
     speaking_to: Speaking, clock: Clock, gateway: Handler, timeout_s: float
 ) -> None:
-    with pytest.raises(NotReady, match=f"within {timeout_s:g} s"):
+    with pytest.raises(NotReady, match=f"within {timeout_s:g} s") as late:
         job_of(speaking_to(gateway)).wait(timeout_s)
+    assert ("it goes on" in str(late.value)) == (gateway is training), "only who was asked knows"
     assert clock.now_s == pytest.approx(timeout_s)

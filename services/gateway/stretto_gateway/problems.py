@@ -47,7 +47,8 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status, self.kind, self.detail = status, kind, detail
-        self.field, self.value, self.remedy = field, str(value)[:200], remedy
+        self.field, self.remedy = field, remedy
+        self.value = str(value) if errors else str(value)[:200]  # of findings it is short, and the same as there
         self.headers = headers or {}
         self.errors = errors or (Finding(self.field, self.value, self.remedy),)
         self.count = count

@@ -392,6 +392,7 @@ def test_a_specification_with_one_bad_field_is_refused_by_its_name(
 @example(body=b"a: 1:" + b"59:" * 3000 + b"1", kind="application/yaml")
 @example(body=b"? {a: 1}\n: 2", kind="application/yaml")
 @example(body=b"", kind="application/json")
+@example(body=bytes(80), kind="application/json")
 def test_no_body_at_all_makes_the_gateway_fail(gateway: Running, body: bytes, kind: str) -> None:
     with gateway.http() as http:
         answer = http.post("/jobs", content=body, headers={"Content-Type": kind} if kind else {})

@@ -30,7 +30,7 @@ def wait(
     ``read`` makes a view of an answer. ``after``: None: nobody reads the events. Raises NotReady after ``timeout_s``.
     """
     until_s = math.inf if timeout_s is None else (yield Now()) + timeout_s
-    late = NotReady(f"{job} has not reached the awaited state within {timeout_s or 0:g} s; it goes on")
+    late = f"{job} has not reached the awaited state within {timeout_s or 0:g} s"
     tag, view = "", None
     while True:
         headers = {"If-None-Match": tag} if tag else dict[str, str]()
@@ -39,7 +39,7 @@ def wait(
         except (Refused, Unreachable) as error:
             if (yield Now()) < until_s:
                 raise
-            raise late from error
+            raise NotReady(f"{late}, as far as is known: {error}") from error
         if answer.status != 304:
             tag, view = answer.headers.get("etag", ""), read(answer.content)
             if after is not None:
@@ -49,7 +49,7 @@ def wait(
             return view
         left_s = until_s - (yield Now())
         if left_s <= 0:
-            raise late
+            raise NotReady(f"{late}; it goes on")
         yield Pause(min(POLL_S, left_s))
 
 

@@ -329,7 +329,7 @@ class Handling:
             found: dict[str, Any] = {
                 "messaging.system": "nats",
                 "messaging.destination.name": arrival.subject,
-                "stretto.job": arrival.key,
+                "stretto.job": _job_of(arrival),
                 "stretto.source": arrival.source,
                 "stretto.delivery": 1 + (self._attempt if replayed else 0),
                 "stretto.published": [channel_of(output.message).name for output in outputs],
@@ -382,7 +382,7 @@ class Handling:
         )
         span = self._context.tracing.span(f"{self._service.name} fault", arrival.trace)
         if span is not None:
-            span.set_attribute("stretto.job", arrival.key)
+            span.set_attribute("stretto.job", _job_of(arrival))
             span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end()
         if arrival.kind == "request":
@@ -391,3 +391,9 @@ class Handling:
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
             await self._answer(arrival, "internal", body)
         await self._letters.add(arrival, "fault", f"{type(error).__name__}: {error}", {}, self.live)
+
+
+def _job_of(arrival: Arrival) -> str:
+    """Return the job that an input is about, also one of a machine of the whole cluster; of a tick, its key."""
+    is_named = arrival.key == CLUSTER and arrival.kind in ("message", "request")
+    return arrival.subject.rpartition(".")[2] if is_named else arrival.key
