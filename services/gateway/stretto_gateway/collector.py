@@ -23,9 +23,9 @@ from .spans import JOB, span_of
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 8 << 20
-"""Room for the 20,000 spans that an answer of the gateway has at most. Parsed, it takes some ten times as much."""
+"""Size from which on an answer is refused (taste): pods decide how large it would be."""
 ASKING_MAX = 2
-"""Answers that are read at once: pods decide how large they are."""
+"""Answers that are read at once (taste)."""
 ID_BYTES, TRACE_ID_BYTES = 8, 16
 ERROR_CODES = (2, "STATUS_CODE_ERROR")
 UNDESCRIBED = "failed without a description"

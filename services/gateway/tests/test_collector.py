@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +19,10 @@ from stretto_gateway.collector import UNDESCRIBED, Collector, CollectorFault
 from stretto_gateway.settings import GatewaySettings
 
 from .conftest import installed
+from .test_rest import spec
+from .test_serving import until_true
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-ARRIVES_S = 30.0
 Answer = Callable[[str, dict[str, str]], tuple[int, bytes]]
 
 
@@ -106,15 +106,10 @@ def test_spans_that_the_services_sent_away_come_back(tmp_path: Path) -> None:
     with served(tempo.answer, tempo.take) as url:
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "STRETTO_GATEWAY_TRACES_URL": f"{url}/tempo"}
         with installed(tmp_path, settings) as running, running.http() as http:
-            spec = {"name": name, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}
             head = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-            http.post("/jobs", json=spec, headers=head).raise_for_status()
-            deadline = time.monotonic() + ARRIVES_S
-            found: dict[str, Any] = {"spans": []}
-            while not found["spans"]:
-                assert time.monotonic() < deadline, found
-                time.sleep(0.1)
-                found = http.get(f"/jobs/{name}/trace").json()
+            http.post("/jobs", json=spec(name), headers=head).raise_for_status()
+            until_true(lambda: bool(http.get(f"/jobs/{name}/trace").json()["spans"]))
+            found = http.get(f"/jobs/{name}/trace").json()
             [span] = [each for each in found["spans"] if each["name"] == "publish job-submitted"]
             assert (span["service"], span["trace_id"]) == ("stretto-gateway", TRACE)
             assert abs(span["start_s"] - found["events"][0]["time_s"]) < 60

@@ -249,7 +249,7 @@ def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
 
 
 def until_true(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.05)
