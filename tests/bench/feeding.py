@@ -266,14 +266,12 @@ def processor_time() -> list[Row]:
             1e3 * cheap.alone_s)
     ]  # fmt: skip
     for crosses, spent in dear.items():
-        is_heaviest = crosses == max(dear)
         left, least = spent.with_lanes_s / spent.alone_s, max(0.0, 1 - spent.prepare_s / spent.alone_s)
-        bar, is_met = (f"<= {LEFT_BAR:g} ×", left <= LEFT_BAR) if is_heaviest else ("", None)
         load = f"{crosses} crosses of texts in Python"
         rows += [
             row(f"part of preparing's processor time gone from the trainer, {load}", spent.gone, "",
                 f">= {GONE_BAR:g}", spent.gone >= GONE_BAR, spent.note),
-            row(f"{what}, {load}", 1e3 * spent.with_lanes_s, "ms", bar, is_met,
+            row(f"{what}, {load}", 1e3 * spent.with_lanes_s, "ms", f"<= {LEFT_BAR:g} ×", left <= LEFT_BAR,
                 f"{least:.2f} × if the time of preparing by itself were gone", 1e3 * spent.alone_s),
         ]  # fmt: skip
     return rows

@@ -182,8 +182,8 @@ EGRESS: dict[str, set[int]] = {
     "test-foreign": BUS | {8080},
     **{name: BUS | {6379, 443} for name in ("trainer", "test-friend", "test-target")},
 }
-"""Ports that ``EVERYTHING`` opens: names, the bus (two ports), spans; Redis; store, webhooks and issuer; the API server;
-the collector's query."""
+"""Ports that ``EVERYTHING`` opens: names, the bus (two ports), spans; Redis; store, webhooks and issuer; the API
+server; the collector's query."""
 
 
 class TestTheNetwork:
