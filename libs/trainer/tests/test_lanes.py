@@ -51,7 +51,12 @@ def lanes(spec: JobSpec, access: Access, tmp_path_factory: pytest.TempPathFactor
     started.close()
 
 
-def trained(spec: JobSpec, prepare: Callable[[Feed, Program], None], midway: Callable[[Feed], None]) -> int:
+def trained(
+    spec: JobSpec,
+    prepare: Callable[[Feed, Program], None],
+    midway: Callable[[Feed], None],
+    afterwards: Callable[[Feed], None] = lambda _: None,
+) -> int:
     """Train without a pipeline, in two halves; return the checksum of all parameters."""
     program = make_program(load(spec.model), options_of(spec))
     feed = Feed(program)
@@ -60,6 +65,7 @@ def trained(spec: JobSpec, prepare: Callable[[Feed, Program], None], midway: Cal
         here.train(0, BATCH * BATCHES // 2)
         midway(feed)
         here.train(BATCH * BATCHES // 2, BATCH * BATCHES // 2)
+        afterwards(feed)
         return here.server.control.checksum()
 
 
@@ -142,14 +148,16 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
         leaves.close()
 
     leaving = threading.Thread(target=leave)
-    try:
-        assert trained(slow, join, lambda _: leaving.start()) == alone
+
+    def all_answered(feed: Feed) -> None:
         leaving.join()
         assert left_at[0] < BATCHES - 20, "it left while batches were trained"
-        answers = feeds[0][0].counts.answers
         assert leaves.work.batches > 2
-        wait_for(lambda: stays.work.batches + leaves.work.batches >= answers)
-        assert stays.work.batches + leaves.work.batches == answers
+        # one that is late, on a busy machine, is not waited for; the last one may still be on its way
+        wait_for(lambda: 0 <= stays.work.batches + leaves.work.batches - feed.counts.answers <= feed.counts.late)
+
+    try:
+        assert trained(slow, join, lambda _: leaving.start(), all_answered) == alone
     finally:
         stays.close()
         leaves.close()

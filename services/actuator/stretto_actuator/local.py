@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import math
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -43,9 +42,10 @@ CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
 # not end it before the pod; the trap also keeps the signal at its default for the pod itself. Its own name is the
-# folder in which the pod starts.
+# folder in which the pod starts. A rename is tried again: a signal to the whole session may meet it.
 SHELL = """
-tell() { echo $1 > exit.tmp && mv exit.tmp exit; }
+rename() { mv "$1" "$2" || mv "$1" "$2"; }
+tell() { echo $1 > exit.tmp && rename exit.tmp exit; }
 while [ "$1" != -- ]; do
   echo $$ > "$1" || { echo "not started: the pod cannot enter its control group $1"; tell 125; exit 125; }
   shift
@@ -53,7 +53,7 @@ done; shift
 trap : TERM
 (cd "$0" && exec "$@") &
 child=$!
-echo $child > pid.tmp && mv pid.tmp pid
+echo $child > pid.tmp && rename pid.tmp pid
 wait $child; code=$?
 while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
 tell $code
@@ -155,17 +155,17 @@ class LocalBackend:
         if record.stop_at_s is None:
             self._records.write(replace(record, stop_at_s=now))
         elif now - record.stop_at_s > grace_s:
-            self._processes.signal(record, signal.SIGKILL)
+            self._processes.kill(record)
             return
         # again and again: a process with many native threads has been seen to miss one
         if now - self._asked_at_s.get((job, pod), -ASK_AGAIN_S) >= ASK_AGAIN_S:
             self._asked_at_s[job, pod] = now
-            self._processes.signal(record, signal.SIGTERM)
+            self._processes.end(record)
 
     async def kill(self, job: str, pod: str) -> None:
         record = self._records.read(job, pod)
         if record is not None and self._status(record).state == "running":
-            self._processes.signal(record, signal.SIGKILL)
+            self._processes.kill(record)
 
     async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
         record = self._records.read(job, pod)
@@ -326,7 +326,7 @@ class LocalBackend:
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
         if _resident_bytes(status.pids) > record.memory_bytes:
             self._records.write(replace(record, oom_killed=True))
-            self._processes.signal(record, signal.SIGKILL)
+            self._processes.kill(record)
 
 
 def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from signal import Signals
 
@@ -12,6 +13,8 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 
 from .records import Record, Records
+
+SCANS_MAX = 20
 
 
 class PodProcesses:
@@ -51,15 +54,29 @@ class PodProcesses:
                     result.append(process)
         return result
 
-    def signal(self, record: Record, number: Signals) -> None:
-        """Send SIGTERM to the pod, which knows its children, or SIGKILL to all but the shell, which records the end."""
+    def end(self, record: Record) -> None:
+        """Send SIGTERM to the pod, which knows its children; to all of its processes before it wrote down its pid."""
         child = self.child(record)
-        targets = [child] if child is not None and number == Signals.SIGTERM else self.members(record)
-        if not targets and (shell := self.shell(record)) is not None and number == Signals.SIGKILL:
-            targets = [shell]
-        for process in targets:
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+        _send(Signals.SIGTERM, [child] if child is not None else self.members(record))
+
+    def kill(self, record: Record) -> None:
+        """Send SIGKILL to all but the shell, which records the end; to the shell alone if it has started nothing yet.
+
+        A process that is started while the others are looked for would outlive them. So the shell stands still
+        meanwhile, and the session is looked through until nobody new is found: one with SIGKILL pending starts none.
+        """
+        shell = self.shell(record)
+        if shell is not None:
+            _send(Signals.SIGSTOP, [shell])
+        sent: set[int] = set()
+        for scan in range(SCANS_MAX):
+            new = [process for process in self.members(record) if process.pid not in sent]
+            if not new and scan:
+                break
+            _send(Signals.SIGKILL, new)
+            sent |= {process.pid for process in new}
+        if shell is not None:
+            _send(Signals.SIGCONT if sent else Signals.SIGKILL, [shell])
 
     def pin(self, record: Record, cpu_cores: float) -> None:
         """Pin every thread of the pod to whole cores, those with the fewest pods on them."""
@@ -75,6 +92,12 @@ class PodProcesses:
             _pin_threads(shell, chosen)  # first: processes that it starts from now on inherit it
         for process in self.members(record):
             _pin_threads(process, chosen)
+
+
+def _send(number: Signals, processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
 
 
 def _pin_threads(process: psutil.Process, cores: list[int]) -> None:

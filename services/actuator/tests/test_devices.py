@@ -22,7 +22,7 @@ from stretto_actuator.records import Records
 from stretto_actuator.settings import ActuatorSettings
 from stretto_messages.values import Extended, extended_of
 from stretto_runtime import SettingsFault
-from test_local import ended, running_pid
+from test_local import LIMIT_S, ended, running_pid
 
 GPU, FPGA = "nvidia.com/gpu", "example.com/fpga"
 MACHINE = Devices({GPU: ("0", "1"), FPGA: ("/dev/fpga0",)})
@@ -89,6 +89,15 @@ def pod(folder: Path, name: str, script: str = SLEEP, count: int = 1, resource: 
     return PodSpec("j", name, command, environment, 0.5, 2**28, extended=((resource, count),))
 
 
+async def launched(backend: LocalBackend, spec: PodSpec) -> None:
+    """Launch a pod once there is room: one that ended holds its device until its last process is gone."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            with suppress(NoRoom):
+                return await backend.launch(spec)
+            await asyncio.sleep(0.02)
+
+
 async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(tmp_path: Path) -> None:
     """Method: one device, two pods, and another actuator in between, which has nothing but the folder."""
     machine = Devices({FPGA: ("/dev/fpga7",)})
@@ -101,12 +110,12 @@ async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(t
     with pytest.raises(NoRoom, match=r"example\.com/fpga = 1: 0 of 1 on this machine are free"):
         await again.launch(pod(tmp_path, "worker-1"))
     assert [each.pod for each in await again.list()] == ["worker-0"], "one that waits leaves no trace"
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(LIMIT_S):
         while "/dev/fpga7" not in await again.logs("j", "worker-0", 5):
             await asyncio.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
     await ended(again)
-    await again.launch(pod(tmp_path, "worker-1"))
+    await launched(again, pod(tmp_path, "worker-1"))
     assert {each.pod: each.state for each in await again.list()} == {"worker-0": "exited", "worker-1": "running"}
     await again.kill("j", "worker-1")
     await ended(again)

@@ -18,8 +18,11 @@ from stretto_actuator import limits
 from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
 from stretto_actuator.limits import Cgroups, Group
 from stretto_actuator.local import LocalBackend
+from stretto_actuator.local_processes import PodProcesses
+from stretto_actuator.records import Record
 
 MIB = 2**20
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -44,14 +47,14 @@ def spec(folder: Path, pod: str, script: str, memory: int = 256 * MIB, cpu: floa
     return PodSpec("j", pod, command, environment, cpu, memory)
 
 
-async def until(check: Callable[[], bool], limit_s: float = 5.0) -> None:
+async def until(check: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     while not check():
         assert time.monotonic() < deadline, "not in time"
         await asyncio.sleep(0.02)
 
 
-async def ended(backend: LocalBackend, limit_s: float = 5.0) -> list[PodStatus]:
+async def ended(backend: LocalBackend, limit_s: float = LIMIT_S) -> list[PodStatus]:
     deadline = time.monotonic() + limit_s
     while True:
         pods = await backend.list()
@@ -90,7 +93,7 @@ async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder
     """
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", textwrap.dedent(script)))
-    await ended(backend, 20.0)
+    await ended(backend)
     removing, longest_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0
     while not removing.done():
         began_s = time.monotonic()
@@ -366,6 +369,26 @@ def test_control_groups_that_cannot_be_entered_are_not_used(tmp_path: Path, monk
     assert not Cgroups.find("stretto-y").has("cpu")
 
 
+async def test_no_process_that_starts_while_the_others_are_looked_for_outlives_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the first look misses the pod, which the shell may have started just after it."""
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    pid = await running_pid(folder, "worker-0")
+    members, looks = PodProcesses.members, []
+
+    def late(processes: PodProcesses, record: Record) -> list[psutil.Process]:
+        looks.append(record)
+        return members(processes, record) if len(looks) > 1 else []
+
+    monkeypatch.setattr(PodProcesses, "members", late)
+    await backend.kill("j", "worker-0")
+    (pod,) = await ended(backend)
+    assert pod.exit_code == 137
+    assert not psutil.pid_exists(pid)
+
+
 async def test_followers_of_a_job_hear_of_the_end_of_its_pods_also_of_adopted_ones(folder: Path) -> None:
     await LocalBackend(folder).launch(spec(folder, "worker-0", ""))
     backend = LocalBackend(folder)
@@ -373,7 +396,7 @@ async def test_followers_of_a_job_hear_of_the_end_of_its_pods_also_of_adopted_on
     leave = backend.follow("j", heard.set)
     await backend.list("j")
     os.kill(await running_pid(folder, "worker-0"), signal.SIGKILL)
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), LIMIT_S)
     (pod,) = await backend.list("j")
     assert pod.reason == "killed"
     leave()
