@@ -15,7 +15,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -49,6 +49,9 @@ test: setup  ## run every test but the long rounds
 
 test-long: setup  ## run the long rounds under fire and on real engines
 	@$(BIN)/python -m pytest -m long
+
+explore: setup  ## try generated examples that `make test` does not
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "hypothesis and not long" --hypothesis-profile=explore
 
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench

@@ -3,6 +3,9 @@
 ``make check`` passes ``--pure``: tests without servers and TensorFlow, with a tenth of Hypothesis' examples. Those
 marked ``proof`` are left to ``make test``.
 
+Generated examples are the same in every run, so that a run judges the change alone; ``make explore`` draws others.
+No example has a deadline: the machine may be busy.
+
 ``make test`` runs three tests at a time, since most wait for leases to expire or processes to start. A test marked
 ``alone`` needs the whole machine: it comes first, and the other workers wait. A readers' lock of files keeps them
 apart; a test that waits to be alone holds the turnstile, so that no further test starts before it.
@@ -17,6 +20,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+settings.register_profile("explore", deadline=None)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
 
 PURE_EXAMPLES = 0.1
 """Share of Hypothesis' examples that ``--pure`` runs."""

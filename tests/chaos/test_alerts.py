@@ -471,7 +471,7 @@ async def two_replicas(stage: Stage, **settings: Any) -> None:
 
 async def until_saved(stage: Stage) -> None:
     """Wait until the first job has been saved, on both sides of its snapshot."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await saved_state(stage.client, "dispatcher", "job-0") or {}).get("count", 0) < 5:
             await asyncio.sleep(0.1)
 

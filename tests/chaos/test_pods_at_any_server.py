@@ -39,7 +39,7 @@ async def test_requests_events_and_telemetry_find_their_way(place: int, cluster:
     await actuator.bus.flush()
 
     request = encode(GetServers(job=JOB, request_id="lane.1", pod=POD))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:  # until the pod's server knows of the service
             try:
                 assert (await pod.request(f"rpc.v1.actuator.get-servers.{JOB}", request)).data == unknown

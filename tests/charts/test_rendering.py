@@ -218,7 +218,7 @@ def test_official_schemas_of_older_versions_want_nothing_else(version: str) -> N
     is_official([*rendered({}), *rendered(EVERYTHING)], version)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(switches())
 def test_whatever_is_switched_the_objects_are_sound(values: dict[str, Any]) -> None:
     is_sound(rendered(values))

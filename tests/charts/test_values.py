@@ -56,7 +56,7 @@ class TestTheSchema:
     def test_takes_every_switch(self) -> None:
         chart().validate_schema(merged(defaults(), EVERYTHING))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.sampled_from(sorted(places(defaults()))), st.sampled_from(["replica", "enable", "urls", "x"]))
     def test_refuses_what_nothing_reads_and_says_where(self, place: tuple[str, ...], key: str) -> None:
         said = refusal(with_added(merged(defaults(), NEEDED), place, key, 1))

@@ -26,7 +26,7 @@ class DrivenService:
         self._task: asyncio.Task[None]
         self.do(self._start(folder, service, settings), 30)
 
-    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 10) -> T:
+    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
         """Run ``work`` in the event loop of the service and return its result."""
         return self._loop.run(asyncio.wait_for(work, timeout_s))
 

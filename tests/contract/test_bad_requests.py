@@ -35,7 +35,7 @@ VALUES = st.one_of(
     st.just("x" * 3000),
     st.lists(st.integers(), max_size=2),
 )
-BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+BOUNDED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Ledger(DrivenService):
@@ -60,7 +60,7 @@ class Ledger(DrivenService):
     def ask(self, channel: wire.Channel, body: bytes) -> dict[str, Any]:
         """The reply to raw bytes: as it is, or the refusal, which has to be of the wire's shape."""
         subject = f"rpc.v1.dispatcher.{channel.name}.{JOB}"
-        message = self.do(self.client.bus.connection.request(subject, body, timeout=5))
+        message = self.do(self.client.bus.connection.request(subject, body, timeout=60))
         if (message.headers or {}).get(ERROR_HEADER):
             return {"refused": wire.decode(Refused, message.data).error}
         assert channel.reply is not None
@@ -111,7 +111,7 @@ def test_a_body_of_another_job_is_refused(driven: Ledger) -> None:
     assert (refused.field, refused.value) == ("job", "other")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(job=st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z").filter(lambda job: job != JOB))
 def test_an_unknown_job_is_told_apart(driven: Ledger, job: str) -> None:
     assert driven.do(driven.next("worker-0", job=job)).answer == "unknown"

@@ -73,7 +73,7 @@ def _body(role: str, index: int, value: Any) -> tuple[str, bytes]:
     return name, json.dumps({**whole, name: value}).encode()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(CHANGES, min_size=1, max_size=12))
 def test_what_cannot_be_true_is_set_aside_by_name(watch: Watch, changes: list[tuple[str, int, Any]]) -> None:
     sent: dict[str, tuple[str, bytes, bool]] = {}

@@ -120,7 +120,7 @@ class Chain:
     def facts(self, kind: type) -> list[Any]:
         return [fact for fact in self.seen if isinstance(fact, kind)]
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():

@@ -132,7 +132,7 @@ class Stage:
         document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, **more}
         await self.client.publish(JobSubmitted(job=job, spec=spec.JobSpec.parse(document)))
         plan: Plan | None = None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for event in self.client.events(patterns=(f"evt.v1.arbiter.plan-decided.{job}",)):
                 assert isinstance(event.message, PlanDecided)
                 plan = event.message.plan
@@ -391,7 +391,7 @@ class House:
 
     async def until(self, kind: type[Any], count: int) -> None:
         """Wait until the victim has had so many events of this kind."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sum(isinstance(event, kind) for event in self.events) < count:
                 await asyncio.sleep(0.05)
 

@@ -92,7 +92,7 @@ class House:
     def told(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, check: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
         deadline = asyncio.get_running_loop().time() + limit_s
         while not (result := check()):
             assert asyncio.get_running_loop().time() < deadline, [type(event).__name__ for event in self.events]

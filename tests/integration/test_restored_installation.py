@@ -150,7 +150,7 @@ async def test_a_restored_job_goes_on_from_its_latest_checkpoint_and_trains_each
         pods = await house.until(
             lambda: [e.pod for e in house.told(PodStarted) if e.role == "worker" and e.pod != "worker-0"]
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await samples_done(house) != SHARD * len(in_checkpoint):
                 await asyncio.sleep(0.05)
         again = await Worker(house, pods[0]).train(SAMPLES // SHARD)

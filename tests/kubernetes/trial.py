@@ -156,7 +156,7 @@ class Trial:
     def _gateway(self, method: str, path: str, body: Any = None) -> httpx.Response:
         (address, *_) = cluster.addresses(self._node, f"{RELEASE}-gateway")
         headers = {"Authorization": f"Bearer {self._token}"}
-        return httpx.request(method, f"http://{address}:8000/api/v1{path}", json=body, headers=headers, timeout=30)
+        return httpx.request(method, f"http://{address}:8000/api/v1{path}", json=body, headers=headers, timeout=60)
 
     # telling ---------------------------------------------------------------------------------------------------
 

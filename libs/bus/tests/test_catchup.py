@@ -47,7 +47,7 @@ async def taken(consumer: OrderedConsumer | MergedConsumer, count: int) -> list[
     """The first ``count``, as a session takes them."""
     wake, found = asyncio.Event(), list[Stored]()
     consumer.on_arrival(wake)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < count:
             wake.clear()
             found += await consumer.take()
@@ -125,7 +125,7 @@ async def test_a_lane_of_large_messages_holds_no_more_than_it_asked_for_in_bytes
     consumer = await PullConsumer.open(client.bus, STREAM, ["journal.dispatcher.3"])
     begun, wake, found = consumer._name, asyncio.Event(), list[int]()
     consumer.on_arrival(wake)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < len(sizes):
             wake.clear()
             await asyncio.sleep(0.02)  # the server has sent what it will

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 PLAN = Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
 
 
-def eventually(reached: Callable[[], bool], within_s: float = 30.0) -> None:
+def eventually(reached: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait until ``reached`` is true."""
     deadline = time.monotonic() + within_s
     while not reached():

@@ -39,7 +39,7 @@ def secret(name: str, **data: str) -> dict[str, Any]:
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

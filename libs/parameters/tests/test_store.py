@@ -302,9 +302,9 @@ class TwoServersInNumPy(TwoServers):
 
 
 TestTwoServers = TwoServers.TestCase
-TestTwoServers.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTwoServers.settings = settings(max_examples=150, stateful_step_count=30)
 TestTwoServersInNumPy = TwoServersInNumPy.TestCase
-TestTwoServersInNumPy.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestTwoServersInNumPy.settings = settings(max_examples=50, stateful_step_count=20)
 
 
 @dataclass(frozen=True)
@@ -472,7 +472,6 @@ def test_differences_since_an_epoch_bring_an_image_up_to_date() -> None:
     assert copy.checksum() == store.checksum()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 400), st.lists(st.integers(0, 5), max_size=6))
 def test_ranges_of_a_bucket_and_their_difference_are_the_bucket(bytes_max: int, pushes: list[int]) -> None:
     """Method: rows change and are made between any two ranges of the first copy; the difference has these."""

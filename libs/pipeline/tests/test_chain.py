@@ -114,7 +114,7 @@ def test_a_declared_type_is_one_of_the_chain() -> None:
     assert found.credits == (2, 2 * (1 + 2))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(groups)
 def test_a_lane_is_asked_for_what_its_own_feed_may_hold(drawn: list[Group]) -> None:
     """Method: the feed of a lane holds batches that it was asked for. Two of them wait to be finished, and all lanes

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stretto_pipeline import feeding
 from stretto_pipeline.feeding import (
@@ -272,7 +272,6 @@ def test_lanes_keep_a_trainer_busy_whose_home_does_nothing_ahead() -> None:
     assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
 
 
-@settings(deadline=None)
 @given(st.integers(2, 8), st.floats(0.02, 0.5))
 def test_a_lane_that_asks_others_is_kept_busy_by_more_credits(width: int, takes_s: float) -> None:
     """Method: the lane answers as fast as those that it asks, home is slow, and no answer seems late."""
@@ -306,7 +305,6 @@ def test_of_lanes_that_leave_nothing_is_prepared_twice(leaves_s: float, leaving:
     assert times == len(run.delivered) + run.feed.counts.checked
 
 
-@settings(deadline=None)
 @given(
     st.floats(0.5, 4.0), st.floats(0.02, 0.3), st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(0, 3),
     st.booleans(),
@@ -333,7 +331,6 @@ def test_what_a_leaving_lane_has_in_hand_nobody_else_prepares_however_fast_home_
     assert {each: times(each) for each in before} == before
 
 
-@settings(deadline=None)
 @given(times, st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(1, 4))
 def test_the_first_batch_of_a_shard_is_prepared_once_by_whoever_has_it_sooner(
     takes_s: float, home_s: float, step_s: float, lane_count: int

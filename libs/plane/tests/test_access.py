@@ -30,7 +30,7 @@ def echo(message: Message, _: Peer) -> tuple[int, Sequence[Buffer]]:
     return message.kind + 1, message.parts
 
 
-def wait_until(holds: Callable[[], bool], within_s: float = 15.0) -> None:
+def wait_until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s, "not in time"

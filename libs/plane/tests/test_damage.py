@@ -43,7 +43,7 @@ def survives(listener: Listener, key: Key) -> bool:
         return connection.call(3, [b"still here"]).kind == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     before=st.integers(0, 2),
     parts=st.lists(st.binary(max_size=300), max_size=20),
@@ -79,7 +79,7 @@ def test_damaged_frames_end_at_most_their_connection(
     assert survives(open_listener, key)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(max_size=2000))
 def test_garbage_of_strangers_ends_at_most_their_connection(open_listener: Listener, key: Key, sent: bytes) -> None:
     for begin in (b"", b"STPL\1\0", b"\x16\x03\x01", b"STPF"):

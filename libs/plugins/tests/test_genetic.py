@@ -31,7 +31,7 @@ def problems(draw: st.DrawFn) -> PlacementProblem:
     return PlacementProblem(layers, types, 100.0, draw(st.floats(20.0, 200.0)), 1e6, draw(st.integers(0, 2**40)))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(problems())
 def test_what_it_finds_can_be_had_and_is_not_below_the_optimum(problem: PlacementProblem) -> None:
     found, best = genetic(problem, generations=4), exact(problem)

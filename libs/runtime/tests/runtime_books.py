@@ -98,7 +98,7 @@ async def feed(
     return accepted
 
 
-async def settle(client: Client, jobs: int = 1, timeout_s: float = 40, replicas: Replicas | None = None) -> Books:
+async def settle(client: Client, jobs: int = 1, timeout_s: float = 60.0, replicas: Replicas | None = None) -> Books:
     """Wait until as many outputs as inputs are stored.
 
     Raises:
@@ -126,7 +126,7 @@ async def settle(client: Client, jobs: int = 1, timeout_s: float = 40, replicas:
 
 async def joined(client: Client, members: int) -> None:
     """Until so many replicas have joined: on a busy machine a start takes seconds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             subject = f"{STATE_PREFIX}member.dispatcher.*"
             present = await read(client.bus, STATE, [subject], deliver_policy="last_per_subject")

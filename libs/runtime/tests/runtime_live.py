@@ -108,7 +108,7 @@ class Replicas:
             process.wait()
 
 
-async def until_ready(runner: Runner, timeout_s: float = 30) -> None:
+async def until_ready(runner: Runner, timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not runner.report()["ready"]:
             await asyncio.sleep(0.01)
@@ -129,10 +129,10 @@ async def running(service: type[Service], server: EmbeddedServer, folder: Path, 
         yield runner
     finally:
         runner.stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 30) -> None:
+async def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)
@@ -141,7 +141,7 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 30) -> Non
 async def published(client: Client, service: str, count: int) -> list[Any]:
     """The first ``count`` events of ``service``."""
     found: list[Any] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in client.events(patterns=[f"evt.v1.{service}.*.*"]):
             found.append(event)
             if len(found) == count:

@@ -40,7 +40,7 @@ async def test_a_slow_reader_holds_a_bounded_number_and_misses_nothing(client: C
     await eventually(lambda: consumer.pauses == 1)
     assert len(consumer._queue) <= QUEUE_MESSAGES + 1  # and a request for flow control
     read = [stored for _ in range(16) for stored in await consumer.take()]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(read) < len(accepted):
             read += await consumer.batch()
     assert [stored.headers["Nats-Msg-Id"] for stored in read] == [f"flood:{n}" for n in range(len(accepted))]
@@ -98,6 +98,6 @@ async def counted(client: Client) -> int:
 
 
 async def eventually_counted(client: Client, number: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await counted(client) < number:
             await asyncio.sleep(0.1)

@@ -66,7 +66,7 @@ async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Clie
         await published(client, "dispatcher", 1)
         assert 'stretto_outputs_total{service="dispatcher"} 1.0' in (await http.get(f"{base}/metrics")).text
         server.kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await http.get(f"{base}/readyz")).status_code != 503:
                 await asyncio.sleep(0.05)
         await server.start()

@@ -447,7 +447,7 @@ async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_n
     async with running(Gossip, server, tmp_path):
         await client.publish(add("job-a", 1))
         letters: list[Any] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not letters:
                 letters = await client.dead_letters()
     assert "only '_' may" in letters[0].headers["error"]
@@ -512,7 +512,7 @@ async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_strea
     await client.publish(ShardRequeued(job="job-a", shard=shard, pod="worker-0", reason="released"))
     await client.publish(add("job-a", 1))
     headers = {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for event in client.events():
             headers[type(event.message)] = event.headers
             if len(headers) == 3:
@@ -530,7 +530,7 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     task = asyncio.create_task(impatient.run())
     await asyncio.sleep(0.3)
     impatient.stop()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, 60)
 
     patient = Runner(Counting(settings))
     task = asyncio.create_task(patient.run())
@@ -542,7 +542,7 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     await until_ready(patient)
     await client.close()
     patient.stop()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, 60)
     late.kill()
 
 
@@ -556,7 +556,7 @@ async def test_a_stuck_edge_leaves_nothing_else_open(server: EmbeddedServer, cli
     await until_ready(runner)
     runner.stop()
     with pytest.raises(ValueError, match="it is stuck"):
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", runner.port)
 

@@ -49,7 +49,7 @@ class TestAgainstTheNaiveOne:
         delay_s=st.sampled_from([0.0, 0.5, 15.0, 400.0]),
         name=st.sampled_from(["greedy", "greedy-once", "doubling"]),
     )
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def test_whatever_the_trace(self, seed: int, nodes: int, jobs: int, delay_s: float, name: str) -> None:
         pool = replace(HARSH, nodes=nodes, scaling_delay_s=delay_s, seed=seed)
         trace = invented(seed, jobs, 1200, 0.15)

@@ -58,7 +58,7 @@ def scripted(plans: Sequence[tuple[float, Plan]]) -> Policy:
 
 class TestAgainstTheNaiveOne:
     @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 3), count=st.integers(1, 5))
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     def test_jobs_that_keep_their_plans(self, seed: int, nodes: int, count: int) -> None:
         rng = np.random.default_rng(seed)
         pool = Settings(nodes, pod_start_s=float(rng.integers(0, 40)))
@@ -82,7 +82,7 @@ class TestAgainstTheNaiveOne:
         every_s=st.integers(20, 120),
         pause_s=st.sampled_from([1.0, 7.0]),
     )
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     def test_a_job_that_is_changed_while_it_trains(
         self, shapes: list[tuple[int, int]], every_s: int, pause_s: float
     ) -> None:
@@ -144,7 +144,7 @@ class TestPromises:
     @given(
         seed=st.integers(0, 1000), nodes=st.integers(2, 6), policy=st.sampled_from(["static", "tuned", "es", "optimus"])
     )
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=8)
     def test_nodes_never_hold_more_than_they_have(self, seed: int, nodes: int, policy: str) -> None:
         self._checked(arrivals(seed, 12, 4000, 900), policy, Settings(nodes, seed=seed, **HARSH))
 

@@ -113,7 +113,7 @@ class TestPromises:
         span_s=st.sampled_from([0, 60, 2000]),
         name=st.sampled_from(NAMES),
     )
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     def test_whatever_the_trace(self, seed: int, jobs: int, nodes: int, span_s: int, name: str) -> None:
         """The simulator itself refuses to hand out more than a node has; nobody is faster than ideal, all end."""
         trace, cluster = invented(seed, jobs, span_s, 300, (1, 2, 8)), Cluster(nodes)
@@ -129,7 +129,7 @@ class TestPromises:
         assert 0 < found.cpu_utilisation <= 1 + 1e-9
 
     @given(seed=st.integers(0, 10_000), name=st.sampled_from(NAMES))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_no_cpu_second_is_lost(self, seed: int, name: str) -> None:
         """Trained steps are proportional to the CPU seconds of the data workers."""
         trace = [replace(job, cpus_per_gpu=16.0) for job in invented(seed, 10, 600, 300)]
@@ -142,7 +142,7 @@ class TestPromises:
         assert used == pytest.approx(held * per_gpu if per_gpu else work + 3.0 * held, rel=1e-6)
 
     @given(seed=st.integers(0, 10_000), name=st.sampled_from(NAMES), shuffle=st.randoms(use_true_random=False))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_the_order_of_the_file_is_nothing_to_jobs_that_need_not_queue(
         self, seed: int, name: str, shuffle: Any
     ) -> None:
@@ -247,7 +247,7 @@ class TestByQueue:
 
     @pytest.mark.parametrize("name", [BY_QUEUE, LIVE])
     @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3), st.sampled_from([0, 300, 3000]))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def test_whatever_the_trace_all_jobs_end_and_no_node_gives_more_than_it_has(
         self, name: str, seed: int, jobs: int, nodes: int, span_s: int
     ) -> None:

@@ -150,7 +150,7 @@ async def test_what_a_stream_stores_and_delivers_here_is_neither_a_request_nor_a
         await streams.pull_subscribe(subject, f"c{number}", "FORGED")
         await service.publish(f"$JS.API.CONSUMER.MSG.NEXT.FORGED.c{number}", b"", reply=to)
     await service.publish(news, encode(event))
-    await service.request(request, encode(ping), timeout=5)
+    await service.request(request, encode(ping), timeout=60)
     while not told:
         await asyncio.sleep(0.01)
     for number in range(2):

@@ -56,7 +56,7 @@ class Job:
         """Take a checkpoint and wait until it is stored; return the server's part of the manifest, with its detail."""
         made = Exports("job", "ps-0", self.server.control, self.folder)
         made.begin(name, cache, f"file://{self.folder}/{name}", memory)
-        wait_for(lambda: made.status(name)[0] in ("stored", "failed"), 30)
+        wait_for(lambda: made.status(name)[0] in ("stored", "failed"))
         stage, part, detail = made.status(name)
         assert stage == "stored", detail
         self.manifest(name).write_text(json.dumps({"parts": [json.loads(part)]}))
@@ -229,7 +229,7 @@ def cache(tmp_path):
         except redis.RedisError:
             return False
 
-    wait_for(answers, 10)
+    wait_for(answers)
     yield url, process
     process.kill()
     process.wait(5)

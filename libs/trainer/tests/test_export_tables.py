@@ -67,7 +67,7 @@ class Job:
     def take(self, name: str, base: str = "") -> str:
         """Take a checkpoint; return the URL of its manifest."""
         self.exports.begin(name, "", f"file://{self.folder}/job/{name}", base=base)
-        wait_for(lambda: self.exports.status(name)[0] in ("stored", "failed"), 30)
+        wait_for(lambda: self.exports.status(name)[0] in ("stored", "failed"))
         stage, part, detail = self.exports.status(name)
         assert stage == "stored", detail
         document = {"id": name, "job": "job", "samples": 64 * self.trained, "parts": [json.loads(part)]}

@@ -253,4 +253,4 @@ def test_a_lane_ends_with_its_pod(spec: JobSpec, tmp_path: Path) -> None:
     lane = int(pod.stdout.readline())
     pod.kill()
     pod.wait()
-    wait_for(lambda: not Path(f"/proc/{lane}").exists() or "(zombie)" in Path(f"/proc/{lane}/status").read_text(), 10)
+    wait_for(lambda: not Path(f"/proc/{lane}").exists() or "(zombie)" in Path(f"/proc/{lane}/status").read_text())

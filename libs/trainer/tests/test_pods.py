@@ -85,7 +85,7 @@ def test_a_killed_worker_costs_nothing_but_time(make: Any):
     assert not cluster.ask("ps-0", ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
     cluster.launch("worker-0")
     cluster.ready("worker-0")
-    wait_for(lambda: len(cluster.done) >= 2, 30, "two shards")
+    wait_for(lambda: len(cluster.done) >= 2, what="two shards")
     cluster.kill("worker-0")
     done = len(cluster.done)
     assert cluster.todo[0].attempt == 2
@@ -103,19 +103,19 @@ def test_a_killed_worker_costs_nothing_but_time(make: Any):
     assert cluster.books(0)[0].checksum == books.checksum
 
     # the last batch of a dataset is a shorter one
-    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps_total == -(-r.samples_total // 256) > 0], 10)
+    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps_total == -(-r.samples_total // 256) > 0])
     report = max(cluster.worker_reports(), key=lambda r: r.steps)
     assert 0 < report.step_time_s < 1
     parts = report.times.emb_s + report.times.grad_s + report.times.upd_s + report.times.sync_s
     assert parts > 0.5 * report.step_time_s  # a push runs beside the next computation: the sum may be larger
     assert report.times.emb_s + report.times.grad_s <= 1.05 * report.step_time_s
     assert report.times.upd_s + report.times.sync_s <= 1.5 * report.step_time_s
-    last = wait_for(lambda: [r for r in cluster.ps_reports() if r.applied_samples_total == SAMPLES], 10)[-1]
+    last = wait_for(lambda: [r for r in cluster.ps_reports() if r.applied_samples_total == SAMPLES])[-1]
     assert (last.categories, last.buckets) == (books.rows, 64)
     assert cluster.terminate("worker-1") == 0
     assert cluster.terminate("ps-0") == 0
     # every span of both pods hangs in the trace that the pods were started under
-    spans = wait_for(cluster.spans, 5)
+    spans = wait_for(cluster.spans)
     assert {span["trace_id"] for span in spans} == {"4bf92f3577b34da6a3ce929d0e0e4736"}
     assert {"train shard", "dispatcher next-shard"} <= {span["name"] for span in spans}
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
     cluster = make(SAMPLES, dataset={"batches_per_shard": 64})
     cluster.start_ps(0)
     cluster.launch("worker-0")
-    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps > 0], 40)
+    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps > 0])
     assert cluster.terminate("worker-0") == 0
     if cluster.released:
         released = cluster.released[0]
@@ -158,7 +158,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     cluster.start_ps(1, claim=False)
     assert [address.partition(":")[0] for address in cluster.servers.values()] == ["localhost"] * 2
     cluster.launch("worker-0")
-    wait_for(lambda: len(cluster.done) >= 3, 40)
+    wait_for(lambda: len(cluster.done) >= 3)
     take = planned(cluster, {0: 1.0, 1: 1.0})
     before = len(cluster.done)
     assert cluster.ask("ps-1", take).accepted
@@ -195,7 +195,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     # found by `stretto chaos --seed 10`: a hot server was replaced while the finished job was evaluated
     cluster.kill("ps-0")
     assert cluster.ask("worker-0", EvaluateModel(job="tiny", samples=3000)).state == "running"
-    wait_for(lambda: "pull for an evaluation: parameter server ps-0" in cluster.log("worker-0"), 30)
+    wait_for(lambda: "pull for an evaluation: parameter server ps-0" in cluster.log("worker-0"))
     del cluster.servers[0]
     cluster.announce()
     assert evaluated(cluster, "worker-0", 3000).samples == 3000
@@ -233,7 +233,7 @@ def exported(
             assert reply.stage != "failed", reply.detail
             return reply.part
 
-        parts.append(wait_for(stored, 30))
+        parts.append(wait_for(stored))
     manifest = store / f"{checkpoint}.json"
     manifest.write_text(json.dumps({"parts": [json.loads(part) for part in parts]}))
     return CheckpointRef(id=checkpoint, url=str(manifest), samples=samples, size_bytes=1, ps=len(servers))
@@ -327,7 +327,7 @@ def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any
     cluster.start_ps(0, 1)
     reference = exported(cluster, "c1", store, "", 0, 1)
     cluster.launch("worker-0")
-    wait_for(lambda: len(cluster.done) >= 3, 40)
+    wait_for(lambda: len(cluster.done) >= 3)
     cluster.kill("ps-1")
     del cluster.servers[1]
     cluster.announce()
@@ -346,7 +346,7 @@ def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any
     counted = {part.samples: part.columns for part in cluster.books(0)[0].applied.columns}
     assert {0: tuple(missing)}.items() <= counted.items() or min(counted) > 0, "the worker may have pushed again"
     assert max(counted) >= before > 0
-    wait_for(lambda: "ask the dispatcher whether the lease still holds" in cluster.log("worker-0"), 30)
+    wait_for(lambda: "ask the dispatcher whether the lease still holds" in cluster.log("worker-0"))
     assert cluster.processes["worker-0"].poll() is None
 
 
@@ -361,7 +361,7 @@ def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp
     cluster.start_ps(0, 1)
     reference = exported(cluster, "c1", store, "", 0, 1)
     cluster.launch("worker-0")
-    wait_for(lambda: len(cluster.done) >= 3, 40)
+    wait_for(lambda: len(cluster.done) >= 3)
     lives = [cluster.processes[pod].pid for pod in ("ps-0", "worker-0")]
     cluster.kill("ps-1")
     cluster.launch("ps-2")
@@ -401,7 +401,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     assert set(first.ask("ps-0", GetOwnership(job="tiny")).buckets) == {0, 1}
     again = exported(first, "c2", store, cache, 0, 1)
     with redis.Redis.from_url(cache) as client:  # the cache has the newest only
-        wait_for(lambda: {key.split(b":")[2] for key in client.scan_iter()} == {b"c2"}, 5)
+        wait_for(lambda: {key.split(b":")[2] for key in client.scan_iter()} == {b"c2"})
     memory = [tmp_path / f"memory{index}" for index in (0, 1)]
     for path in memory:
         with open(path, "wb") as file:

@@ -66,7 +66,7 @@ def readers(folder: Path, generator: Synthetic) -> dict[str, Reader]:
 ranges = st.integers(0, SAMPLES).flatmap(lambda start: st.tuples(st.just(start), st.integers(0, SAMPLES - start)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=ranges, name=st.sampled_from(["synthetic", "criteo", "parquet", "arrow"]))
 def test_any_range_equals_that_part_of_a_sequential_read(readers: dict[str, Reader], where: tuple[int, int], name: str):
     whole = readers["synthetic"].read(0, SAMPLES)
@@ -148,7 +148,7 @@ line = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(line, min_size=1, max_size=20), newline=st.booleans())
 def test_every_cell_comes_out_as_it_went_in(tmp_path: Path, lines: list, newline: bool):
     path = tmp_path / "few.tsv"

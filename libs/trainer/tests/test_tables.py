@@ -157,7 +157,7 @@ def part(batch: Batch, start: int, length: int) -> Batch:
     return {name: values[start : start + length] for name, values in batch.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), kind=st.sampled_from(FORMATS))
 def test_any_read_equals_that_part_of_the_whole_however_files_are_cut(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str

@@ -265,7 +265,7 @@ PARTS = st.sampled_from(["a", "a", "b", "bad"])
     st.lists(st.tuples(PARTS, st.integers(0, 2), st.integers(1, 35), st.sampled_from("kbn"), STEPS), max_size=8),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards, pipeline):
     """Goal: no promise changes what is trained. Method: promises are kept, broken or not made; shards have the same
     samples or not, stop within, and fail."""

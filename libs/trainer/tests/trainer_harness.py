@@ -170,7 +170,7 @@ class Cluster:
     def log(self, pod: str) -> str:
         return self.logs[pod].read_text()
 
-    def ask(self, pod: str, request: Message, timeout_s: float = 20.0) -> Any:
+    def ask(self, pod: str, request: Message, timeout_s: float = 60.0) -> Any:
         """Return the pod's reply; raise RuntimeError for an error reply."""
         message = self.run(
             self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s),
@@ -218,7 +218,7 @@ class Cluster:
         self.processes[pod].wait(10)
         self.run(self._requeue(pod))
 
-    def terminate(self, pod: str, timeout_s: float = 20.0) -> int:
+    def terminate(self, pod: str, timeout_s: float = 60.0) -> int:
         self.processes[pod].terminate()
         return self.processes[pod].wait(timeout_s)
 

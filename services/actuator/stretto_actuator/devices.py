@@ -41,18 +41,19 @@ class Devices:
         """Return devices for a pod that nobody holds, the first ones of each resource.
 
         Raises:
-            BackendError: the machine never has as many.
+            BackendError: the machine never has as many, whatever others have.
             NoRoom: other pods have them.
         """
+        for name, count in wanted:
+            if count > (most := len(self.all.get(name, ()))):
+                raise BackendError(
+                    f"{name} = {count}: this machine has {most or 'none'}; lower it in the job, or state more in "
+                    f"{EXTENDED_VARIABLE}"
+                )
         taken = {(name, device) for given in held for name, devices in given.items() for device in devices}
         chosen: Given = {}
         for name, count in wanted:
             there = self.all.get(name, ())
-            if count > len(there):
-                raise BackendError(
-                    f"{name} = {count}: this machine has {len(there) or 'none'}; lower it in the job, or state more in "
-                    f"{EXTENDED_VARIABLE}"
-                )
             free = [device for device in there if (name, device) not in taken]
             if count > len(free):
                 raise NoRoom(f"{name} = {count}: {len(free)} of {len(there)} on this machine are free")

@@ -33,7 +33,7 @@ class PodProcesses:
 
     def child(self, record: Record) -> psutil.Process | None:
         """Return the pod itself: a process of the shell's session that was started after it."""
-        pid = integer(self._records.of(record.job, record.pod) / "pid")
+        pid = self._pid(record)
         if pid is None:
             return None
         with contextlib.suppress(psutil.Error, OSError):
@@ -60,7 +60,7 @@ class PodProcesses:
         _send(Signals.SIGTERM, [child] if child is not None else self.members(record))
 
     def kill(self, record: Record) -> None:
-        """Send SIGKILL to all but the shell, which records the end; to the shell alone if it has started nothing yet.
+        """Send SIGKILL to all but the shell, which records the end; to the shell alone if it has started nothing.
 
         A process that is started while the others are looked for would outlive them. So the shell stands still
         meanwhile, and the session is looked through until nobody new is found: one with SIGKILL pending starts none.
@@ -76,7 +76,11 @@ class PodProcesses:
             _send(Signals.SIGKILL, new)
             sent |= {process.pid for process in new}
         if shell is not None:
-            _send(Signals.SIGCONT if sent else Signals.SIGKILL, [shell])
+            is_started = bool(sent) or self._pid(record) is not None  # it may be writing down the end
+            _send(Signals.SIGCONT if is_started else Signals.SIGKILL, [shell])
+
+    def _pid(self, record: Record) -> int | None:
+        return integer(self._records.of(record.job, record.pod) / "pid")
 
     def pin(self, record: Record, cpu_cores: float) -> None:
         """Pin every thread of the pod to whole cores, those with the fewest pods on them."""

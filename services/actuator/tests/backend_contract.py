@@ -16,7 +16,7 @@ import pytest
 from stretto_actuator.backend import Backend, BackendError, PodSpec, PodStatus
 
 MIB = 2**20
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 JOB = "contract"
 
 SLEEP = "print('up', flush=True); time.sleep(600)"

@@ -128,7 +128,7 @@ class FakePod:
     async def move(self, moves: list[dict[str, Any]]) -> None:
         for move in moves:
             body = json.dumps({"job": JOB, "bucket": move["bucket"]}).encode()
-            await self.nc.request(f"pod.v1.release.ps-{move['source']}.{JOB}", body, timeout=5)
+            await self.nc.request(f"pod.v1.release.ps-{move['source']}.{JOB}", body, timeout=60)
             own, column = self.column(move["bucket"])
             own[column] = 1
             self.done += 1

@@ -26,7 +26,7 @@ from stretto_runtime.settings import images_folder
 from stretto_wire.pod_files import VolumeSpec
 
 MIB = 2**20
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 TRIES = """
 import contextlib, ctypes, json, os, signal, sys
 done = []

@@ -57,6 +57,12 @@ def test_no_two_pods_hold_one_device(script: list[Extended | int]) -> None:
         assert len(now) == len(set(now))
 
 
+def test_a_pod_that_never_fits_is_refused_rather_than_left_waiting() -> None:
+    with pytest.raises(BackendError, match=r"nvidia\.com/gpu = 3: this machine has 2") as refused:
+        MACHINE.free_of(extended_of({FPGA: 1, GPU: 3}), [{FPGA: ("/dev/fpga0",)}])
+    assert not isinstance(refused.value, NoRoom)
+
+
 def test_a_process_sees_its_own_gpus_alone() -> None:
     assert MACHINE.environment({GPU: ("1",)}) == {"STRETTO_DEVICES_NVIDIA_COM_GPU": "1", "CUDA_VISIBLE_DEVICES": "1"}
     assert MACHINE.environment({}) == {"CUDA_VISIBLE_DEVICES": ""}

@@ -218,7 +218,7 @@ async def test_pods_that_wait_for_an_image_hold_nobody_up(place: Containers, mon
     waiting = [spec(place, f"worker-{number}", image="nobody.has/it:1") for number in range(20)]
     try:
         await asyncio.gather(*(backend.launch(each) for each in waiting))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await backend.launch(spec(place, "ps-0", SLEEP))
     finally:
         answered.set()

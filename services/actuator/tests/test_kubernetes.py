@@ -85,7 +85,7 @@ async def until(backend: KubernetesBackend, true: Callable[[PodStatus], bool], p
     leave = backend.follow("job", heard.set)
     last = None
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 heard.clear()
                 last = next((status for status in await backend.list("job") if status.pod == pod), None)
@@ -251,7 +251,7 @@ class TestResize:
         holds = "held = bytearray(100 << 20); import time; print('holds', flush=True); time.sleep(600)"
         await backend.launch(spec(command=(sys.executable, "-c", holds)))
         await until(backend, runs)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while "holds" not in await backend.logs("job", "worker-0", 5):
                 await asyncio.sleep(0.02)
         assert await backend.resize("job", "worker-0", 1.5, 50 * MIB) == (1.5, 256 * MIB), "the cores may change"

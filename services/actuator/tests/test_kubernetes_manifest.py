@@ -55,7 +55,7 @@ def made(spec: PodSpec, installation: Installation) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", **manifest(spec, installation)}
 
 
-@settings(max_examples=40, deadline=None)  # every look at a schema reads it anew
+@settings(max_examples=40)  # every look at a schema reads it anew
 @given(specs, specs, st.sampled_from(["", "ps-0"]), st.sampled_from(VERSIONS), st.booleans())
 def test_every_pod_is_valid_and_without_privileges(
     job: dict[str, Any], defaults: dict[str, Any], near: str, version: str, claim: bool
@@ -110,7 +110,7 @@ def test_a_runtime_that_reads_variables_gives_no_other_gpus(extended: Any, visib
 METADATA = networks_of(ActuatorSettings().metadata_addresses)
 
 
-@settings(max_examples=20, deadline=None)  # every look at a schema reads it anew
+@settings(max_examples=20)  # every look at a schema reads it anew
 @given(names, names, st.booleans(), st.sampled_from(VERSIONS))
 def test_a_jobs_policy_is_valid_and_opens_its_own_pods_alone(job: str, other: str, egress: bool, version: str) -> None:
     """Make policies of any job and compare their peers with the labels of pods of this job and of another one."""

@@ -386,7 +386,7 @@ async def test_no_process_that_starts_while_the_others_are_looked_for_outlives_t
     await backend.kill("j", "worker-0")
     (pod,) = await ended(backend)
     assert pod.exit_code == 137
-    assert not psutil.pid_exists(pid)
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_followers_of_a_job_hear_of_the_end_of_its_pods_also_of_adopted_ones(folder: Path) -> None:

@@ -274,7 +274,7 @@ async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
     solver = BackgroundSolver(Journal(ArbiterSettings()))
     problem = SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await solver.solve(BackgroundTask(1, "a", algorithm, problem, {}))
     finally:
         await solver.end()
@@ -291,5 +291,5 @@ async def test_the_solver_ends_with_who_asks_it_whenever_that_one_dies(share: fl
     assert solver.stdin is not None
     solver.stdin.write(problem[: round(len(problem) * share)])
     solver.stdin.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await solver.wait() == 0

@@ -87,7 +87,7 @@ class Stage:
         child = self._running.pop(0)
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
-        await asyncio.wait_for(child.wait(), 20)
+        await asyncio.wait_for(child.wait(), 60)
 
     async def kill(self) -> None:
         child = self._running.pop(0)

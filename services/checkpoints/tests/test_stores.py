@@ -140,7 +140,7 @@ class Edge:
 async def refusal(state: CheckpointState, settings: CheckpointsSettings) -> str:
     edge: Any = Edge()
     running = asyncio.create_task(Taker("j", state, edge, settings).run())
-    await asyncio.wait_for(edge.heard.wait(), 10)
+    await asyncio.wait_for(edge.heard.wait(), 60)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return edge.observed[0].reason

@@ -21,7 +21,7 @@ from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import EmbeddedServer, provision
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @dataclass

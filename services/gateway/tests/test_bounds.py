@@ -168,7 +168,7 @@ async def answered(lines: Callable[[], AsyncIterator[bytes]], sent: asyncio.Even
 
     asked: list[bool] = []
     scope = {"type": "http", "method": "GET", "path": "/api/v1/audit-log", "query_string": b"", "headers": []}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await app({**scope, "client": ("127.0.0.1", 1), "scheme": "http", "http_version": "1.1"}, receive, send)
     return parts
 

@@ -348,7 +348,7 @@ EVENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(EVENTS, max_size=30))
 def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[Message]) -> None:
     one, two = fold(*messages), fold(*messages)

@@ -355,7 +355,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(WRONG)).flatmap(lambda path: st.tuples(st.just(path), WRONG[path])))
 def test_a_specification_with_one_bad_field_is_refused_by_its_name(
     gateway: Running, wrong: tuple[tuple[str, ...], Any]
@@ -375,7 +375,7 @@ def test_a_specification_with_one_bad_field_is_refused_by_its_name(
     assert told["remedy"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.binary(max_size=400)
     | VALUES.map(lambda value: json.dumps(value).encode())

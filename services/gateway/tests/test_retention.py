@@ -44,7 +44,7 @@ def age_out(gateway: Running) -> None:
             config = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["config"]
             short = {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS}
             await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", short)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["messages"]:
                     await asyncio.sleep(0.02)
             await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", config)

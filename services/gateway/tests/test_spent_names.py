@@ -62,7 +62,7 @@ def spec(name: str) -> wire.JobSpec:
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -95,7 +95,7 @@ async def age_out(client: Client) -> None:
     """Let the stream keep nothing for a moment: all that it has is then older than it keeps."""
     config = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["config"]
     await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS})
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["messages"]:
             await asyncio.sleep(0.02)
     await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", config)

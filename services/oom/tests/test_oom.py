@@ -95,7 +95,7 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
             await client.publish(progress("grows", step))
             await client.publish(profile("grows", step))
         asked = None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for event in client.events():
                 if isinstance(event.message, OomForecast) and event.message.action == "grow":
                     asked = event.message

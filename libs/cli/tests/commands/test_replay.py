@@ -142,7 +142,7 @@ async def measured(installed: Installed, job: str, folder: Path) -> None:
         await client.publish(replace(example_of(PodStarted), job=job, pod=pod, role=role, plan_version=1))
     worker = replace(example_of(WorkerReported), job=job, pod="worker-0", plan_version=1, window_s=0.1, steps=2)
     ps = replace(example_of(PsReported), job=job, pod="ps-0", window_s=0.1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for number in itertools.count(1):
             now = time.time()
             counts = {"steps_total": 2 * number, "samples_total": 1024 * number}

@@ -203,7 +203,7 @@ def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> N
             everything = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.EXPLICIT)
             reader = await connection.jetstream().pull_subscribe("evt.v1.>", stream="EVENTS", config=everything)
             found: list[str] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while submitted not in found:
                     found += [json.loads(each.data).get("job") for each in await reader.fetch(10, timeout=5)]
             return found
@@ -367,7 +367,7 @@ async def test_an_installation_whose_folder_is_removed_ends_and_touches_no_other
         for name in ("lock", "up.json"):
             (folder / "run" / name).write_text("another's")
     with pytest.raises(CliError, match="was removed while an installation ran in it"):
-        await asyncio.wait_for(staying, 5)
+        await asyncio.wait_for(staying, 60)
     process = psutil.Process(child.pid)
     await installation.down()
     assert not process.is_running()

@@ -272,7 +272,7 @@ def change_pace(cluster: SimulatedCluster, kind: str, value: int) -> None:
         cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(events, max_size=25))
 @pytest.mark.proof
 def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: list[tuple[str, Any]]) -> None:
@@ -316,7 +316,7 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
     assert len(set(started_names)) == len(started_names)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_moves_are_the_fewest_and_end_balanced(before: int, after: int, random: Any) -> None:
     first = actuator.claim(list(range(before)))

@@ -174,7 +174,7 @@ def test_rounds_go_on_while_a_late_solve_is_at_work_and_none_is_begun_beside_it(
     assert machine.state.background_solve is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems(), st.sampled_from([0.0, 0.001, 0.1]))
 def test_who_is_not_ambiguous_gets_the_same_in_every_better_selection(problem: SelectionProblem, gain: float) -> None:
     fast = hull(problem)
@@ -199,7 +199,7 @@ def answer(rng: random.Random, tasks: list[BackgroundTask]) -> BackgroundSolved:
     return background_solved(task.number, plans, 0.5, 1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0.0, 1.0, 30.0]),

@@ -65,7 +65,7 @@ jobs = st.fixed_dictionaries({name: st.builds(ExtendedPerPod, per_pod, per_pod) 
 quota = st.builds(lambda gpu, borrow: TeamQuota(extended={GPU: gpu}, borrow=borrow), st.integers(0, 6), st.booleans())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 12), jobs, st.none() | quota)
 @pytest.mark.proof
 def test_no_decision_exceeds_the_devices_of_the_cluster(

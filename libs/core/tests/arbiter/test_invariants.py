@@ -52,7 +52,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_capacity_versions_and_running_changes_are_respected(
     script: list[tuple[tuple[str, str, object], float]],
@@ -86,7 +86,7 @@ def test_capacity_versions_and_running_changes_are_respected(
         assert claimed.fits(larger(believed, held)), f"{claimed} of {believed}, {held} before"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([CAPACITY, Resources(4.0, 9 * GIB), Resources(20.3, 60 * GIB)]),

@@ -11,7 +11,7 @@ from stretto_core.arbiter.selection import Contender, Option, SelectionProblem, 
 from stretto_messages.base import InvalidValue
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_it_never_overdraws_nor_beats_the_optimum_and_its_bound_holds(problem: SelectionProblem) -> None:
     selection = weighted_greedy(problem)

@@ -36,7 +36,7 @@ def value_of(problem: SelectionProblem, selection: Selection) -> float:
     return math.fsum(problem.value(c, option) for c, option in chosen)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problems())
 def test_the_optimum_is_that_of_brute_force_and_no_bound_is_below_it(problem: SelectionProblem) -> None:
     optimum = brute_force(problem)
@@ -55,7 +55,7 @@ def test_the_optimum_is_that_of_brute_force_and_no_bound_is_below_it(problem: Se
     assert selection.bound <= optimum + 2 * tolerance, "an optimum is proven"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_jobs_and_options_means_nothing(problem: SelectionProblem, shuffle: random.Random) -> None:
     contenders = [replace(c, options=tuple(shuffle.sample(c.options, len(c.options)))) for c in problem.contenders]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from arbiter_builders import busy_cluster, event_of, started
 from closed_loop import plan, profile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import job_ended, job_progressed, plan_applied, plan_proposed, pod_unplaced
 from stretto_core.algorithms import SHARE
@@ -210,7 +210,6 @@ BUSY = ArbiterSettings(Resources(12.0, 100 * GIB), round_s=0.0, settle_s=0.0, ba
 NAMES = [f"job-{number}" for number in range(5)]
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: float) -> None:
     """A replica takes over with the state alone, in the middle of anything."""
@@ -227,7 +226,6 @@ def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: floa
             taken_over = ArbiterMachine(copy.deepcopy(taken_over.state), limits)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: float) -> None:
     rng = random.Random(seed)

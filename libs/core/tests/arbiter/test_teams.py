@@ -91,7 +91,7 @@ def scripts(cluster: Cluster, seed: int, teams: tuple[str, ...]) -> Iterator[tup
         yield event, rng.choice([0.0, 0.5, 2.0, 20.0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 @pytest.mark.proof
 def test_a_team_exceeds_its_quota_only_while_nobody_waits_for_his_own(seed: int) -> None:
@@ -111,7 +111,7 @@ def test_a_team_exceeds_its_quota_only_while_nobody_waits_for_his_own(seed: int)
                 assert not [job.job for job in cluster.owners() if job.team != team]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 @pytest.mark.proof
 def test_one_team_is_decided_as_without_teams(seed: int) -> None:
@@ -122,7 +122,7 @@ def test_one_team_is_decided_as_without_teams(seed: int) -> None:
         assert alone.tell(event) == team.tell(event)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 @pytest.mark.proof
 def test_a_round_keeps_quotas_and_its_bound_holds_under_them(seed: int) -> None:
@@ -169,7 +169,7 @@ def test_idle_quota_is_borrowed_and_comes_back_whatever_the_priority() -> None:
     assert cluster.held("ads").cpu_cores >= 4.0, "nobody takes what is within a quota"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 @pytest.mark.proof
 def test_a_team_borrows_only_what_its_jobs_can_give_back(seed: int) -> None:

@@ -19,7 +19,7 @@ from stretto_messages.values import Resources
 PLENTY = Resources(1e4, 10**5 * GIB)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(2, 14), st.integers(1, 4))
 def test_whoever_always_has_something_to_gain_waits_for_no_more_rounds_than_all_need(
     seed: int, jobs: int, most: int

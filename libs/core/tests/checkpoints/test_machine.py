@@ -245,7 +245,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(events, max_size=40))
 def test_any_order_keeps_the_last_complete_and_never_takes_across_a_migration(script: list[Any]) -> None:
     job = Job()

@@ -398,5 +398,5 @@ class Books(RuleBasedStateMachine):
         assert {(e.epoch, s) for e in told.books.given_up for s in range(e.start, e.start + e.length)} == named
 
 
-Books.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+Books.TestCase.settings = settings(max_examples=300, stateful_step_count=60)
 TestBooks = Books.TestCase

@@ -301,5 +301,5 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         assert any(isinstance(fact, JobCompleted) for fact in self.facts)
 
 
-AgainstModel.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+AgainstModel.TestCase.settings = settings(max_examples=120, stateful_step_count=60)
 TestAgainstModel = AgainstModel.TestCase

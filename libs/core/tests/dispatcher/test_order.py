@@ -4,12 +4,11 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stretto_core.dispatcher import BlockOrder
 
 
-@settings(deadline=None)
 @given(blocks=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 100))
 def test_every_block_comes_once(blocks: int, seed: int, epoch: int) -> None:
     order = BlockOrder(blocks, seed, epoch)

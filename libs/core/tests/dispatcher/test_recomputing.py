@@ -463,7 +463,7 @@ def step(play: Play, kind: str, value: int) -> None:
 
 
 @pytest.mark.proof
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 700))
 def test_every_column_ends_with_every_sample_once_whichever_columns_are_lost(seed: int, steps: int) -> None:
     """Goal: any order of leases, pushes, reports, deaths, checkpoints, losses and returns leaves the books exact.

@@ -70,7 +70,7 @@ def test_a_hung_window_is_no_overlap() -> None:
         assert fit(measured(rows, times)).overlap == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.floats(1e-3, 1e3), st.sampled_from(["default", "paper", "optimus"]))
 def test_in_another_unit_of_time_the_model_is_the_same(seed: int, unit: float, form: str) -> None:
     """T is of degree one in the coefficients, whatever the overlap."""

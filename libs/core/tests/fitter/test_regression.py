@@ -127,7 +127,7 @@ def test_one_measurement_is_honest_about_everything_else() -> None:
     assert "a1" in model.unidentified
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8), st.floats(1e-4, 1e3)), min_size=1, max_size=12))
 def test_coefficients_are_never_negative_and_predictions_always_positive(rows: list[tuple[int, int, float]]) -> None:
     measurements = [Measurement(Configuration(w, p, 1.0, 2.0, 256), time) for w, p, time in rows]

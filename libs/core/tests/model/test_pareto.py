@@ -50,7 +50,7 @@ def test_the_front_is_what_brute_force_finds(points: list[tuple[float, float]]) 
     assert front == sorted(front), "cheapest first"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 10_000),
     st.floats(0.0, 0.1),

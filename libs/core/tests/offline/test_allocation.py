@@ -62,7 +62,7 @@ def check(problem: AllocationProblem, found: Allocation, queued: bool = False) -
     assert found.objective <= found.bound
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(3, 2))
 def test_the_programmes_find_what_brute_force_finds_and_no_bound_is_below_it(problem: AllocationProblem) -> None:
     if problem.infeasible():
@@ -77,7 +77,7 @@ def test_the_programmes_find_what_brute_force_finds_and_no_bound_is_below_it(pro
     assert certified(problem).bound >= best - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(8, 5))
 def test_every_allocator_keeps_to_the_capacity_and_stays_below_the_bound(problem: AllocationProblem) -> None:
     if problem.infeasible():
@@ -90,7 +90,7 @@ def test_every_allocator_keeps_to_the_capacity_and_stays_below_the_bound(problem
         assert waits or found.objective <= bound + 1e-9, name
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems(7, 3), st.permutations(range(7)))
 def test_the_order_of_the_jobs_changes_no_bound(problem: AllocationProblem, order: list[int]) -> None:
     if problem.infeasible():
@@ -162,7 +162,7 @@ def best_mixture(problem: AllocationProblem) -> float:
     return -float(found.fun)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(6, 3))
 def test_the_level_method_ends_next_to_the_least_bound(problem: AllocationProblem) -> None:
     if problem.infeasible():

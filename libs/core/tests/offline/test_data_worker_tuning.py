@@ -155,7 +155,7 @@ def test_what_a_busy_training_worker_lacks_it_gets() -> None:
     gpus=st.sampled_from([1, 2]),
     noise=st.sampled_from([0.0, 0.01]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_the_job_it_ends_near_full_speed_with_few_cpus(
     data_cpus: float, trainer_cpus: float, gpus: int, noise: float
 ) -> None:
@@ -171,7 +171,7 @@ def test_whatever_the_job_it_ends_near_full_speed_with_few_cpus(
 
 
 @given(repeats=st.lists(st.integers(0, 3), min_size=10, max_size=30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_measurements_that_come_twice_or_late_mislead_nobody(repeats: list[int]) -> None:
     cluster = Cluster(Job(24.0, 3.0))
     seen = list[JobMeasured]()

@@ -83,7 +83,7 @@ class TestPlacing:
         gpus=st.integers(1, 8),
         cpus=st.integers(1, 6),
     )
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def test_a_job_is_packed_if_there_is_any_way_on_as_few_nodes_as_any(
         self, free: list[tuple[int, int]], gpus: int, cpus: int
     ) -> None:
@@ -135,7 +135,7 @@ def event(name: str, job: tuple[int, int, int, float], node: str, worker_cpus: f
 
 class TestSharing:
     @given(jobs=JOBS, cpus=st.integers(0, 60), name=st.sampled_from(sorted(RANKINGS)))
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def test_room_goes_to_the_smallest_ranks_whatever_came_before(
         self, jobs: list[tuple[int, int, int, float]], cpus: int, name: str
     ) -> None:
@@ -237,7 +237,7 @@ NODES = st.fixed_dictionaries({"a": st.sampled_from([2.5, 4.0, 10.0]), "b": st.s
 
 class TestPromises:
     @given(events=EVENTS, nodes=NODES, name=st.sampled_from(sorted(RANKINGS)), gain_min=st.sampled_from([0.0, 0.01]))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def test_whatever_happens(self, events: list[object], nodes: dict[str, float], name: str, gain_min: float) -> None:
         """No node is overcommitted, what is said is what is so, one tick settles all, to repeat it changes nothing."""
         machine, again = (scheduler(nodes, RANKINGS[name], gain_min) for _ in range(2))

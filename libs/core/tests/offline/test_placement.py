@@ -62,13 +62,13 @@ def check(problem: PlacementProblem, found: Placement) -> None:
     assert math.isclose(found.cost, problem.samples / found.throughput / 3600 * hourly, rel_tol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(st.none()))
 def test_the_optimum_is_what_brute_force_finds(problem: PlacementProblem) -> None:
     same(problem, exact(problem), brute_force(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(st.none() | st.integers(0, 12)))
 @pytest.mark.proof
 def test_under_limits_the_optimum_is_what_brute_force_finds(problem: PlacementProblem) -> None:
@@ -86,7 +86,7 @@ def same(problem: PlacementProblem, found: Placement | None, tried: Placement | 
     assert found.optimal or found.bound < found.cost
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems(st.none() | st.integers(0, 12)))
 @pytest.mark.proof
 def test_no_method_is_cheaper_or_does_not_do_what_it_says(problem: PlacementProblem) -> None:
@@ -99,7 +99,7 @@ def test_no_method_is_cheaper_or_does_not_do_what_it_says(problem: PlacementProb
             assert best.cost <= found.cost * (1 + 1e-8), name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems(st.none() | st.integers(0, 12)), st.randoms(use_true_random=False))
 def test_the_order_of_the_types_changes_nothing(problem: PlacementProblem, random: object) -> None:
     order = list(range(len(problem.types)))
@@ -120,7 +120,7 @@ def test_the_order_of_the_types_changes_nothing(problem: PlacementProblem, rando
     assert one is None or other is None or math.isclose(one.cost, other.cost, rel_tol=1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(st.none()))
 def test_an_assignment_gets_its_best_throughput(problem: PlacementProblem) -> None:
     """Against all throughputs at which a stage's units change, up to 40 units."""

@@ -67,7 +67,7 @@ def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     servers=st.integers(1, 5),
     scale=st.floats(1e3, 1e5),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @pytest.mark.proof
 def test_whatever_grows_foreseeably_does_not_run_out(
     gains: list[float], share: float, resize: int, servers: int, scale: float
@@ -88,7 +88,7 @@ def test_whatever_grows_foreseeably_does_not_run_out(
     factor=st.floats(1.0, 4.0),
 )
 @example(exponent=0.3, scale=11.0, points=7, factor=1.0000000000000002)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pure_power_laws_are_continued(exponent: float, scale: float, points: int, factor: float) -> None:
     samples = np.unique(np.linspace(1000, 100_000, points).astype(int))
     history: list[GrowthPoint] = []
@@ -109,7 +109,7 @@ def test_pure_power_laws_are_continued(exponent: float, scale: float, points: in
     categories=st.lists(st.integers(0, 10**12), min_size=3, max_size=200),
     ahead=st.floats(0, 1e6),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categories: list[int], ahead: float) -> None:
     points: list[GrowthPoint] = []
     for index, count in enumerate(categories):

@@ -402,7 +402,7 @@ reports = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0, 3), reports), max_size=30))
 def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sound(
     script: list[tuple[float, WorkerReported]],

@@ -41,13 +41,13 @@ def noisy(windows: int, workers: int, sd: float, seed: int) -> np.ndarray:
 
 
 @given(workers=st.integers(2, 32), seed=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nobody_is_called_slow_for_noise_of_ten_percent(workers: int, seed: int) -> None:
     assert told(noisy(100, workers, 0.1, seed)) == []
 
 
 @given(workers=st.integers(2, 32), seed=st.integers(0, 2**32), slowdown=st.floats(3.5, 20), begin=st.integers(0, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_who_becomes_slow_is_told_in_the_second_window_and_by_how_much(
     workers: int, seed: int, slowdown: float, begin: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_who_becomes_slow_is_told_in_the_second_window_and_by_how_much(
 
 
 @given(batches=st.integers(4, 64), slowdown=st.floats(1.5, 12), shards=st.integers(2, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_slow_worker_submits_at_the_pace_of_a_shard_of_its_peers(batches: int, slowdown: float, shards: int) -> None:
     assume(slowdown <= batches)
     harness = LedgerHarness(DataSpec(samples=100 * BATCH * batches, batch_size=BATCH, batches_per_shard=batches))
@@ -118,7 +118,7 @@ def train(data: DataSpec, slowdowns: list[float], told_after_s: float) -> tuple[
     told_after_s=st.floats(0, 20),
 )
 @example(peers=1, slowdown=6.0, batches=6, shards=10, told_after_s=0.0)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_job_with_a_slow_worker_ends_within_a_shard_of_what_its_workers_can_do_together(
     peers: int, slowdown: float, batches: int, shards: int, told_after_s: float
 ) -> None:

@@ -72,7 +72,7 @@ def sent(parts: Sequence[Any]) -> list[memoryview]:
     return [memoryview(cast("bytes", each)).cast("B") if len(each) else memoryview(b"") for each in parts]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(preparations(), st.integers(2, 3))
 def test_parts_give_what_the_whole_gives(drawn: tuple[GraphPreparation, list[int]], count: int) -> None:
     whole, groups = drawn

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stretto_pipeline.execution.places import (
     SUFFIX,
@@ -39,20 +39,17 @@ JSON = (
 )
 
 
-@settings(deadline=None)
 @given(st.lists(KEPT, max_size=2).map(tuple))
 def test_a_file_is_read_as_it_was_written(kept: tuple[Kept, ...]) -> None:
     assert kept_of(text_of(kept, "train.py")) == kept
 
 
-@settings(deadline=None)
 @given(st.one_of(TEXTS, JSON.map(json.dumps)))
 def test_no_other_text_is_read(text: str) -> None:
     with pytest.raises(PlacesRefused):
         kept_of(text)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["before", "between", "behind"]), min_size=1, max_size=6))
 def test_a_program_that_dies_while_it_writes_has_the_places_of_its_checkpoint(deaths: list[str]) -> None:
     """Each run writes the same checkpoint twice and dies while it writes it a third time: before, or behind it."""

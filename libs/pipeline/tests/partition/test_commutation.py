@@ -86,7 +86,7 @@ def staged(raw: Any, stage: list[Step]) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example([("Shuffle", 1), ("Map", 1), ("Repeat", 1), ("Repeat", 1)])
 @example([("Shuffle", 3), ("Map", 1), ("Map", 2), ("Take", 5), ("Repeat", 1), ("Batch", 3), ("Repeat", 1)])
 @example([("Map", 2), ("Shuffle", 1), ("Repeat", 1), ("Repeat", 1), ("Map", 1), ("Batch", 4)])

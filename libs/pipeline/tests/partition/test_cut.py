@@ -57,7 +57,7 @@ def is_closed(graph: Graph, state: State, moved: frozenset[str]) -> bool:
     return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(graphs())
 def test_no_closed_set_is_better_than_the_cut(graph: Graph) -> None:
     state = state_of(graph)
@@ -73,7 +73,7 @@ def test_no_closed_set_is_better_than_the_cut(graph: Graph) -> None:
     assert moved == min(fewest, key=len)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs())
 def test_state_is_whatever_a_path_from_an_effect_reaches(graph: Graph) -> None:
     state = state_of(graph)
@@ -85,7 +85,7 @@ def test_state_is_whatever_a_path_from_an_effect_reaches(graph: Graph) -> None:
         assert (node.name in state.movable) == (has_samples and not is_stateful and Effect.SOURCE not in node.effects)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs())
 def test_a_reason_is_a_path_of_the_graph_from_an_effect(graph: Graph) -> None:
     state = state_of(graph)
@@ -98,7 +98,7 @@ def test_a_reason_is_a_path_of_the_graph_from_an_effect(graph: Graph) -> None:
             assert other in graph.successors[one]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs(), st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["cpu", "gpu"])))
 def test_a_stage_and_those_before_it_are_closed_and_have_one_device(graph: Graph, declared: dict[str, str]) -> None:
     nodes = [
@@ -118,7 +118,7 @@ def test_a_stage_and_those_before_it_are_closed_and_have_one_device(graph: Graph
         assert {declared.get(graph.by_name[name].op, "cpu") for name in stage.nodes} <= {stage.device}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     graphs(),
     st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["cpu", "gpu", "tpu"])),

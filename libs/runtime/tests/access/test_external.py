@@ -58,7 +58,7 @@ async def outside(server: EmbeddedServer) -> AsyncIterator[Any]:
 
 async def read(subscription: Any, count: int) -> list[Any]:
     messages: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(messages) < count:
             messages += await subscription.fetch(count - len(messages), timeout=20)
     return messages
@@ -157,10 +157,10 @@ async def test_the_account_outside_reads_nothing_of_the_other_but_events(
     ):
         body = json.dumps({"stream_name": "STRETTO", "config": {**config, **more}}).encode()
         with pytest.raises(NoRespondersError):
-            await connection.request(subject, body, timeout=5)
+            await connection.request(subject, body, timeout=60)
     for more in ({"filter_subject": "*.tel.v1.>"}, {"filter_subjects": ["*.tel.v1.>", "journal.>"]}, {}):
         body = json.dumps({"stream_name": "STRETTO", "config": {**config, **more}}).encode()
-        answer = json.loads((await connection.request(f"{consume}.*.evt.v1.>", body, timeout=5)).data)
+        answer = json.loads((await connection.request(f"{consume}.*.evt.v1.>", body, timeout=60)).data)
         assert "error" in answer, more
     with pytest.raises(APIError, match="maximum number of streams reached"):
         await connection.jetstream().add_stream(name="MORE", subjects=["more"])
@@ -204,7 +204,7 @@ async def test_one_tool_cannot_touch_the_consumers_of_another(two_tools: Embedde
     file = of_everything(two_tools, "dashboard") if everything else None
     dashboard = await as_tool(two_tools, "dashboard", file)
     await read(await dashboard.jetstream().pull_subscribe("evt.v1.>", stream="EVENTS"), 20)
-    seen = json.loads((await dashboard.request("$JS.API.CONSUMER.NAMES.EVENTS", b"", timeout=5)).data)
+    seen = json.loads((await dashboard.request("$JS.API.CONSUMER.NAMES.EVENTS", b"", timeout=60)).data)
     assert "cursor" not in seen["consumers"]
     config = {"stream_name": "EVENTS", "config": {"durable_name": "cursor", "ack_policy": "explicit"}}
     bodies = {"CREATE": config, "MSG.NEXT": {"batch": 20, "no_wait": True}}

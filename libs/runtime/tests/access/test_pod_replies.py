@@ -149,7 +149,7 @@ async def test_the_account_of_pods_has_no_jetstream_and_no_other_way_out_whateve
     assert await stored(client) == before
     assert await configured(client) == configuration
     for api in ("INFO", "STREAM.NAMES", "STREAM.PURGE.STRETTO", "CONSUMER.CREATE.STRETTO.c"):
-        answer = json.loads((await connection.request(f"$JS.API.{api}", b"{}", timeout=5)).data)
+        answer = json.loads((await connection.request(f"$JS.API.{api}", b"{}", timeout=60)).data)
         assert answer["error"]["err_code"] == NO_JETSTREAM, api
     await client.bus.store("evt.v1.planner.plan-proposed.job-a", b"not for pods")
     await client.bus.store("evt.v1.actuator.servers-changed.job-a", b"for pods")

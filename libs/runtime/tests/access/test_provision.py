@@ -156,7 +156,7 @@ async def test_a_service_that_counts_on_journals_for_longer_than_they_are_kept_t
     runner = Runner(Counting(told.model_copy(update={"nats_credentials": login.credentials})))
     running = asyncio.create_task(runner.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "STRETTO_JOURNAL_TTL_S=777600 is refused" not in str(runner.report()["refusal"]):
                 await asyncio.sleep(0.02)
         assert not runner.report()["ready"]

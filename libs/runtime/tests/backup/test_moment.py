@@ -106,7 +106,7 @@ async def test_the_streams_are_what_they_were(client: Client, tmp_path: Path) ->
     for number in range(40):
         lifetime = {"Nats-TTL": "1s" if number % 7 == 0 else "1h"} if number % 3 else {}
         await client.bus.store(f"evt.v1.gateway.job-cancelled.job-{number}", b"%d" % number, {"ce-id": "a", **lifetime})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(before := await read(client.bus, STREAM, [">"])) > 36:
             await asyncio.sleep(0.1)
     await taken(client, tmp_path / "backup")

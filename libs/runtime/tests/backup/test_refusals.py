@@ -74,7 +74,7 @@ async def test_any_damaged_byte_is_found(backup: Path, tmp_path: Path) -> None:
     restoring.check(backup, streams())
     files = [saved.file.name for saved in Manifest.read(backup).streams if saved.file.size_bytes]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.sampled_from(files), st.integers(0, 1 << 30), st.integers(1, 255), st.booleans())
     def try_one(name: str, place: int, flip: int, cut: bool) -> None:
         copy = tmp_path / "copy"

@@ -120,7 +120,7 @@ async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
     await settle(client, 1)
     first.kill()
     slow = replicas.start(lease_s="1", snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await saved(client):
             await asyncio.sleep(0.01)
     slow.kill()

@@ -127,7 +127,7 @@ async def age_out(client: Client) -> None:
     config = (await client.bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
     short = {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS}
     await client.bus.ask(f"STREAM.UPDATE.{STREAM}", short)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await client.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["messages"]:
             await asyncio.sleep(0.02)
     await client.bus.ask(f"STREAM.UPDATE.{STREAM}", config)
@@ -197,7 +197,7 @@ async def test_jobs_that_aged_out_leave_memory_and_bucket_and_come_back_as_unkno
 
 async def output_after(client: Client, seq: int, job: str) -> JobProgressed:
     """The first output about ``job`` stored after ``seq``."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in client.events(patterns=[f"evt.v1.dispatcher.*.{job}"], from_seq=seq + 1):
             assert isinstance(event.message, JobProgressed)
             return event.message

@@ -105,7 +105,7 @@ async def test_an_entry_that_came_back_without_its_expiry_is_no_member_for_long(
     await ownership.join()
     assert "oom-ghost" in ownership.members
     assert len(ownership.mine()) < 16
-    await asyncio.wait_for(changed.wait(), 20)
+    await asyncio.wait_for(changed.wait(), 60)
     assert ownership.mine() == set(range(16))
     await ownership.leave()
 
@@ -175,7 +175,7 @@ async def test_who_is_stopped_while_a_session_breaks_ends_and_does_not_begin_aga
     await client.publish(add("job-a", 1))  # is refused, and the session ends
     await breaking.wait()
     task.cancel()
-    assert await asyncio.wait([task], timeout=10) == ({task}, set())
+    assert await asyncio.wait([task], timeout=60) == ({task}, set())
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -190,7 +190,7 @@ async def test_who_is_stopped_in_the_turn_of_news_ends(
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
-    assert await asyncio.wait([task], timeout=10) == ({task}, set())
+    assert await asyncio.wait([task], timeout=60) == ({task}, set())
 
 
 def metric_of(runner: Runner, name: str) -> float:

@@ -151,7 +151,7 @@ async def test_a_pod_that_floods_replaces_its_own_reports_and_grows_nothing_else
     kept = Counter(each.subject for each in await read(client.bus, TELEMETRY, [">"]))
     assert kept[f"{partition_of(JOB)}.{subject_of(report(JOB, 1))}"] == TELEMETRY_KEPT_PER_POD
     async with running(Reporting, server, tmp_path):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(found := await sums(client, NEIGHBOUR)) < 99:
                 await asyncio.sleep(0.05)
         assert found[-1] == (99, sum(range(100)))
@@ -169,7 +169,7 @@ async def test_reports_that_aged_out_before_a_successor_came_cost_only_themselve
     await client.bus.ask(f"STREAM.UPDATE.{TELEMETRY}", {**config, "max_msgs_per_subject": 5})
     await send(client, *[report(JOB, 7) for _ in range(5)], report(NEIGHBOUR, 3))
     async with running(Reporting, server, tmp_path) as runner:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await sums(client, NEIGHBOUR) or len(await sums(client, JOB)) < 19:
                 await asyncio.sleep(0.05)
         assert await sums(client, NEIGHBOUR) == [(1, 3)]
@@ -234,7 +234,7 @@ async def test_odd_subjects_headers_and_ranges_cost_a_dead_letter_at_most(
             entry: dict[str, Any] = {"kind": REPORTS, "key": "", "d": body}
             await client.bus.store(f"journal.profiler.{number}", json.dumps([entry]).encode())
         await send(client, report(NEIGHBOUR, 5))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await sums(client, NEIGHBOUR):
                 await asyncio.sleep(0.05)
         assert runner.report()["ready"]

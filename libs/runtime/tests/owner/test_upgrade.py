@@ -131,7 +131,7 @@ async def started(kind: type[Counting], server: EmbeddedServer, folder: Path) ->
         yield runner
     finally:
         runner.stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 async def unsaved(client: Client, replicas: Replicas) -> tuple[set[str], Books]:
@@ -173,7 +173,7 @@ async def test_what_a_dead_version_published_is_never_decided_otherwise(
         (await settle(client)).check(fed)
         again.send_signal(signal.SIGTERM)
         await gone(again)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not other.report()["ready"]:
                 await asyncio.sleep(0.05)
         fed |= await feed(client, 0.5, seed=3)

@@ -362,7 +362,7 @@ async def test_what_a_dead_next_version_published_is_never_decided_otherwise(
     """The remedy that the refusal names: the next version once more, which leaves by SIGTERM."""
     fed, before = await dead_owner_of_the_next_version(client, replicas, epoch="1")
     back = replicas.start(lease_s="1")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "decides it otherwise" not in (await reported(replicas, -1)).get("refusal", ""):
             await asyncio.sleep(0.2)
     assert (await settle(client)).counted == before.counted
@@ -395,7 +395,7 @@ async def test_a_job_without_a_way_back_is_named_and_refused_to_the_version_befo
         assert new.report()["ready"]
         assert b'stretto_no_way_back_keys{service="dispatcher"} 1.0' in new.metrics.text()
     replicas.start(lease_s="1")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (refusal := (await reported(replicas, 0)).get("refusal", "")):
             await asyncio.sleep(0.2)
     assert "for 'job-b' is of version 2, this is 1" in refusal

@@ -88,9 +88,7 @@ def restored(images, count=1):
     return servers
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_image_of_any_chain_is_the_server_as_it_was(data):
     """Images add to any earlier one, as after failed checkpoints; buckets leave, come back, and are cleared."""
@@ -125,7 +123,7 @@ def bucket_of(control, bucket):
     return [of_rows(each.keys, each.rows) for each in raw], control.applied().samples[bucket]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(1, SOME + 2), max_size=4), min_size=2, max_size=4), st.integers(1, 3))
 def test_a_push_between_two_copies_is_in_the_image_or_in_the_next_one(moments, count):
     """Rows and record of a column are of one instant: that of its copy."""

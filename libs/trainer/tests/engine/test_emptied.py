@@ -44,7 +44,7 @@ def until_answered(work):
         except (ServerLost, OwnershipUnknown):
             return None
 
-    return wait_for(answered, 10)[0]
+    return wait_for(answered)[0]
 
 
 def test_the_next_life_begins_as_a_process_does_and_clients_take_it_for_another_one(cluster_here):
@@ -111,7 +111,7 @@ def test_no_push_of_before_is_ever_applied_after(cluster_here, seed, returns):
     threads = [threading.Thread(target=train, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: min(counts) > 0, 10)
+    wait_for(lambda: min(counts) > 0)
     for lineage in range(1, returns + 1):
         ends.wait(chance.random() * 0.02)
         go_back(servers, lineage)

@@ -96,7 +96,7 @@ shapes = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 30), st.lists(words, max_size=10))
 def test_whatever_bytes_arrive_are_answered_and_change_no_parameter(server, kind: int, parts: list[bytes]) -> None:
     before = state(server)
@@ -108,7 +108,7 @@ def test_whatever_bytes_arrive_are_answered_and_change_no_parameter(server, kind
 READING = [name for name in CONTROL if name not in ("set_own", "clear", "drop_bucket", "import_bucket", "finish")]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data())
 def test_whatever_operation_is_asked_with_whatever_arguments_is_answered(server, data) -> None:
     name = data.draw(st.sampled_from([*READING, "__class__", "store", "_lock", "adopt"]))
