@@ -17,7 +17,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header
 from fastapi.responses import RedirectResponse, Response
-from starlette.exceptions import HTTPException
+
+from .problems import Problem
 
 AT = "/console"
 DOCS_AT = f"{AT}/docs"
@@ -87,6 +88,10 @@ def _file(build: str, name: str) -> _File | None:
     return _read(build, name) if name in _names(build) else None
 
 
+def _missing(detail: str, path: str, remedy: str) -> Problem:
+    return Problem(404, "not-found", detail, field="path", value=path, remedy=remedy)
+
+
 def routes() -> APIRouter:
     """Make the routes. Every address below `/console/` that is no asset and no documentation is a page of the console:
     the browser draws it."""
@@ -96,7 +101,7 @@ def routes() -> APIRouter:
     async def asset(name: str, encodings: _Encodings = "") -> Response:
         found = _file(_CONSOLE, f"{_ASSETS}/{name}")
         if found is None:
-            raise HTTPException(404, f"the console has no asset {name[:100]}")
+            raise _missing(f"the console has no asset {name[:100]}", name, f"load {AT}/ anew")
         return found.response(encodings, _IMMUTABLE)
 
     @router.get(DOCS_AT)
@@ -106,12 +111,13 @@ def routes() -> APIRouter:
     @router.get(f"{DOCS_AT}/{{path:path}}")
     async def document(path: str, encodings: _Encodings = "") -> Response:
         if _INDEX not in _names(_DOCS):
-            raise HTTPException(
-                404, "this gateway was built without the documentation: run `make docs` and start it again"
-            )
+            remedy = "run `make docs` and start it again"
+            raise _missing("this gateway was built without the documentation", path, remedy)
         found = _file(_DOCS, path or _INDEX)
+        if found is None and f"{path}.html" in _names(_DOCS):
+            return RedirectResponse(f"{DOCS_AT}/{path}.html")
         if found is None:
-            raise HTTPException(404, f"the documentation has no page {path[:100]}: begin at {DOCS_AT}/")
+            raise _missing(f"the documentation has no page {path[:100]}", path, f"begin at {DOCS_AT}/")
         return found.response(encodings, _IMMUTABLE if _HASHED.search(path) else "no-cache")
 
     @router.get(AT)
@@ -119,7 +125,7 @@ def routes() -> APIRouter:
     async def page(encodings: _Encodings = "") -> Response:
         index = _file(_CONSOLE, _INDEX)
         if index is None:
-            raise HTTPException(404, "this gateway was built without the console: run `make console`")
+            raise _missing("this gateway was built without the console", AT, "run `make console` and start it again")
         return index.response(encodings, "no-cache")
 
     return router

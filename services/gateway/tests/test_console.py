@@ -15,7 +15,7 @@ import httpx
 import pytest
 import stretto_gateway
 from fastapi import FastAPI
-from stretto_gateway import console
+from stretto_gateway import console, problems
 
 from .conftest import Running
 
@@ -106,13 +106,16 @@ async def test_the_documentation_is_served_under_the_policy_of_the_console(docum
         paths = ("none.html", "..%2FPROBLEMS.md", "assets/..%2F..%2Fapp.py")
         lost = [await http.get(f"/console/docs/{path}") for path in paths]
         moved = await http.get("/console/docs")
+        bare = await http.get("/console/docs/index")
         policy_of_console = (await http.get("/console/")).headers["content-security-policy"]
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["cache-control"] == "no-cache"
     assert "immutable" in kept.headers["cache-control"]
     assert moved.headers["location"] == "/console/docs/"
+    assert bare.headers["location"] == "/console/docs/index.html"
     assert [each.status_code for each in lost] == [404, 404, 404]
+    assert lost[0].json()["remedy"] == "begin at /console/docs/"
     ours, theirs = (set(each.split("; ")) for each in (page.headers["content-security-policy"], policy_of_console))
     assert {each.split()[0] for each in ours ^ theirs} == {"trusted-types"}
 
@@ -122,7 +125,7 @@ async def test_a_gateway_without_the_documentation_names_the_remedy(monkeypatch:
     async with files_only() as http:
         answer = await http.get("/console/docs/how-to/upgrade.html")
     assert answer.status_code == 404
-    assert "run `make docs`" in answer.text
+    assert "run `make docs`" in answer.json()["remedy"]
 
 
 def files_only() -> httpx.AsyncClient:
@@ -130,5 +133,6 @@ def files_only() -> httpx.AsyncClient:
     console._names.cache_clear()
     console._read.cache_clear()
     made = FastAPI()
+    problems.install(made)
     made.include_router(console.routes())
     return httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url="http://gateway")

@@ -153,9 +153,10 @@ class PlanMachine:
         if state.started or profile is None:
             return []
         if event.plan is None:
-            return self._start(
-                "warm-start", self._cold_start(profile), ["no past job is similar enough: a small plan starts it"]
+            why = (
+                "no past job is similar enough" if profile.metadata else "without model.metadata no past job is similar"
             )
+            return self._start("warm-start", self._cold_start(profile), [f"{why}: a small plan starts it"])
         closest = event.matches[-1]
         jobs = "1 similar past job" if len(event.matches) == 1 else f"{len(event.matches)} similar past jobs"
         by_similarity = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
