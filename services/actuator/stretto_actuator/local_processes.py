@@ -47,11 +47,17 @@ class PodProcesses:
         """Return every process of the pod's session and control group, the shell excluded."""
         result: list[psutil.Process] = []
         inside = set(record.group.pids())
-        for process in psutil.process_iter():
+
+        def is_member(pid: int) -> bool:
+            ours = pid in inside or os.getsid(pid) == record.pid
+            return ours and pid != record.pid and record.birth.precedes(ProcessIdentity.of(pid))
+
+        for pid in psutil.pids():  # process_iter keeps processes: a new one with an old id would get no signal
             with contextlib.suppress(psutil.Error, OSError):
-                ours = process.pid in inside or os.getsid(process.pid) == record.pid
-                if ours and process.pid != record.pid and record.birth.precedes(ProcessIdentity.of(process.pid)):
-                    result.append(process)
+                if is_member(pid):
+                    process = psutil.Process(pid)
+                    if is_member(pid):  # still: from here on psutil knows it from one that gets its id
+                        result.append(process)
         return result
 
     def end(self, record: Record) -> None:

@@ -389,6 +389,19 @@ async def test_no_process_that_starts_while_the_others_are_looked_for_outlives_t
     await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
+async def test_a_process_with_an_id_that_was_seen_before_is_killed_too(folder: Path) -> None:
+    """Method: psutil keeps the processes that it has seen; the pod has the id of one of them, which has ended."""
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    before = psutil.Process(await running_pid(folder, "worker-0"))
+    assert before in [*psutil.process_iter()]
+    before._ident = (before.pid, before.create_time() - 1.0)
+    psutil._pmap[before.pid] = before
+    await backend.kill("j", "worker-0")
+    (pod,) = await ended(backend)
+    assert pod.exit_code == 137
+
+
 async def test_followers_of_a_job_hear_of_the_end_of_its_pods_also_of_adopted_ones(folder: Path) -> None:
     await LocalBackend(folder).launch(spec(folder, "worker-0", ""))
     backend = LocalBackend(folder)
