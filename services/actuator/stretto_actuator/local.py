@@ -192,9 +192,7 @@ class LocalBackend:
         record = self._records.read(job, pod)
         if record is None or self._status(record).state == "running":
             return
-        for process in self._processes.members(record):  # what it left behind in its session
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        self._processes.kill_members(record)  # what it left behind in its session
         for _ in range(DYING_TRIES):
             if record.group.remove():
                 break

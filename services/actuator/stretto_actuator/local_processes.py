@@ -69,11 +69,22 @@ class PodProcesses:
         """Send SIGKILL to all but the shell, which records the end; to the shell alone if it has started nothing.
 
         A process that is started while the others are looked for would outlive them. So the shell stands still
-        meanwhile, and the session is looked through until nobody new is found: one with SIGKILL pending starts none.
+        meanwhile. A fork may be under way when it is asked to, and ends before a second look or never.
         """
         shell = self.shell(record)
         if shell is not None:
             _send(Signals.SIGSTOP, [shell])
+        is_started = self.kill_members(record) or self._pid(record) is not None  # it may be writing down the end
+        if shell is not None:
+            _send(Signals.SIGCONT if is_started else Signals.SIGKILL, [shell])
+            if not is_started:
+                self.kill_members(record)
+
+    def kill_members(self, record: Record) -> bool:
+        """Send SIGKILL to all but the shell until nobody new is found; return True if there was anybody.
+
+        The session is looked through again and again: a process with SIGKILL pending starts no other.
+        """
         sent: set[int] = set()
         for scan in range(SCANS_MAX):
             new = [process for process in self.members(record) if process.pid not in sent]
@@ -81,9 +92,7 @@ class PodProcesses:
                 break
             _send(Signals.SIGKILL, new)
             sent |= {process.pid for process in new}
-        if shell is not None:
-            is_started = bool(sent) or self._pid(record) is not None  # it may be writing down the end
-            _send(Signals.SIGCONT if is_started else Signals.SIGKILL, [shell])
+        return bool(sent)
 
     def _pid(self, record: Record) -> int | None:
         return integer(self._records.of(record.job, record.pod) / "pid")

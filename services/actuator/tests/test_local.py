@@ -70,6 +70,25 @@ async def running_pid(folder: Path, pod: str) -> int:
     return int(file.read_text())
 
 
+def is_gone(pid: int) -> bool:
+    """Return True if a process has ended; nobody may have waited for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def miss_looks(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let the first looks for the processes of a pod find none: they start just after it."""
+    members, looks = PodProcesses.members, []
+
+    def late(processes: PodProcesses, record: Record) -> list[psutil.Process]:
+        looks.append(record)
+        return members(processes, record) if len(looks) > count else []
+
+    monkeypatch.setattr(PodProcesses, "members", late)
+
+
 async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
@@ -245,7 +264,7 @@ async def test_children_of_a_dead_pod_are_ended_with_it(folder: Path) -> None:
     orphan = int((folder / "pods/j/worker-0/log").read_text())
     assert psutil.pid_exists(orphan)
     await backend.forget("j", "worker-0")
-    await until(lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: is_gone(orphan))
 
 
 HUNGRY = "x = bytearray(300 * 2**20); print('fed', flush=True); import time; time.sleep(60)"
@@ -376,17 +395,40 @@ async def test_no_process_that_starts_while_the_others_are_looked_for_outlives_t
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", ""))
     pid = await running_pid(folder, "worker-0")
-    members, looks = PodProcesses.members, []
-
-    def late(processes: PodProcesses, record: Record) -> list[psutil.Process]:
-        looks.append(record)
-        return members(processes, record) if len(looks) > 1 else []
-
-    monkeypatch.setattr(PodProcesses, "members", late)
+    miss_looks(monkeypatch, 1)
     await backend.kill("j", "worker-0")
     (pod,) = await ended(backend)
     assert pod.exit_code == 137
-    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert not psutil.pid_exists(pid)
+
+
+async def test_no_process_that_starts_while_those_left_are_looked_for_outlives_a_dead_pod(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the first look misses the process, which another one may have started just after it."""
+    backend = LocalBackend(folder)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    await backend.launch(spec(folder, "worker-0", script))
+    await ended(backend)
+    miss_looks(monkeypatch, 1)
+    left = int(await backend.logs("j", "worker-0", 1))
+    await backend.forget("j", "worker-0")
+    await until(lambda: is_gone(left))
+
+
+async def test_a_pod_whose_start_was_under_way_when_its_shell_was_stopped_does_not_outlive_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: two looks miss the pod, and its id is not written down yet: a fork ends also while a stop is pending."""
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    pid = await running_pid(folder, "worker-0")
+    (folder / "pods/j/worker-0/pid").unlink()
+    miss_looks(monkeypatch, 2)
+    await backend.kill("j", "worker-0")
+    await until(lambda: is_gone(pid))
+    (pod,) = await ended(backend)
+    assert pod.reason == "vanished"
 
 
 async def test_a_process_with_an_id_that_was_seen_before_is_killed_too(folder: Path) -> None:
