@@ -60,6 +60,11 @@ tell $code
 """
 
 
+def uptime_s() -> float:
+    """Return the seconds since the boot: nobody steps this clock, and a restarted actuator reads it on."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def backend_of(settings: ActuatorSettings) -> LocalBackend:
     """Return the backend that the settings describe."""
     return LocalBackend(
@@ -73,7 +78,8 @@ class LocalBackend:
     Larger than 250 lines: all calls of the backend act on the same records and processes.
 
     ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
-    confined. ``devices``: those of this machine that pods get.
+    confined. ``devices``: those of this machine that pods get. ``clock``: the time of day; ``uptime_s``: the time since
+    the boot.
     """
 
     def __init__(
@@ -83,11 +89,13 @@ class LocalBackend:
         cgroups: bool = True,
         boxes: Boxes | None = None,
         devices: Devices = NO_DEVICES,
+        uptime_s: Callable[[], float] = uptime_s,
     ) -> None:
         self._state = folder.resolve()
         self._records = Records(self._state / "pods")
         self._processes = PodProcesses(self._records)
         self._clock = clock
+        self._uptime_s = uptime_s
         self._boxes = boxes
         self._devices = devices
         name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
@@ -151,7 +159,7 @@ class LocalBackend:
         record = self._records.read(job, pod)
         if record is None or self._status(record).state != "running":
             return
-        now = self._clock()
+        now = self._uptime_s()
         if record.stop_at_s is None:
             self._records.write(replace(record, stop_at_s=now))
         elif now - record.stop_at_s > grace_s:

@@ -34,7 +34,10 @@ log = structlog.get_logger("stretto.actuator")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id."""
+    """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id.
+
+    ``stop_at_s``: when the pod was first asked to end, in seconds since the boot.
+    """
 
     job: str
     pod: str

@@ -213,7 +213,7 @@ async def test_a_stepped_clock_ends_no_pod(folder: Path, monkeypatch: pytest.Mon
 
 async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:
     now = [100.0]
-    backend = LocalBackend(folder, clock=lambda: now[0])
+    backend = LocalBackend(folder, uptime_s=lambda: now[0])
     polite = (
         "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(60)"
     )
@@ -232,9 +232,25 @@ async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None
     assert {pod.pod: pod.exit_code for pod in await ended(backend)} == {"worker-0": 0, "worker-1": 137}
 
 
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+async def test_a_step_of_the_time_of_day_changes_no_grace(folder: Path, step_s: float) -> None:
+    now, up = [10_000.0], [100.0]
+    backend = LocalBackend(folder, clock=lambda: now[0], uptime_s=lambda: up[0])
+    stubborn = "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    await backend.launch(spec(folder, "worker-0", stubborn))
+    await until(lambda: "up" in (folder / "pods/j/worker-0/log").read_text())
+    await backend.stop("j", "worker-0", 5.0)
+    now[0] += step_s
+    await backend.stop("j", "worker-0", 5.0)
+    assert (await backend.list())[0].state == "running"
+    up[0] += 6
+    await backend.stop("j", "worker-0", 5.0)
+    assert (await ended(backend))[0].exit_code == 137
+
+
 async def test_pod_that_missed_the_first_request_is_asked_again(folder: Path) -> None:
     now = [100.0]
-    backend = LocalBackend(folder, clock=lambda: now[0])
+    backend = LocalBackend(folder, uptime_s=lambda: now[0])
     script = """import signal, sys, time
 def asked(*_):
     print("asked", flush=True)
