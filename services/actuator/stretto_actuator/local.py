@@ -330,8 +330,10 @@ class LocalBackend:
     # weaker limits ---------------------------------------------------------------------------------------------
 
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
-        if _resident_bytes(status.pids) > record.memory_bytes:
-            self._records.write(replace(record, oom_killed=True))
+        if not record.oom_killed and _resident_bytes(status.pids) > record.memory_bytes:
+            record = replace(record, oom_killed=True)
+            self._records.write(record)
+        if record.oom_killed:  # also one whose kill did not come to its end with an actuator before this one
             self._processes.kill(record)
 
 

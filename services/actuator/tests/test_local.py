@@ -298,6 +298,20 @@ async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_ar
     assert cgroups or not kernel
 
 
+async def test_a_kill_for_memory_that_an_actuator_did_not_live_to_finish_is_finished_by_the_next(folder: Path) -> None:
+    """Goal: a pod that is dead under a shell that stands still is not taken for one that runs, for ever."""
+    first = LocalBackend(folder, cgroups=False)
+    await first.launch(spec(folder, "ps-0", ""))
+    pid = await running_pid(folder, "ps-0")
+    record = first._records.read("j", "ps-0")
+    assert record is not None
+    first._records.write(replace(record, oom_killed=True))
+    for process, number in ((record.pid, signal.SIGSTOP), (pid, signal.SIGKILL)):
+        os.kill(process, number)
+    (pod,) = await ended(LocalBackend(folder, cgroups=False))
+    assert pod.reason == "oom-killed"
+
+
 async def test_cpu_limit_binds_and_changes_live(folder: Path) -> None:
     backend = LocalBackend(folder)
     if not backend._cgroups.has("cpu"):
