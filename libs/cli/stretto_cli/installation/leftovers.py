@@ -19,7 +19,7 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 
 from ..errors import CliError
-from .processes import end_all, named_in, namespace_of, pods_of, sessions_of
+from .processes import end_all, end_pods, named_in, namespace_of, pods_of, sessions_of
 from .state import read_json, write_json
 
 SHARED = Path("/dev/shm")
@@ -70,7 +70,7 @@ def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
 def end_leftovers(folder: Path, shared: Path = SHARED) -> int:
     """End the processes and pods of a dead supervisor; returns how many."""
     ended = end_all(left_processes(folder, shared), SERVICES_STOP_S)
-    ended += end_all(pods_of(folder), PODS_STOP_S)  # after the actuator, which would start them again
+    ended += end_pods(folder, PODS_STOP_S)  # after the actuator, which would start them again
     (folder / "run" / "up.json").unlink(missing_ok=True)
     return ended
 

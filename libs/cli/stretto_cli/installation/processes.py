@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
 HEALTHY_S = 30.0
 """A process that lived this long is restarted after the shortest pause again."""
+
+ROUNDS_MAX = 3
+"""Times that pods are ended: what their shells have started meanwhile is all gone after two (taste)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,20 @@ def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
     return len(processes)
 
 
+def end_pods(folder: Path, grace_s: float) -> int:
+    """End every process of every pod of an installation; returns how many there were.
+
+    A pod that is about to start, or ends slowly, starts processes meanwhile: they are looked for until there are none.
+    """
+    ended = 0
+    for _ in range(ROUNDS_MAX):
+        found = pods_of(folder)
+        if not found:
+            break
+        ended += end_all(found, grace_s)
+    return ended
+
+
 def pods_of(folder: Path) -> list[psutil.Process]:
     """Return every process of every pod of an installation.
 
@@ -173,7 +190,7 @@ def pods_of(folder: Path) -> list[psutil.Process]:
             leaders.append((int(record["pid"]), ProcessIdentity.parse(record["birth"])))
     found = {process.pid: process for process in sessions_of(leaders)}
     pods = folder.resolve() / "pods"
-    for process in psutil.process_iter():
+    for process in _all():
         with contextlib.suppress(psutil.Error, OSError):
             pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")
             if Path(pod_folder).is_relative_to(pods) and namespace_of(process.pid) == namespace_of():
@@ -190,7 +207,7 @@ def sessions_of(leaders: Iterable[tuple[int, ProcessIdentity | None]]) -> list[p
     """Return the living processes of the sessions that these leaders (pid, birth) began, leaders included."""
     began = {pid: birth for pid, birth in leaders if birth is not None}
     found: list[psutil.Process] = []
-    for process in psutil.process_iter():
+    for process in _all():
         with contextlib.suppress(psutil.Error, OSError):
             session = process.pid if process.pid in began else os.getsid(process.pid)
             if session not in began or process.status() == psutil.STATUS_ZOMBIE:
@@ -198,6 +215,13 @@ def sessions_of(leaders: Iterable[tuple[int, ProcessIdentity | None]]) -> list[p
             if _is_of(session, began[session], process):
                 found.append(process)
     return found
+
+
+def _all() -> Iterator[psutil.Process]:
+    """Yield all processes; process_iter keeps them, and a new one with the id of one seen before gets no signal."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            yield psutil.Process(pid)
 
 
 def _is_of(session: int, birth: ProcessIdentity, process: psutil.Process) -> bool:

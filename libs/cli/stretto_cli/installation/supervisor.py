@@ -27,7 +27,7 @@ from stretto_wire.registry import FORWARDER, SERVICES
 
 from ..errors import BadInput, CliError, of_system
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
-from .processes import Child, Command, end_all, pods_of
+from .processes import Child, Command, end_pods
 from .programs import Programs, StartOptions
 from .state import make_folder, readiness, write_json
 
@@ -96,7 +96,7 @@ class Installation:
         self._write_state()
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
-            await asyncio.to_thread(end_all, pods_of(self.folder), PODS_STOP_S)
+            await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
         for name in ("redis", "nats"):
             if name in self.children:
                 await self.children[name].stop(STOP_S)

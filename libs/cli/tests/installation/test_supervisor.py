@@ -266,6 +266,33 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     assert pods_of(tmp_path) == []
 
 
+def test_a_pod_that_starts_while_pods_are_ended_is_ended_too(tmp_path: Path) -> None:
+    """Method: the pod's shell does not heed SIGTERM, and starts the pod only then."""
+    start = "trap : TERM; touch up; while ! [ -e asked ]; do sleep 0.02; done; sleep 60 & echo $! > pid; wait; wait"
+    shell = psutil.Popen(["/bin/sh", "-c", start.replace("trap :", "trap 'touch asked'")], start_new_session=True,
+                         cwd=tmp_path)  # fmt: skip
+    pod = tmp_path / "pods" / "a" / "worker-0"
+    pod.mkdir(parents=True)
+    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
+    eventually(lambda: (tmp_path / "up").exists())
+    end_leftovers(tmp_path)
+    shell.wait(5)
+    assert (tmp_path / "pid").exists(), "the case that this is about"
+    assert pods_of(tmp_path) == []
+
+
+def test_a_process_with_an_id_that_was_seen_before_is_ended(tmp_path: Path) -> None:
+    """Method: psutil keeps the processes that it has seen; the pod has the id of one of them, which has ended."""
+    environment = {"STRETTO_POD_FOLDER": str(tmp_path.resolve() / "pods" / "a" / "worker-0")}
+    pod = psutil.Popen(["sleep", "60"], env=environment)
+    before = psutil.Process(pod.pid)
+    assert before in [*psutil.process_iter()]
+    before._ident = (before.pid, before.create_time() - 1.0)
+    psutil._pmap[before.pid] = before
+    assert end_leftovers(tmp_path) == 1
+    assert not pod.is_running()
+
+
 def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) -> None:
     shell = psutil.Popen(
         ["/bin/sh", "-c", "setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"], start_new_session=True
