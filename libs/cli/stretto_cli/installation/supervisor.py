@@ -93,7 +93,7 @@ class Installation:
     async def down(self) -> None:
         """End everything in order: services, then pods, then redis and nats, to which services and pods speak."""
         self._state = "stopping"
-        self._write_state()
+        self._note_state()
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
             await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
@@ -119,7 +119,7 @@ class Installation:
         return self._programs.nats_url, self._programs.keys.login()
 
     async def _start(self, command: Command) -> None:
-        child = self.children[command.name] = Child(command, self._write_state)
+        child = self.children[command.name] = Child(command, self._note_state)
         try:
             await child.start()
         except OSError as error:
@@ -214,6 +214,11 @@ class Installation:
         for log in (self.folder / "logs").glob("*.log"):
             if log.stat().st_size > LOG_BYTES_MOST:
                 log.replace(log.with_suffix(".log.1"))
+
+    def _note_state(self) -> None:
+        """Write the state if the disk has room: processes are kept alive, and ended, also while it is full."""
+        with contextlib.suppress(OSError):
+            self._write_state()
 
     def _write_state(self) -> None:
         if not self._owns_folder():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -332,6 +333,28 @@ async def test_a_process_that_cannot_be_started_again_for_a_while_is_tried_until
     await until(lambda: child.pid not in (None, first))
     assert "No such file" not in child.last_words()
     await child.stop(1.0)
+
+
+async def test_processes_are_kept_alive_and_ended_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation = Installation(StartOptions(tmp_path / "s"), {})
+    installation._claim_folder()
+    await installation._start(command(tmp_path, "import time; time.sleep(600)"))
+    child = installation.children["child"]
+    installation.children["nats"] = child
+    first = child.pid
+    assert first is not None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "write_json", full)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: child.pid not in (None, first))
+    second = psutil.Process(child.pid)
+    await installation.down()
+    assert not second.is_running()
 
 
 async def test_a_bus_that_never_answers_is_told_with_its_last_words(
