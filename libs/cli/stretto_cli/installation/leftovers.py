@@ -135,10 +135,25 @@ def sweep_memory(shared: Path = SHARED) -> list[Path]:
         gone = not folder.exists()
         if gone:
             end_leftovers(folder, shared)
-        if gone or (_is_temporary(folder) and not _lives(folder)):
-            shutil.rmtree(room, ignore_errors=True)
+        if (gone or (_is_temporary(folder) and not _lives(folder))) and _take_away(room, owner):
             swept.append(folder)
     return swept
+
+
+def _take_away(room: Path, owner: dict[str, Any]) -> bool:
+    """Remove a room unless it has another owner by now: an installation may have come back to it meanwhile.
+
+    It is moved first, so that whoever comes then makes one anew. Under its other name the next look finds it, too.
+    """
+    aside = room.with_name(f"{room.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        room.rename(aside)
+        if owner_in(aside / OWNER) != owner:
+            aside.rename(room)
+            return False
+        shutil.rmtree(aside, ignore_errors=True)
+        return True
+    return False
 
 
 def _room(folder: Path, shared: Path) -> Path:

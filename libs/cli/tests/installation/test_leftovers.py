@@ -57,6 +57,27 @@ class TestImagesInSharedMemory:
         left = {name for name, room in rooms.items() if room.exists()}
         assert left == {"living", "to-come-back", "elsewhere", "orphans"}
 
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_stay_when_their_installation_starts_while_another_looks_at_them(
+        self, tmp_path: Path, sleeper: Started, monkeypatch: pytest.MonkeyPatch, gone: bool
+    ) -> None:
+        """Method: it claims its memory while the other looks for processes of it, which takes a while."""
+        monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
+        (shared := tmp_path / "shm").mkdir()
+        folder = tmp_path / "s"
+        room = self.room(shared, folder, dead(sleeper))
+        if not gone:
+            folder.mkdir()
+
+        def starts(*_: object) -> int:
+            assert leftovers.claim_memory(folder, shared) == room
+            return 0
+
+        monkeypatch.setattr(leftovers, "end_leftovers" if gone else "_lives", starts)
+        assert leftovers.sweep_memory(shared) == []
+        assert [path.name for path in shared.iterdir()] == [room.name]
+        assert (room / "stretto.j.1234.j-000001.ps-0").exists()
+
     @pytest.mark.parametrize("made_anew", [False, True])
     def test_name_what_still_runs_of_an_installation_that_was_killed_and_removed(
         self, tmp_path: Path, sleeper: Started, made_anew: bool
