@@ -30,6 +30,8 @@ class ServerList:
         self._bus = bus
         self._use_data_workers = use_data_workers
         self._data_version = 0
+        self._telling = threading.Lock()
+        """held while data workers are passed on: else a thread could pass on older ones after another's newer ones"""
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._version = 0
@@ -76,11 +78,11 @@ class ServerList:
 
     def take_data_workers(self, version: int, data_workers: tuple[DataWorker, ...]) -> None:
         """Use these data workers unless they are older than the known ones."""
-        with self._lock:
+        with self._telling:
             if version <= self._data_version:
                 return
             self._data_version = version
-        self._use_data_workers([each.address for each in data_workers])
+            self._use_data_workers([each.address for each in data_workers])
 
     def take(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
         """Use this list unless it is older than the known one; True if it is used."""
