@@ -144,7 +144,7 @@ class Lanes:
             self.refused = word.refused
         elif word.address:
             self._set(number, word.address)
-            self._count(number, told)
+            self._count(number, process, told)
         else:
             process.kill()
         process.join()
@@ -153,10 +153,10 @@ class Lanes:
         with self._lock:
             self._work_of_ended += self._work.pop(number, BatchesPrepared())
 
-    def _count(self, number: int, told: Connection) -> None:
-        """Note what a lane tells of its work until it ends."""
+    def _count(self, number: int, process: BaseProcess, told: Connection) -> None:
+        """Note what a lane tells of its work until it ends. What user code has forked may hold its pipe longer."""
         with contextlib.suppress(EOFError, OSError):
-            while True:
+            while told in wait([told, process.sentinel]):
                 work = told.recv()
                 with self._lock:
                     self._work[number] = work

@@ -254,3 +254,48 @@ def test_a_lane_ends_with_its_pod(spec: JobSpec, tmp_path: Path) -> None:
     pod.kill()
     pod.wait()
     wait_for(lambda: not Path(f"/proc/{lane}").exists() or "(zombie)" in Path(f"/proc/{lane}/status").read_text())
+
+
+FORKING = """
+import os, time
+from pathlib import Path
+from stretto.examples.wide_deep import WideDeep
+
+class Forking(WideDeep):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        if not os.fork():
+            while not Path(__file__).with_name("stop").exists():
+                time.sleep(0.05)
+            os._exit(0)
+"""
+KILL_A_LANE = """
+import os
+os.kill(lanes.pids[0], 9)
+begun, first = time.monotonic(), lanes.pids[0]
+while lanes.pids[0] == first and time.monotonic() < begun + 60:
+    time.sleep(0.01)
+print(lanes.pids[0], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_lane_is_started_again_although_a_process_that_it_forked_lives_on(tmp_path: Path) -> None:
+    """Goal: a process that holds the pipe of a dead lane does not hide its end."""
+    (tmp_path / "forking.py").write_text(FORKING)
+    spec = spec_of(BATCH, model={"entry": "forking:Forking", "embedding_dim": 16})
+    script = POD.replace("time.sleep(300)", KILL_A_LANE)
+    pod = subprocess.Popen(
+        [sys.executable, "-c", script, spec.model_dump_json(), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    try:
+        assert pod.stdout is not None
+        first, second = int(pod.stdout.readline()), int(pod.stdout.readline())
+        assert second != first
+    finally:
+        (tmp_path / "stop").touch()
+        pod.kill()
+        pod.wait()
