@@ -223,6 +223,10 @@ class _Lane:
                     "PYTHONPATH": os.pathsep.join(settings.paths),
                 },
             )  # fmt: skip
+        if self._closed.is_set():  # whoever closed the lane meanwhile saw no process to end
+            process.kill()
+            process.wait()
+            return
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(asdict(start)) + "\n")
