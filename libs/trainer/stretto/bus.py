@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -63,7 +64,7 @@ class Bus:
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="pod-request")
         self._life = f"{pod}-{uuid.uuid4().hex[:8]}"
         self._lanes: dict[str, threading.Lock] = {}
-        self._serial = 0
+        self._serials = itertools.count(1)
         self._reports = 0
         self._exchanges = 0
         """requests and answers on their way"""
@@ -152,8 +153,8 @@ class Bus:
 
     def request_id(self, kind: type[Message]) -> str:
         """A new id in the lane of this kind of request; the same id again is the same request."""
-        self._serial += 1
-        return f"{self._life}-{registry.channel_of(kind).name}.{self._serial}"
+        serial = next(self._serials)  # one step, so that no other thread gets it
+        return f"{self._life}-{registry.channel_of(kind).name}.{serial}"
 
     def call(self, request: Message, reply: type[M], timeout_s: float = 15.0, parent: str = "") -> M:
         """Ask the service that owns the job; repeats under one id until ``timeout_s`` is over.

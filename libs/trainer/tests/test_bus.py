@@ -14,6 +14,7 @@ from typing import Any
 
 import nats
 import pytest
+import stretto.bus
 import stretto_bus.bus
 from stretto.bus import Bus
 from stretto.errors import BusError
@@ -165,3 +166,20 @@ def test_a_bus_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> Non
         bus.connect(1.0)
     assert "secret" not in str(refused.value)
     bus.close()
+
+
+def test_no_two_requests_of_several_threads_have_one_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: another thread takes an id while the first one's is being made."""
+    bus = Bus("nats://127.0.0.1:1", JOB, POD, Tracing(JOB, POD, tmp_path, ""))
+    channel_of, ids = stretto.bus.registry.channel_of, []
+
+    def slowly(kind: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=lambda: ids.append(bus.request_id(GetServers)))
+            other.start()
+            other.join()
+        return channel_of(kind)
+
+    monkeypatch.setattr(stretto.bus.registry, "channel_of", slowly)
+    ids.append(bus.request_id(GetServers))
+    assert len({*ids}) == 2
