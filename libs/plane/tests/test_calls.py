@@ -157,7 +157,7 @@ def test_nobody_there_is_told_at_once(tmp_path: object, key: Key) -> None:
         begun_s = time.monotonic()
         with pytest.raises(PeerLost) as raised:
             Connection(address, key, timeout_s=30)
-        assert time.monotonic() - begun_s < 5
+        assert time.monotonic() - begun_s < 15
         assert raised.value.address == address
         assert not isinstance(raised.value, PeerSlow)
 
@@ -174,7 +174,7 @@ def test_a_slow_answer_closes_the_connection(way: Way, key: Key, listen: Listen)
 
     def waits(message: Message, _: Peer) -> tuple[int, Sequence[Buffer]]:
         if message.kind == 1:
-            go.wait(20)
+            go.wait(60)
         return message.kind, []
 
     listener = listen(waits, way.address, encrypted=way.encrypted)
@@ -197,7 +197,7 @@ def test_closing_a_listener_ends_its_connections(way: Way, key: Key, listen: Lis
     begun_s = time.monotonic()
     with pytest.raises(PeerLost):
         connection.call(1, [])
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 15
     if way.address.startswith("unix:"):
         assert not os.path.exists(way.address.removeprefix("unix:"))
 

@@ -232,14 +232,14 @@ def cache(tmp_path):
     wait_for(answers)
     yield url, process
     process.kill()
-    process.wait(5)
+    process.wait(60)
 
 
 def test_redis_killed_between_two_checkpoints_costs_the_cache_only(job, cache):
     url, process = cache
     job.take("c1", cache=url)
     process.kill()
-    process.wait(5)
+    process.wait(60)
     second = job.take("c2", cache=url)
     assert "not cached" in second["detail"]
     for name in ("c1", "c2"):

@@ -272,7 +272,7 @@ def cache(tmp_path: Path) -> Iterator[str]:
     )
     yield f"redis://127.0.0.1:{port}/0"
     process.kill()
-    process.wait(5)
+    process.wait(60)
 
 
 def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any, tmp_path: Path):

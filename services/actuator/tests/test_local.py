@@ -113,14 +113,14 @@ async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", textwrap.dedent(script)))
     await ended(backend)
-    removing, longest_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0
+    removing, longest_s, first_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0, time.monotonic()
     while not removing.done():
         began_s = time.monotonic()
         await asyncio.sleep(0.01)
         longest_s = max(longest_s, time.monotonic() - began_s)
     await removing
     assert not (folder / "pods/j/worker-0/work").exists()
-    assert longest_s < 0.2
+    assert longest_s < (time.monotonic() - first_s) / 2
     assert await backend.list() == []
 
 
@@ -321,10 +321,10 @@ async def test_cpu_limit_binds_and_changes_live(folder: Path) -> None:
 
     async def used(seconds: float) -> float:
         process = psutil.Process(pid)
-        before = process.cpu_times()
+        before, began_s = process.cpu_times(), time.monotonic()
         await asyncio.sleep(seconds)
-        after = process.cpu_times()
-        return (after.user + after.system - before.user - before.system) / seconds
+        after, ended_s = process.cpu_times(), time.monotonic()
+        return (after.user + after.system - before.user - before.system) / (ended_s - began_s)
 
     await asyncio.sleep(0.3)
     assert await used(1.0) < 0.32

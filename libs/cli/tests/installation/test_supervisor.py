@@ -54,7 +54,7 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).parents[4]
 
 
-async def until(reached: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not reached():
             await asyncio.sleep(0.02)
@@ -112,10 +112,9 @@ async def test_a_process_that_does_not_heed_sigterm_is_killed(tmp_path: Path) ->
     child = Child(command(tmp_path, stubborn), lambda: None)
     await child.start()
     await until(lambda: child.command.log.exists() and "up" in child.command.log.read_text())
-    pid = child.pid
-    assert pid is not None
+    process = psutil.Process(child.pid)
     await child.stop(0.2)
-    assert same_process(pid, None) is None
+    assert not process.is_running()
 
 
 def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing(
@@ -206,7 +205,7 @@ def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> N
             found: list[str] = []
             async with asyncio.timeout(60):
                 while submitted not in found:
-                    found += [json.loads(each.data).get("job") for each in await reader.fetch(10, timeout=5)]
+                    found += [json.loads(each.data).get("job") for each in await reader.fetch(10, timeout=60)]
             return found
         finally:
             await connection.close()
@@ -263,7 +262,7 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
     eventually(lambda: len(pods_of(tmp_path)) == 2)
     assert end_all(pods_of(tmp_path), 2.0) == 2
-    shell.wait(5)
+    shell.wait(60)
     assert pods_of(tmp_path) == []
 
 
@@ -277,7 +276,7 @@ def test_a_pod_that_starts_while_pods_are_ended_is_ended_too(tmp_path: Path) -> 
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     eventually(lambda: (tmp_path / "up").exists())
     end_leftovers(tmp_path)
-    shell.wait(5)
+    shell.wait(60)
     assert (tmp_path / "pid").exists(), "the case that this is about"
     assert pods_of(tmp_path) == []
 
@@ -307,7 +306,7 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     eventually(lambda: bool(in_sessions_of_their_own()) and len(sessions_of([(leader, birth)])) == 2)
     others = in_sessions_of_their_own()
     shell.kill()
-    shell.wait(5)
+    shell.wait(60)
     (tmp_path / "run").mkdir()
     up = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": {"pid": leader, "birth": birth}}}
     (tmp_path / "run" / "up.json").write_text(json.dumps(up))
@@ -446,7 +445,7 @@ def test_who_interrupts_the_start_leaves_nothing_running(tmp_path: Path) -> None
     folder = tmp_path / "s"
     up = [str(Path(sys.executable).with_name("stretto")), "up", "--detach", "--folder", str(folder)]
     starting = subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    asyncio.run(until(lambda: (folder / "logs" / "nats.log").exists(), 30))  # the supervisor is at work
+    asyncio.run(until(lambda: (folder / "logs" / "nats.log").exists()))  # the supervisor is at work
     starting.send_signal(signal.SIGINT)
     assert starting.wait(90) == 130
     left = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]

@@ -92,7 +92,7 @@ def test_elements_are_taken_also_once_the_feed_is_closed(feed: Feed) -> None:
     found: list[Any] = []
     taking = threading.Thread(target=lambda: found.extend(feed.take(one)[1] for _ in range(3)))
     taking.start()
-    taking.join(10)
+    taking.join(60)
     assert found == [[2], [4], [6]]
 
 

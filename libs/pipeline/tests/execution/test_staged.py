@@ -18,7 +18,7 @@ from stretto_pipeline.execution.protocol import Kind, Prepares, joined_parts
 from stretto_pipeline.execution.staged import AGAIN_S, Staged
 from stretto_plane import Key, Listener, Message, Peer
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 MEANWHILE_S = 0.3
 KEY = Key.random()
 

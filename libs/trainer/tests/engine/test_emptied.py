@@ -118,7 +118,7 @@ def test_no_push_of_before_is_ever_applied_after(cluster_here, seed, returns):
     ends.wait(0.05)
     ends.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     for server in servers.processes.values():
         assert not server.control.applied().samples.any()
         assert server.control.stats().updates == 0

@@ -9,7 +9,7 @@ from stretto.engine import one_table
 from stretto.engine.turns import SharedLock, Turn
 from stretto.errors import ServerEmptied
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 LAYOUT = one_table(4, 50, seed=3)
 
 
