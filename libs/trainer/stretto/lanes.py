@@ -189,14 +189,17 @@ def _short_temporary_folder() -> Generator[None]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None]:
-    """Add variables for a process that starts meanwhile."""
-    before = dict(os.environ)
+    """Add variables for a process that starts meanwhile. Other threads find all others at any time."""
+    before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connection) -> None:

@@ -17,7 +17,7 @@ import pytest
 from stretto.engine.link import Access
 from stretto.entry import load
 from stretto.feed import Feed
-from stretto.lanes import Lanes
+from stretto.lanes import Lanes, _environment
 from stretto.local import Here
 from stretto.model import Program
 from stretto.preparation import BatchesPrepared, fingerprint_of
@@ -75,6 +75,25 @@ def test_work_never_becomes_less_when_a_lane_that_ended_is_counted_first() -> No
     after = sum(lanes[:2], BatchesPrepared() + lanes[2])
     assert after.busy_s < before.busy_s, "the case that this is about"
     assert after.since(before) == BatchesPrepared()
+
+
+def test_other_threads_find_their_variables_while_some_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRESENT", "1")
+    done, missed = threading.Event(), []
+
+    def look() -> None:
+        while not done.is_set():
+            missed.extend([] if "PRESENT" in os.environ else [True])
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(1000):
+        with _environment({"ADDED": "2", "PRESENT": "2"}):
+            assert (os.environ["ADDED"], os.environ["PRESENT"]) == ("2", "2")
+        assert ("ADDED" in os.environ, os.environ["PRESENT"]) == (False, "1")
+    done.set()
+    looking.join()
+    assert not missed
 
 
 def nothing(*_: Any) -> None:
