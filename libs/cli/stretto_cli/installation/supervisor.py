@@ -100,10 +100,10 @@ class Installation:
         for name in ("redis", "nats"):
             if name in self.children:
                 await self.children[name].stop(STOP_S)
-        if self._owns_folder():
-            (self.folder / "run" / "up.json").unlink(missing_ok=True)
         if self._owns_folder() or not self.folder.exists():
             free_memory(self.folder)
+        if self._owns_folder():  # last: who waits for the end may start the next one at once
+            (self.folder / "run" / "up.json").unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 

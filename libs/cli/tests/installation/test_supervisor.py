@@ -356,6 +356,22 @@ async def test_processes_are_kept_alive_and_ended_while_the_disk_is_full(
     assert not second.is_running()
 
 
+async def test_an_installation_that_still_frees_its_memory_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: whoever waits for its end can start the next one at once, and is not told that one runs."""
+    installation = Installation(StartOptions(tmp_path), {})
+    installation._claim_folder()
+    installation._write_state()
+    states: list[str] = []
+    monkeypatch.setattr(supervisor, "free_memory", lambda folder: states.append(read_state(folder)["state"]))
+    await installation.down()
+    assert states == ["stopping"]
+    with pytest.raises(NotRunning):
+        read_state(tmp_path)
+    Installation(StartOptions(tmp_path), {})._claim_folder()
+
+
 async def test_a_bus_that_never_answers_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
