@@ -64,7 +64,8 @@ def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -
             kind = BadInput if supervisor.returncode == BadInput.status else CliError
             raise kind(f"the installation did not start: {reason if failed and reason else before or text}")
         with contextlib.suppress(NotRunning):
-            if read_state(folder)["state"] == "ready":
+            state = read_state(folder)
+            if state["pid"] == supervisor.pid and state["state"] == "ready":  # else another one was first
                 return describe(folder)
         time.sleep(POLL_S)
     raise CliError(f"not ready after {START_S:.0f} s; see {log}")

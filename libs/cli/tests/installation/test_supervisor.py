@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nats
 import psutil
@@ -454,6 +455,24 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
     with pytest.raises(CliError, match="not ready"):
         start_detached(StartOptions(tmp_path))
     assert started[0].returncode == -signal.SIGTERM
+
+
+def test_of_two_starts_at_once_the_second_does_not_take_the_first_ones_installation_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the first one is ready before the supervisor of the second finds the folder taken."""
+    real = subprocess.Popen
+
+    def popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        for name, body in (("up", entry | {"state": "ready"}), ("gateway", {"host": "127.0.0.1", "port": 1})):
+            state.write_json(tmp_path / "run" / f"{name}.json", body)
+        return real(["/bin/sh", "-c", "sleep 0.5; echo 'error: it runs already' >&2; exit 1"], **options)
+
+    (tmp_path / "run").mkdir()
+    entry = {"pid": os.getpid(), "birth": ProcessIdentity.of(os.getpid()), "nats_url": "", "ready_s": 1, "warnings": []}
+    monkeypatch.setattr(detached.subprocess, "Popen", popen)
+    with pytest.raises(CliError, match="it runs already"):
+        start_detached(StartOptions(tmp_path))
 
 
 @pytest.mark.slow
