@@ -400,9 +400,18 @@ async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_th
 async def test_a_store_that_cannot_be_used_is_told_when_the_installation_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: a real bus and a real checkpoints service, whose store lies where nobody can write."""
+    """Method: a real bus and a real checkpoints service, whose store lies where nobody can
+    write. The time to get ready is over once it has said so."""
     monkeypatch.setattr(supervisor, "SERVICES", ("checkpoints",))
-    monkeypatch.setattr(supervisor, "READY_S", 8.0)
+    readiness = supervisor.readiness
+
+    async def answer(*given: Any) -> dict[str, Any]:
+        found = await readiness(*given)
+        if "cannot be written" in found.get("warning", ""):
+            monkeypatch.setattr(supervisor, "READY_S", 0.0)
+        return found
+
+    monkeypatch.setattr(supervisor, "readiness", answer)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     store = {"STRETTO_CHECKPOINTS_STORE_URL": "file:///proc/stretto"}
     installation = Installation(StartOptions(tmp_path / "s", settings=store), environment)
