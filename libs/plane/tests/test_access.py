@@ -114,7 +114,7 @@ def test_a_key_file_needs_the_standard_library_only(key: Key, tmp_path: Path, li
     program = (
         f"import sys; sys.path.insert(0, {str(Path(session_module.__file__).parents[1])!r})\n"
         "from stretto_plane import Connection, Key\n"
-        f"c = Connection({listener.address!r}, Key.load({str(path)!r}), timeout_s=10, encrypted=True)\n"
+        f"c = Connection({listener.address!r}, Key.load({str(path)!r}), timeout_s=60, encrypted=True)\n"
         "print(c.call(6, []).kind)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
@@ -124,9 +124,9 @@ def test_a_key_file_needs_the_standard_library_only(key: Key, tmp_path: Path, li
 def test_another_key_is_refused_by_both_sides(way: Way, key: Key, listen: Listen) -> None:
     listener = listen(echo, way.address, encrypted=way.encrypted)
     with pytest.raises(AccessRefused, match="key"):
-        Connection(listener.address, Key.random(), timeout_s=10, encrypted=way.encrypted)
+        Connection(listener.address, Key.random(), timeout_s=60, encrypted=way.encrypted)
     wait_until(lambda: listener.counts.refused_peers == 1)
-    with Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) as connection:
+    with Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) as connection:
         assert connection.call(1, []).kind == 2
     assert listener.counts.connections == 1
 
@@ -146,7 +146,7 @@ def test_a_server_without_the_key_learns_and_proves_nothing(key: Key) -> None:
         thread = threading.Thread(target=reflect)
         thread.start()
         with pytest.raises(AccessRefused, match="another key"):
-            Connection(f"127.0.0.1:{impostor.getsockname()[1]}", key, timeout_s=10)
+            Connection(f"127.0.0.1:{impostor.getsockname()[1]}", key, timeout_s=60)
         thread.join()
     assert received == [b""]
 
@@ -169,7 +169,7 @@ def test_a_recorded_handshake_is_of_no_use(key: Key, listen: Listen) -> None:
 
         thread = threading.Thread(target=forward)
         thread.start()
-        with Connection(f"127.0.0.1:{proxy.getsockname()[1]}", key, timeout_s=10) as connection:
+        with Connection(f"127.0.0.1:{proxy.getsockname()[1]}", key, timeout_s=60) as connection:
             assert connection.call(1, []).kind == 2
         thread.join()
     with raw(listener) as replay:
@@ -188,7 +188,7 @@ def test_a_recorded_handshake_is_of_no_use(key: Key, listen: Listen) -> None:
 def test_encryption_has_to_be_the_same_on_both_sides(key: Key, listen: Listen, required: bool) -> None:
     listener = listen(echo, encrypted=required)
     with pytest.raises(AccessRefused, match="STRETTO_PLANE_ENCRYPTED"):
-        Connection(listener.address, key, timeout_s=10, encrypted=not required)
+        Connection(listener.address, key, timeout_s=60, encrypted=not required)
     assert listener.counts.connections == 0
 
 
@@ -216,7 +216,7 @@ def test_nothing_travels_in_the_clear_with_encryption(key: Key, listen: Listen) 
 
         thread = threading.Thread(target=forward)
         thread.start()
-        with Connection(f"127.0.0.1:{proxy.getsockname()[1]}", key, timeout_s=10, encrypted=True) as connection:
+        with Connection(f"127.0.0.1:{proxy.getsockname()[1]}", key, timeout_s=60, encrypted=True) as connection:
             assert bytes(connection.call(1, [b"question " * 1000]).parts[0]) == b"answer " * 1000
         thread.join()
     assert len(seen) > 16_000
@@ -252,17 +252,18 @@ def test_strangers_get_little_time_and_room(
             time.sleep(0.02)
     except OSError:
         pass
-    with Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) as connection:
+    monkeypatch.undo()  # on a slow machine, who has the key needs more
+    with Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) as connection:
         assert connection.call(1, []).kind == 2
     assert all(ended(link) for link in (*silent, trickling, flooding))
     wait_until(lambda: listener.counts.refused_peers == 7)
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 30
 
 
 def test_a_crowd_of_strangers_does_not_shut_out_who_has_the_key(key: Key, listen: Listen) -> None:
     listener = listen(echo)
     strangers = [raw(listener) for _ in range(listener_module.STRANGERS_MAX * 3)]
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
     assert all(ended(link) for link in strangers[: listener_module.STRANGERS_MAX])
     assert threading.active_count() < 3 * listener_module.STRANGERS_MAX
@@ -288,7 +289,7 @@ def test_a_crowd_has_no_more_threads_than_strangers_may_be(
     strangers = [raw(listener) for _ in range(listener_module.STRANGERS_MAX * 4)]
     wait_until(lambda: len(numbers) == len(strangers))
     assert max(numbers) == listener_module.STRANGERS_MAX
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
     for stranger in strangers:
         stranger.close()
@@ -296,14 +297,14 @@ def test_a_crowd_has_no_more_threads_than_strangers_may_be(
 
 def test_connections_are_bounded(way: Way, key: Key, listen: Listen) -> None:
     listener = listen(echo, way.address, encrypted=way.encrypted, connections_max=2)
-    open_ = [Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) for _ in range(2)]
+    open_ = [Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) for _ in range(2)]
     with pytest.raises(AccessRefused, match="connections_max"):
-        Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted)
+        Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted)
     open_.pop().close()
 
     def admitted() -> bool:
         try:
-            open_.append(Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted))
+            open_.append(Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted))
         except AccessRefused:
             return False
         return True
@@ -317,7 +318,7 @@ def test_connections_are_bounded(way: Way, key: Key, listen: Listen) -> None:
 def test_no_free_descriptor_passes(key: Key, listen: Listen) -> None:
     """Goal: the loop that accepts outlives EMFILE. Method: this process may open no further descriptor for a while."""
     listener = listen(echo)
-    first = Connection(listener.address, key, timeout_s=10)
+    first = Connection(listener.address, key, timeout_s=60)
     waiting = socket.socket()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
@@ -329,7 +330,7 @@ def test_no_free_descriptor_passes(key: Key, listen: Listen) -> None:
             time.sleep(0.05)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with waiting, Connection(listener.address, key, timeout_s=10) as connection:
+    with waiting, Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
     first.close()
 
@@ -343,8 +344,8 @@ def test_no_thread_for_a_connection_passes(key: Key, listen: Listen, monkeypatch
 
         patched.setattr(threading.Thread, "start", start)
         with pytest.raises(PeerLost):
-            Connection(listener.address, key, timeout_s=10)
-    with Connection(listener.address, key, timeout_s=10) as connection:
+            Connection(listener.address, key, timeout_s=60)
+    with Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
 
 
@@ -354,7 +355,7 @@ def test_a_long_path_is_served(key: Key, listen: Listen, tmp_path: Path) -> None
     path = folder / "plane.sock"
     listener = listen(echo, f"unix:{path}")
     assert listener.address == f"unix:{path}"
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
     listener.close()
     assert not path.exists()
@@ -370,7 +371,7 @@ def test_socket_files_are_private_and_replaced_when_stale(key: Key, listen: List
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(PlaneError, match="somebody listens there"):
         Listener(f"unix:{path}", echo, key, size_bytes_max=1)
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         assert connection.call(1, []).kind == 2
     os.unlink(path)
     successor = listen(echo, f"unix:{path}")

@@ -47,7 +47,7 @@ def test_parts_of_any_sizes_come_back_the_same(way: Way, key: Key, listen: Liste
         np.array(True),
         *(bytes([number]) * number for number in range(100)),
     ]
-    with Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) as connection:
+    with Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) as connection:
         for sent in (parts, [], parts[:14], parts[:15], [b""]):
             answer = connection.call(41, sent)
             assert answer.kind == 42
@@ -57,7 +57,7 @@ def test_parts_of_any_sizes_come_back_the_same(way: Way, key: Key, listen: Liste
 def test_parts_are_aligned_in_their_buffer(key: Key, listen: Listen) -> None:
     """NumPy takes them without a copy, at multiples of 64 bytes from the first."""
     listener = listen(echo)
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         answer = connection.call(0, [b"a" * size for size in (1, 63, 64, 65, 100_000, 1)])
     places = [np.frombuffer(part, np.uint8).__array_interface__["data"][0] for part in answer.parts]
     assert all((place - places[0]) % 64 == 0 for place in places)
@@ -67,7 +67,7 @@ def test_kept_parts_never_change(way: Way, key: Key, listen: Listen) -> None:
     """Each round keeps a part, as array or view, of a message that would fit into the buffer of the last one."""
     listener = listen(echo, way.address, encrypted=way.encrypted)
     kept: list[tuple[int, np.ndarray | memoryview]] = []
-    with Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) as connection:
+    with Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) as connection:
         for number in range(40):
             answer = connection.call(0, [bytes([number]) * 100_000, bytes([number]) * 50])
             if number % 3 == 0:
@@ -90,7 +90,7 @@ def test_a_failing_handler_is_told_and_the_connection_goes_on(way: Way, key: Key
         return 0, [b"well"]
 
     listener = listen(fails, way.address, encrypted=way.encrypted)
-    with Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted) as connection:
+    with Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted) as connection:
         with pytest.raises(PeerFailed, match="ValueError: keys=-1 is refused"):
             connection.call(1, [])
         with pytest.raises(PeerFailed, match="kind=-1"):
@@ -108,8 +108,8 @@ def test_a_request_beyond_the_limit_ends_its_connection_only(
 ) -> None:
     """Goal: the sender learns the reason, also while it still sends; another connection goes on."""
     listener = listen(echo, way.address, encrypted=way.encrypted, size_bytes_max=2 << 20)
-    other = Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted)
-    connection = Connection(listener.address, key, timeout_s=10, encrypted=way.encrypted)
+    other = Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted)
+    connection = Connection(listener.address, key, timeout_s=60, encrypted=way.encrypted)
     with pytest.raises(FrameRefused, match="size_bytes_max=2097152"):
         connection.call(0, [bytes(size_bytes)])
     with pytest.raises(PeerLost, match="closed"):
@@ -124,7 +124,7 @@ def test_a_request_beyond_the_limit_ends_its_connection_only(
 
 def test_an_answer_beyond_the_limit_is_refused(key: Key, listen: Listen) -> None:
     listener = listen(lambda *_: (0, [bytes(2000)]))
-    connection = Connection(listener.address, key, timeout_s=10, size_bytes_max=1000)
+    connection = Connection(listener.address, key, timeout_s=60, size_bytes_max=1000)
     with pytest.raises(FrameRefused, match="size_bytes_max=1000"):
         connection.call(0, [])
 
@@ -143,7 +143,7 @@ def test_unusable_requests_are_refused_before_they_are_sent(
     key: Key, listen: Listen, kind: int, parts: list[Buffer], named: str
 ) -> None:
     listener = listen(echo)
-    with Connection(listener.address, key, timeout_s=10) as connection:
+    with Connection(listener.address, key, timeout_s=60) as connection:
         with pytest.raises(FrameRefused, match=named):
             connection.send(kind, parts)
         assert connection.call(5, []).kind == 6
@@ -284,7 +284,7 @@ def test_a_host_that_answers_no_probe_is_lost_not_slow(
 def test_both_sides_probe_a_silent_peer(key: Key, listen: Listen) -> None:
     """Goal: a host that is gone is noticed within about 10 s, whichever side waits."""
     listener = listen(echo)
-    connection = Connection(listener.address, key, timeout_s=10)
+    connection = Connection(listener.address, key, timeout_s=60)
     assert connection._link is not None
     [session] = listener._served
     for link in (connection._link._link, session._socket):

@@ -129,6 +129,7 @@ def test_a_peer_that_stays_in_mid_frame_ends_its_connection(
         link.settimeout(20)
         with contextlib.suppress(ConnectionError):
             assert link.recv(1) == b""
+    monkeypatch.undo()  # on a slow machine, an honest frame may take more
     assert survives(open_listener, key)
 
 
@@ -140,7 +141,7 @@ def test_a_peer_that_takes_no_answer_ends_its_connection(
     listener = listen(lambda *_: (1, [bytes(100 << 20)]))
     with admitted(listener, key) as link:
         link.sendall(b"".join(encoded(1, [])))
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while listener._served and time.monotonic() < deadline_s:
             time.sleep(0.02)
         assert not listener._served
