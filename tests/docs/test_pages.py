@@ -1,4 +1,4 @@
-"""The documentation as it is written: links, fences, commands, subjects and quotas.
+"""The documentation as it is written: links, fences, commands, subjects and rules.
 
 A fence of a tutorial or of a page of the site's own is run, or names the test that runs it elsewhere. Those of READMEs
 are read at least: Python compiles, YAML loads, a shell understands the commands, and `stretto` knows their options.
@@ -7,6 +7,7 @@ are read at least: Python compiles, YAML loads, a shell understands the commands
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import shlex
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from stretto_cli.main import COMMANDS, load
-from stretto_runtime.settings import TeamsSettings
+from stretto_core.planner.tuning import TuningRules
 from stretto_wire import JobSpec
 from stretto_wire.registry import CHANNELS
 
@@ -97,9 +98,10 @@ def test_every_subject_and_type_that_a_page_names_is_in_the_registry() -> None:
     assert [each for each in named if each[1:] not in known] == []
 
 
-def test_the_quotas_of_a_page_are_read_by_the_settings() -> None:
-    [quotas] = re.findall(r"STRETTO_TEAMS_QUOTAS='(.*)'", (OWN / "how-to" / "teams-and-quotas.md").read_text())
-    assert TeamsSettings.load("arbiter", {"STRETTO_TEAMS_QUOTAS": quotas}).quotas["ads"].cores == 64
+def test_the_rules_that_the_page_of_data_workers_names_exist() -> None:
+    text = (OWN / "explanation" / "data-workers.md").read_text()
+    named = set(re.findall(r"`([a-z_]+)`", text.partition("## When they")[2].partition("\n## ")[0]))
+    assert named == {each.name for each in dataclasses.fields(TuningRules)} - {"same"}
 
 
 def test_every_page_is_on_the_site() -> None:

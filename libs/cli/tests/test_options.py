@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from installed_gateway import Installed, write_spec
+from stretto_cli.errors import of_client
 from stretto_cli.main import app
+from stretto_client.errors import Finding, Refused
 from typer.testing import CliRunner
 
 
@@ -48,6 +50,14 @@ def test_unknown_jobs_are_exit_2_and_a_missing_installation_is_exit_1(installed:
         assert "stretto up" in refused.stderr
         assert command[0] not in ("jobs", "watch") or "--url" in refused.stderr, "the command's way to name another"
         assert "connect(" not in refused.stderr
+
+
+def test_a_refusal_tells_its_remedy_once() -> None:
+    remedy = "at most 1, the ceiling of the team search"
+    for detail in (f"priority = 3.0: {remedy}", "too high"):
+        found = [Finding("priority", "3.0", remedy)]
+        told = str(of_client(Refused(422, "above-priority-ceiling", detail, findings=found)))
+        assert told.count(remedy) == 1, told
 
 
 @pytest.mark.parametrize("by", ["option", "environment"])

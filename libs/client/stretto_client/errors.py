@@ -87,7 +87,7 @@ class Refused(ClientError):
 
     def __str__(self) -> str:
         lines = [f"{self.detail} ({self.kind}, HTTP {self.status})"]
-        if len(self.findings) == 1 and self.remedy:
+        if len(self.findings) == 1 and self.remedy not in self.detail:
             lines.append(f"  remedy: {self.remedy}")
         elif len(self.findings) > 1:
             lines += [f"  {_place(one)}{one.field} = {one.value}: {one.remedy}" for one in self.findings]

@@ -136,6 +136,16 @@ def test_a_problem_has_kind_fields_values_remedies_and_page(speaking_to: Speakin
         assert words in told
 
 
+def test_a_remedy_that_the_detail_has_is_not_told_twice(speaking_to: Speaking) -> None:
+    remedy = "at most 1, the ceiling of the team search"
+    one = {"field": "priority", "value": "3.0", "remedy": remedy}
+    problem = PROBLEM | {"detail": f"priority = 3.0: {remedy}", "errors": [one], "count": 1} | one
+    with pytest.raises(Refused) as caught:
+        speaking_to(lambda request: httpx.Response(422, json=problem)).submit({"name": "x"})
+    assert caught.value.remedy == remedy
+    assert str(caught.value).count(remedy) == 1
+
+
 @pytest.mark.parametrize("body", [b"<h1>proxy</h1>", b"[]", b'{"type": 1}', b""])
 def test_an_error_of_something_else_is_one_too(speaking_to: Speaking, body: bytes) -> None:
     with pytest.raises(Refused, match="HTTP 502"):

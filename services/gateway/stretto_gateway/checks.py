@@ -129,7 +129,7 @@ def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, Job
         raise Problem(
             409,
             "quota-used",
-            f"the team {team} has {len(live)} live jobs of {quota.jobs}",
+            f"the team {team} has {len(live)} of its {quota.jobs} live jobs",
             field="team",
             value=team,
             remedy=f"wait until one of its jobs ends, cancel one, or raise its jobs in {QUOTAS}",

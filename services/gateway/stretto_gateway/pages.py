@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from . import console
+from .problems import PROBLEMS_AT
 
-PROBLEMS_AT = "/problems"
 _TEXT = "PROBLEMS.md"
 _HEADING = "\n## "
 _CODE = re.compile("`([^`]*)`")

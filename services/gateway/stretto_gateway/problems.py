@@ -19,7 +19,8 @@ from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
 from stretto_wire.rest.problems import MEDIA_TYPE, URN, Kind
 
-from .pages import PROBLEMS_AT
+PROBLEMS_AT = "/problems"
+"""Address of the page about each kind."""
 
 log = structlog.get_logger("stretto.gateway")
 

@@ -80,6 +80,7 @@ def test_live_jobs_and_priority_are_bounded_by_the_teams_quota(teams: Teams) -> 
         refused = next(problem(each) for each in answers if each.status_code == 409)
         assert refused["type"].endswith("quota-used")
         assert (refused["field"], refused["value"]) == ("team", "small")
+        assert refused["detail"] == "the team small has 2 of its 2 live jobs"
         assert "STRETTO_TEAMS_QUOTAS" in refused["remedy"]
         accepted = [each.json()["job"] for each in answers if each.status_code == 201]
         repeated = next(each for each in documents if each["name"] == accepted[0])

@@ -60,8 +60,8 @@ def scale(
         has = gateway.job(job).get("plan")
         done = gateway.scale(job, wanted)
     if set(wanted) == {"data"}:
-        result = "data workers by its queue" if wanted["data"] == "auto" else f"{wanted['data']} data workers"
-        result = f"asked for {result}"
+        count = f"{wanted['data']} data worker{'s' * (wanted['data'] != 1)}"
+        result = f"asked for {'data workers by its queue' if wanted['data'] == 'auto' else count}"
     else:
         same = "has this plan already" if done["plan"] == has else "asked for"
         result = f"{same} {figures.short_plan(done['plan'])}"

@@ -42,7 +42,9 @@ def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: flo
             reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {free_in_words}: reduced to fit"]
             return [context.decide(job, "fit-capacity", smaller, [*reasons, *limit_reasons], now)]
     least = job.least(proposal)
-    reasons = [free_in_words, *limit_reasons, f"the least that the job can start with is {in_words(least)}: it waits"]
+    waits = f"the least that the job can start with is {in_words(least)}: it waits"
+    last = [*limit_reasons, waits] if context.teams.entitled(job) else [waits, *limit_reasons]  # lists show the last
+    reasons = [free_in_words, *last]
     if not least.fits(context.settings.capacity):
         lacking = in_words(shortage(least, context.settings.capacity))
         reasons.append(f"that is more than the whole cluster, by {lacking}: lower the job's limits, or cancel it")

@@ -68,7 +68,8 @@ def share(context: StepContext) -> list[DataWorkersDecided]:
 
 def _decided(job: JobState, policy: str, why_not_more: list[str]) -> DataWorkersDecided:
     each, proposal = job.profile.data.each, job.data_proposal
-    wish = [f"a user asks for {job.data_pinned}"] if job.data_pinned is not None else []
+    asked = proposal.reasons if proposal else ("the data queue has asked for none yet",)
+    wish = asked if job.data_pinned is None else (f"a user asks for {job.data_pinned}",)
     return DataWorkersDecided(
         job=job.job,
         version=job.data_version,
@@ -77,7 +78,7 @@ def _decided(job: JobState, policy: str, why_not_more: list[str]) -> DataWorkers
         memory_bytes=each.memory_bytes,
         wanted=job.data_wanted,
         policy=policy,
-        reasons=(*(wish or (proposal.reasons if proposal else ())), *why_not_more),
+        reasons=(*wish, *why_not_more),
     )
 
 

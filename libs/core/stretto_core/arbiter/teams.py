@@ -163,7 +163,7 @@ class TeamShares:
 
     def _quota(self, team: str) -> str:
         quota = quota_of(self._settings.quotas, team)
-        cores = "any cores" if quota.cores is None else f"{quota.cores:g} cores"
+        cores = "any cores" if quota.cores is None else f"{quota.cores:g} core{'s' * (quota.cores != 1)}"
         memory = "any memory" if quota.memory_gib is None else f"{quota.memory_gib:g} GiB"
         counts = "".join(f" and {count} {name}" for name, count in sorted(quota.extended.items()))
         return f"{cores} and {memory}{counts}"

@@ -121,7 +121,8 @@ def test_a_users_number_goes_before_all_queues_until_he_takes_it_back() -> None:
     facts = told(machine.handle(DataWorkersRequested(job="job-1", count=2, by="ada"), 2.0))
     assert {(fact.job, fact.count) for fact in facts} == {("job-0", 1), ("job-1", 2)}
     assert "a user asks for 2" in next(fact for fact in facts if fact.job == "job-1").reasons
-    machine.handle(DataWorkersRequested(job="job-1", count=None, by="ada"), 3.0)
+    facts = told(machine.handle(DataWorkersRequested(job="job-1", count=None, by="ada"), 3.0))
+    assert next(fact for fact in facts if fact.job == "job-1").reasons == ("the data queue has asked for none yet",)
     assert given_to(machine) == [3, 0]
 
 
