@@ -15,7 +15,7 @@ from tests.docs.site import OWN
 from tests.e2e.tutorials import fences, missing
 from tests.e2e.typed import TYPED
 
-PAGE_S = 500.0
+PAGE_S = 900.0
 MARK = "\x1e"
 FAILED = "\x1ffailed"
 SHELL = f'trap \'printf "{FAILED} %s\\n" "$BASH_COMMAND"\' ERR\n'
