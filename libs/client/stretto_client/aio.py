@@ -196,7 +196,7 @@ class AsyncJob(JobFacts):
         return await self._driver.run(asked(Requested, calls.scale(self.name, workers, ps, data)))
 
     async def checkpoint(self) -> CheckpointAnswer:
-        """Take a checkpoint now."""
+        """Take a checkpoint now. While another one is being taken, it is asked for again, for up to a minute."""
         return await self._driver.run(asked(CheckpointAnswer, operations.checkpoint(self.name)))
 
     async def add_data(self, partitions: Iterable[DataPartition] = (), *, close: bool = False) -> DataAnswer:

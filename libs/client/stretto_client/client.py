@@ -190,7 +190,7 @@ class Job(JobFacts):
         return self._driver.run(asked(Requested, calls.scale(self.name, workers, ps, data)))
 
     def checkpoint(self) -> CheckpointAnswer:
-        """Take a checkpoint now."""
+        """Take a checkpoint now. While another one is being taken, it is asked for again, for up to a minute."""
         return self._driver.run(asked(CheckpointAnswer, operations.checkpoint(self.name)))
 
     def add_data(self, partitions: Iterable[DataPartition] = (), *, close: bool = False) -> DataAnswer:

@@ -116,6 +116,30 @@ def test_a_busy_gateway_is_asked_again_when_it_says(speaking_to: Speaking, clock
     assert clock.pauses_s == [7.0, 7.0]
 
 
+@pytest.mark.parametrize(("kind", "asked_again"), [("busy", True), ("over", False)])
+def test_a_checkpoint_is_asked_for_again_while_another_is_taken(
+    speaking_to: Speaking, clock: Clock, kind: str, asked_again: bool
+) -> None:
+    """Case: jobs take one every ten seconds by themselves."""
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if len(asked) == 1:
+            return httpx.Response(409, json=PROBLEM | {"type": f"urn:stretto:problem:{kind}", "status": 409})
+        return httpx.Response(202, json={"job": "j", "id": "j-000002"})
+
+    job = job_of(speaking_to(handle))
+    if asked_again:
+        assert job.checkpoint().id == "j-000002"
+    else:
+        with pytest.raises(Refused) as refused:
+            job.checkpoint()
+        assert refused.value.kind == kind
+    assert len(asked) == 1 + asked_again
+    assert clock.pauses_s == [1.0] * asked_again
+
+
 def test_a_gateway_that_stays_busy_is_refused_within_the_patience(speaking_to: Speaking, clock: Clock) -> None:
     with pytest.raises(Refused) as refused:
         speaking_to(lambda request: httpx.Response(429, headers={"Retry-After": "9"})).me()

@@ -10,10 +10,11 @@ from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unu
 from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
 
 PATIENCE_S = 60.0
-"""How long a request is repeated that the gateway answers with 429 (too many requests)."""
+"""How long a request is repeated that the gateway would answer in a moment."""
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
 NOT_MODIFIED = 304
+CONFLICT = 409
 TOO_MANY = 429
 _SHOWN = 300
 """Characters of an answer that is none of a gateway, in an error."""
@@ -23,7 +24,8 @@ def exchange(request: Request) -> Steps[Answer]:
     """Send a request; return its answer below 400.
 
     1. A GET whose connection breaks is sent once again: it changes nothing.
-    2. A request that is answered 429 is repeated after the time that the answer states, for ``PATIENCE_S`` in all.
+    2. A request that is answered 429 (too many requests), or with the problem ``busy`` (another checkpoint is being
+       taken), is repeated after the time that the answer states, for ``PATIENCE_S`` in all.
 
     Raises ClientError.
     """
@@ -41,7 +43,7 @@ def answered(command: Send | Open, until_s: float = math.inf) -> Steps[Answer]:
     deadline_s = (yield Now()) + PATIENCE_S
     while True:
         answer: Answer = yield from _sent(command)
-        if answer.status != TOO_MANY:
+        if not _comes_too_early(answer):
             return answer
         pause_s = _retry_after_s(answer)
         now_s = yield Now()
@@ -96,6 +98,11 @@ def error_of(fault: TransportFault) -> ClientError:
     if fault.kind == "nobody":
         return NotRunning(f"no gateway answers ({fault.text}): start it with `stretto up`")
     return Unreachable(f"{fault.text}; see `stretto status`")
+
+
+def _comes_too_early(answer: Answer) -> bool:
+    """Return whether the same request may be accepted in a moment."""
+    return answer.status == TOO_MANY or (answer.status == CONFLICT and problem(answer).kind == "busy")
 
 
 def _retry_after_s(answer: Answer) -> float:
