@@ -34,6 +34,7 @@ class Stage:
 
     def __init__(self, server: EmbeddedServer, operator: Client, actuator: Client, folder: Path) -> None:
         self.server, self.operator, self.actuator, self.folder = server, operator, actuator, folder
+        self.pods: list[Bus] = []
 
     def credentials(self, job: str) -> Path:
         assert self.server.keys is not None
@@ -45,7 +46,8 @@ class Stage:
     def bus(self, job: str) -> Bus:
         identity = identity_of(self.credentials(job))
         bus = Bus(self.server.url, job, POD, Tracing(job, POD, self.folder, ""), identity)
-        bus.connect(10.0)
+        self.pods.append(bus)
+        bus.connect(60.0)
         return bus
 
 
@@ -56,7 +58,10 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     operator = await Client.connect(server.url, server.login())
     await provision(operator.bus)
     actuator = await Client.connect(server.url, server.login("actuator"))
-    yield Stage(server, operator, actuator, tmp_path)
+    stage = Stage(server, operator, actuator, tmp_path)
+    yield stage
+    for pod in stage.pods:
+        await asyncio.to_thread(pod.close)
     await actuator.close()
     await operator.close()
     server.kill()
@@ -86,7 +91,7 @@ async def test_requests_events_and_telemetry_pass_between_the_accounts(stage: St
     await asyncio.to_thread(pod.follow, ServersChanged, followed.append)
 
     request = GetServers(job=JOB, request_id="lane.1", pod=POD)
-    assert (await asyncio.to_thread(pod.call, request, GetServersReply, 5.0, TRACE)).answer == "unknown"
+    assert (await asyncio.to_thread(pod.call, request, GetServersReply, 60.0, TRACE)).answer == "unknown"
     assert (asked[0].headers or {})["traceparent"].startswith(TRACE[:35])
 
     for _ in range(2):
@@ -161,3 +166,12 @@ async def test_an_answer_that_a_hostile_pod_directs_to_another_jobs_pod_changes_
     assert claimed == [honest]
     await hostile.close()
     await asyncio.to_thread(pod.close)
+
+
+async def test_nothing_of_a_pod_goes_on_after_it_has_closed(stage: Stage) -> None:
+    """Case: nobody would answer the renewal of its credentials, which it asked for again and again."""
+    pod = await asyncio.to_thread(stage.bus, JOB)
+    await asyncio.to_thread(pod.follow, ServersChanged, print)
+    assert asyncio.all_tasks(pod._loop)
+    await asyncio.to_thread(pod.close)
+    await until(lambda: not asyncio.all_tasks(pod._loop))

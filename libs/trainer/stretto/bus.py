@@ -69,12 +69,13 @@ class Bus:
         self._exchanges = 0
         """requests and answers on their way"""
         self._followers: set[asyncio.Task[None]] = set()
+        self._staying: Future[None] | None = None
         threading.Thread(target=self._loop.run_forever, name="bus", daemon=True).start()
 
     def connect(self, timeout_s: float = 30.0) -> None:
         """Connect, waiting for the server; later breaks are mended for ever. Raises BusError."""
         self._run(self._connect(timeout_s), timeout_s + 5.0)
-        self._spawn(self._stay_known())
+        self._staying = asyncio.run_coroutine_threadsafe(self._stay_known(), self._loop)
 
     async def _connect(self, timeout_s: float) -> None:
         name, inbox = f"{self.job}/{self.pod}", inbox_of_pod(self.job, self.pod)
@@ -201,9 +202,6 @@ class Bus:
         with contextlib.suppress(BusFault, BusError):
             self._bus.offer(subject, data, headers)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop)
-
     # --- requests to this pod -----------------------------------------------------------------------------
 
     def serve(self, request: type[Message], handler: Handler) -> None:
@@ -273,6 +271,8 @@ class Bus:
         async def end() -> None:
             for follower in self._followers:
                 follower.cancel()
+            if self._staying is not None:
+                self._staying.cancel()
             if self._connected is None:
                 return
             if self._bus.connected:
