@@ -139,7 +139,7 @@ class House:
             found = json.loads(file.read_text())
             for path in ("/healthz", "/readyz", "/metrics"):
                 url = f"http://{found['host']}:{found['port']}{path}"
-                with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=5) as answer:
+                with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=60) as answer:
                     yield url, answer.read().decode()
 
 
@@ -157,14 +157,14 @@ def shown(url: str, token: str) -> Iterator[tuple[str, str]]:
     """Yield every answer of the gateway that tells of jobs."""
     for path in ("jobs", f"jobs/{JOB}", f"jobs/{JOB}/decisions", "history", "events?follow=false", "status"):
         request = urllib.request.Request(f"{url}/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             yield f"GET {path}", answer.read().decode()
 
 
 def ask(url: str, token: str) -> int:
     request = urllib.request.Request(f"{url}/api/v1/jobs", headers={"authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code

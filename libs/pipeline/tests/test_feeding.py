@@ -84,6 +84,7 @@ class Run:
     prepared: list[Range] = field(default_factory=list[Range])
     """at home"""
     released: list[str] = field(default_factory=list[str])
+    leaving: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead, credits=self.credits)
@@ -124,6 +125,8 @@ class Run:
                 self._held.add((event.range, event.lane))
         if isinstance(event, Joined) and event.lane in self.released:
             return
+        if isinstance(event, Leaving):
+            self.leaving.add(event.lane)
         if isinstance(event, HomePrepared):
             assert self._home == event.range
             self._home = None
@@ -137,7 +140,7 @@ class Run:
         match action:
             case Ask(name, wanted):
                 lane = self.lanes[name]
-                assert self.now_s < lane.leaves_s, "asked although it leaves"
+                assert name not in self.leaving, "asked although it leaves"
                 self._hand[name].append(wanted)
                 self.asked.append((name, wanted))
                 assert len(self._hand[name]) <= self.credits

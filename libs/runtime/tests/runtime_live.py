@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ASK = """
 import sys, urllib.error, urllib.request
 try:
-    print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
+    print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())
 except urllib.error.HTTPError as refused:
     print(refused.read().decode())
 """

@@ -36,7 +36,7 @@ class Running:
         return httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {self.token}"},
-            timeout=10,
+            timeout=60,
             trust_env=False,
         )
 
@@ -66,7 +66,7 @@ def start_gateway(
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
             found = json.loads(where.read_text())
             url = f"{found['scheme']}://{found['host']}:{found['port']}"
-            if httpx.get(f"{url}/readyz", trust_env=False, verify=False).status_code == 200:
+            if httpx.get(f"{url}/readyz", trust_env=False, verify=False, timeout=60).status_code == 200:
                 return process, url
         time.sleep(0.02)
     process.kill()

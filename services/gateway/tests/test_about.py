@@ -26,7 +26,7 @@ def test_a_caller_learns_what_its_token_is(tmp_path: Path) -> None:
         running.http() as root,
     ):
         found, own = ci.get("/me").json(), root.get("/me").json()
-        assert problem(httpx.get(f"{running.url}/api/v1/me", trust_env=False))["status"] == 401
+        assert problem(httpx.get(f"{running.url}/api/v1/me", trust_env=False, timeout=60))["status"] == 401
     version = found.pop("version")
     assert version.count(".") == 2
     assert found == {
@@ -37,7 +37,7 @@ def test_a_caller_learns_what_its_token_is(tmp_path: Path) -> None:
 
 
 def test_everybody_learns_how_to_log_in(gateway: Running) -> None:
-    found = httpx.get(f"{gateway.url}/api/v1/login", trust_env=False)
+    found = httpx.get(f"{gateway.url}/api/v1/login", trust_env=False, timeout=60)
     assert (found.status_code, found.json()) == (200, {"ways": ["token"], "oidc": None})
 
 

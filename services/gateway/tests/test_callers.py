@@ -153,7 +153,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, d
 
 def client(running: Running, token: str | None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=10, trust_env=False)
+    return httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=60, trust_env=False)
 
 
 def told_of(running: Running, **wanted: Any) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def test_the_same_sources_give_the_same_bytes(builder: ModuleType, tmp_path: Pat
 
 
 def test_every_address_is_a_page_under_a_strict_policy(gateway: Running) -> None:
-    with httpx.Client(base_url=gateway.url, trust_env=False) as http:
+    with httpx.Client(base_url=gateway.url, trust_env=False, timeout=60) as http:
         pages = [http.get(path) for path in ("/console", "/console/", "/console/jobs/a/decisions?x=1")]
         assert {page.status_code for page in pages} == {200}
         assert len({page.text for page in pages}) == 1
@@ -65,7 +65,7 @@ def test_every_address_is_a_page_under_a_strict_policy(gateway: Running) -> None
 
 
 def test_assets_are_kept_for_good_and_compressed_for_whoever_takes_it(gateway: Running) -> None:
-    with httpx.Client(base_url=gateway.url, trust_env=False) as http:
+    with httpx.Client(base_url=gateway.url, trust_env=False, timeout=60) as http:
         assets = re.findall(r'(?:src|href)="(/console/assets/[^"]+)"', http.get("/console/").text)
         assert len(assets) == 2
         compressed = 0

@@ -84,7 +84,7 @@ def test_an_event_stream_ends_with_the_token_that_it_was_opened_with(gateway: Ru
     opened = threading.Barrier(4, timeout=30)
 
     def listen(name: str) -> None:
-        with httpx.Client(base_url=f"{gateway.url}/api/v1", timeout=30, trust_env=False) as http:
+        with httpx.Client(base_url=f"{gateway.url}/api/v1", timeout=60, trust_env=False) as http:
             headers = {"Authorization": f"Bearer {made[name][0]}"}
             wait_until(lambda: http.get("/status", headers=headers).status_code == 200)
             with contextlib.suppress(httpx.TransportError), http.stream("GET", "/events", headers=headers) as response:

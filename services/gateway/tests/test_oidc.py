@@ -266,7 +266,7 @@ def test_a_gateway_knows_the_bearers_of_its_issuer(provider: Provider, tmp_path:
 
         def call(token: str) -> httpx.Client:
             headers = {"Authorization": f"Bearer {token}"}
-            return httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=10, trust_env=False)
+            return httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=60, trust_env=False)
 
         document = spec()
         with call(provider.sign()) as ada, call(provider.sign(sub="bob")) as bob:

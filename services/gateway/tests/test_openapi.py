@@ -157,7 +157,7 @@ def test_a_break_is_not_written(tmp_path: Path, document: Schema, capsys: pytest
 def test_a_gateway_answers_as_it_says(gateway: Running, document: Schema) -> None:
     body = spec()
     check(document, {"$ref": f"{AT}job.JobSpec"}, body)
-    assert httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).json() == document
+    assert httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=60).json() == document
     with gateway.http() as http:
         path = f"/jobs/{body['name']}"
         answers = {"submitJob": http.post("/jobs", json=body), "getJob": http.get(path)}
@@ -183,6 +183,6 @@ def test_the_schemas_of_events_are_those_of_the_wire(gateway: Running) -> None:
         unknown = http.get("/schema/events/plan-decide")
         assert (unknown.status_code, unknown.json()["field"]) == (404, "name")
         assert "plan-decided" in unknown.json()["remedy"]
-    written = httpx.get(f"{gateway.url}/asyncapi.yaml", trust_env=False, timeout=30)
+    written = httpx.get(f"{gateway.url}/asyncapi.yaml", trust_env=False, timeout=60)
     assert written.headers["content-type"].startswith("application/yaml")
     assert written.text == (PROTO / "asyncapi.yaml").read_text()

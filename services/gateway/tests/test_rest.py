@@ -145,7 +145,7 @@ def test_a_bad_parameter_is_told_in_words_of_ours(gateway: Running) -> None:
 
 
 def test_no_page_of_the_gateway_loads_anything_from_outside(gateway: Running) -> None:
-    told = problem(httpx.get(f"{gateway.url}/docs", trust_env=False))
+    told = problem(httpx.get(f"{gateway.url}/docs", trust_env=False, timeout=60))
     assert (told["status"], told["remedy"]) == (404, "see /openapi.json for the addresses")
 
 
@@ -181,11 +181,11 @@ resources: {{ps: {{memory: {{min: 1Gi, max: 2Gi}}}}}}
 def test_without_the_token_nothing_is_told(gateway: Running) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
         for method, path in (("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/events"), ("GET", "/schema/job")):
-            answer = httpx.request(method, f"{gateway.url}/api/v1{path}", headers=headers, trust_env=False)
+            answer = httpx.request(method, f"{gateway.url}/api/v1{path}", headers=headers, trust_env=False, timeout=60)
             assert answer.status_code == 401
             assert problem(answer)["field"] == "Authorization"
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert gateway.token not in httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).text
+    assert gateway.token not in httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=60).text
     assert stat.S_IMODE((gateway.folder / "gateway.token").stat().st_mode) == 0o600
 
 
@@ -307,8 +307,8 @@ def test_the_schema_is_one_that_a_good_job_satisfies_and_a_bad_one_does_not(gate
 def test_health_and_metrics_need_no_token(gateway: Running) -> None:
     with gateway.http() as http:
         http.post("/jobs", json=spec())
-    assert httpx.get(f"{gateway.url}/healthz", trust_env=False).status_code == 200
-    lines = httpx.get(f"{gateway.url}/metrics", trust_env=False).text.splitlines()
+    assert httpx.get(f"{gateway.url}/healthz", trust_env=False, timeout=60).status_code == 200
+    lines = httpx.get(f"{gateway.url}/metrics", trust_env=False, timeout=60).text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values["stretto_gateway_ready"] == "1"
     assert int(values["stretto_gateway_last_seq"]) > 0
@@ -321,7 +321,7 @@ def test_health_and_metrics_need_no_token(gateway: Running) -> None:
 
 
 def test_the_openapi_document_names_every_address(gateway: Running) -> None:
-    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=30).json()["paths"]
+    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=60).json()["paths"]
     assert {
         "/api/v1/jobs",
         "/api/v1/jobs/{job}",
@@ -414,7 +414,7 @@ def test_a_port_that_is_taken_is_a_sentence(gateway: Running) -> None:
 
 def test_every_problem_has_a_page_that_anybody_may_read(gateway: Running) -> None:
     assert list(problem_texts()) == sorted(get_args(Kind))
-    with httpx.Client(base_url=gateway.url, trust_env=False) as anybody:
+    with httpx.Client(base_url=gateway.url, trust_env=False, timeout=60) as anybody:
         refused = problem(anybody.get("/api/v1/jobs"))
         assert refused["help"] == "/problems/unauthorized"
         for kind in get_args(Kind):
@@ -427,7 +427,7 @@ def test_every_problem_has_a_page_that_anybody_may_read(gateway: Running) -> Non
 
 
 def test_a_browser_at_the_address_of_the_gateway_comes_to_the_console(gateway: Running) -> None:
-    with httpx.Client(base_url=gateway.url, trust_env=False) as anybody:
+    with httpx.Client(base_url=gateway.url, trust_env=False, timeout=60) as anybody:
         moved = anybody.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
         assert (moved.status_code, moved.headers["location"]) == (307, "/console/")
         assert anybody.get(moved.headers["location"]).status_code == 200

@@ -64,7 +64,9 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         assert running.url.startswith("https://127.0.0.1:")
         headers = {"Authorization": f"Bearer {running.token}", "Origin": "https://a.example"}
         trusting = ssl.create_default_context(cafile=str(crt))
-        with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, verify=trusting, trust_env=False) as http:
+        with httpx.Client(
+            base_url=f"{running.url}/api/v1", headers=headers, verify=trusting, trust_env=False, timeout=60
+        ) as http:
             answer = http.post("/jobs", json=spec())
             assert answer.status_code == 201
             assert answer.headers["access-control-allow-origin"] == "https://a.example"
@@ -74,11 +76,11 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
             other = http.get("/jobs", headers={"Origin": "https://b.example"})
             assert "access-control-allow-origin" not in other.headers
         with pytest.raises(httpx.TransportError):
-            httpx.get(running.url.replace("https", "http") + "/healthz", trust_env=False)
+            httpx.get(running.url.replace("https", "http") + "/healthz", trust_env=False, timeout=60)
         beside = f"http://127.0.0.1:{settings['STRETTO_HEALTH_PORT']}"
-        assert httpx.get(f"{beside}/readyz", trust_env=False).status_code == 200
-        assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False).text
-        assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False).status_code == 404
+        assert httpx.get(f"{beside}/readyz", trust_env=False, timeout=60).status_code == 200
+        assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False, timeout=60).text
+        assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False, timeout=60).status_code == 404
         command = {"STRETTO_CLI_CA": str(crt), "STRETTO_STATE_FOLDER": str(running.folder)}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STRETTO_")}
         asked = [str(Path(sys.executable).with_name("stretto")), "jobs", "-o", "json"]
@@ -130,7 +132,9 @@ async def test_a_gateway_that_waits_for_the_bus_lives_says_so_and_goes_on_with_i
         assert any("ConnectionRefused" in line for line in process.stdout)
         found = json.loads((tmp_path / "run/gateway.json").read_text())
         url = f"http://127.0.0.1:{found['port']}"
-        async with httpx.AsyncClient(base_url=url, headers={"Authorization": "Bearer t"}, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=url, headers={"Authorization": "Bearer t"}, trust_env=False, timeout=60
+        ) as http:
             assert (await http.get("/healthz")).status_code == 200
             waiting = await http.get("/readyz")
             assert (waiting.status_code, "bus" in waiting.text) == (503, True)
@@ -202,7 +206,7 @@ def test_idle_and_slow_connections_of_one_address_keep_nobody_else_out(tmp_path:
             for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
                 held += connected(running, IDLE_MOST // 2, said)
             elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
-            with httpx.Client(base_url=running.url, transport=elsewhere, trust_env=False, timeout=5) as http:
+            with httpx.Client(base_url=running.url, transport=elsewhere, trust_env=False, timeout=60) as http:
                 assert http.get("/readyz").status_code == 200
             assert "one address has too many" in (tmp_path / "gateway.log").read_text()
     finally:
@@ -218,7 +222,7 @@ def test_an_address_gets_room_again_when_its_connections_end(tmp_path: Path) -> 
         assert ended(fourth)
         for each in held:
             each.close()
-        assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 200
+        assert httpx.get(f"{running.url}/healthz", trust_env=False, timeout=60).status_code == 200
 
 
 def test_headers_that_trickle_are_not_waited_for(tmp_path: Path) -> None:
@@ -280,4 +284,4 @@ def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
         assert problem(answers[2])["type"].endswith("too-many-requests")
         assert 1 <= int(answers[2].headers["retry-after"]) <= 10
         for open_to_all in ("healthz", "readyz", "metrics"):
-            assert httpx.get(f"{running.url}/{open_to_all}", trust_env=False).status_code == 200
+            assert httpx.get(f"{running.url}/{open_to_all}", trust_env=False, timeout=60).status_code == 200

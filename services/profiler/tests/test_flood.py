@@ -86,7 +86,7 @@ async def handled(client: Client, reports: int, folder: Path | None = None) -> f
 
 def backlog(folder: Path) -> float:
     where = json.loads((folder / "run" / "profiler.json").read_text())
-    with urllib.request.urlopen(f"http://{where['host']}:{where['port']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{where['host']}:{where['port']}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith("stretto_input_backlog{")).rpartition(" ")[2])
 
