@@ -17,7 +17,8 @@ from stretto_client.protocol.outage import RECONNECT_S
 from stretto_wire.rest.views import JobView
 
 Speaking = Callable[[Handler], Any]
-ENDED = TypeAdapter(JobView).dump_json(replace(VIEW, status="finished", ended_at_s=1.0))
+JOB = TypeAdapter(JobView)
+TRAINING, ENDED = JOB.dump_json(VIEW), JOB.dump_json(replace(VIEW, status="finished", ended_at_s=1.0))
 CATCHING_UP = {"type": "urn:stretto:problem:catching-up", "detail": "not ready", "errors": [], "count": 1}
 
 
@@ -145,7 +146,7 @@ def test_a_stream_of_a_gateway_that_never_was_there_is_refused_at_once(speaking_
 
 
 def training(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, content=TypeAdapter(JobView).dump_json(VIEW))
+    return httpx.Response(200, content=TRAINING)
 
 
 def refusing(request: httpx.Request) -> httpx.Response:

@@ -348,13 +348,15 @@ EVENTS = st.sampled_from(
 )  # fmt: skip
 
 
+JOBS = TypeAdapter(dict[str, JobView])
+
+
 @settings(max_examples=80)
 @given(st.lists(EVENTS, max_size=30))
 def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[Message]) -> None:
     one, two = fold(*messages), fold(*messages)
-    adapter = TypeAdapter(dict[str, JobView])
-    assert adapter.dump_json(one.jobs) == adapter.dump_json(two.jobs)
-    for view in json.loads(adapter.dump_json(one.jobs)).values():
+    assert JOBS.dump_json(one.jobs) == JOBS.dump_json(two.jobs)
+    for view in json.loads(JOBS.dump_json(one.jobs)).values():
         ended = [phase["ended_at_s"] for phase in view["phases"]]
         assert None not in ended[:-1]
         assert (view["ended_at_s"] is not None) == (view["status"] in ("finished", "failed", "cancelled"))

@@ -272,12 +272,14 @@ def change_pace(cluster: SimulatedCluster, kind: str, value: int) -> None:
         cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
 
 
+STATE = TypeAdapter(actuator.ActuatorState)
+
+
 @settings(max_examples=150)
 @given(st.lists(events, max_size=25))
 @pytest.mark.proof
 def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: list[tuple[str, Any]]) -> None:
     cluster = started(plan())
-    adapter = TypeAdapter(actuator.ActuatorState)
     version, heard = 1, list[Any]()
     told, cluster.tell = cluster.tell, lambda event: (heard.append(event), told(event))[1]  # type: ignore[method-assign]
     for kind, value in script:
@@ -298,7 +300,7 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
         elif kind == "wait":
             find_no_room(cluster, value)
         elif kind == "snapshot":
-            cluster.machine.state = adapter.validate_json(adapter.dump_json(cluster.state))
+            cluster.machine.state = STATE.validate_json(STATE.dump_json(cluster.state))
     cluster.run()
     wanted = cluster.state.plan
     if cluster.state.phase == "failed":  # the limits of failures are reached by the script

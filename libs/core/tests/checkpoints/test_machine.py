@@ -245,11 +245,13 @@ events = st.one_of(
 )
 
 
+STATE = TypeAdapter(CheckpointState)
+
+
 @settings(max_examples=150)
 @given(st.lists(events, max_size=40))
 def test_any_order_keeps_the_last_complete_and_never_takes_across_a_migration(script: list[Any]) -> None:
     job = Job()
-    adapter = TypeAdapter(CheckpointState)
     version, heard = 1, list[Any]()
     job.serve()
     for event in script:
@@ -273,7 +275,7 @@ def test_any_order_keeps_the_last_complete_and_never_takes_across_a_migration(sc
         if not isinstance(event, str):
             heard.append(event)
             job.tell(event)
-        job.machine.state = adapter.validate_json(adapter.dump_json(job.state))
+        job.machine.state = STATE.validate_json(STATE.dump_json(job.state))
         state = job.state
         assert not (state.migrating and state.attempt and state.attempt.stage == "taking")
         assert not (state.attempt and state.restore)

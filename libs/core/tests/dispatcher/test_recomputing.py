@@ -36,6 +36,7 @@ from stretto_messages.books import partly_done
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided
 from stretto_messages.values import Shard
 
+STATE = TypeAdapter(LedgerState)
 COLUMNS = 6
 BATCH = 10
 SAMPLES = 1500
@@ -220,7 +221,7 @@ def test_the_document_of_a_full_memory_stays_below_what_the_bus_takes() -> None:
     for _ in range(recomputing.ENDED_MAX + 10):
         shard = harness.lease("worker-0", shard)
         harness.facts.clear()
-    assert len(TypeAdapter(LedgerState).dump_json(harness.ledger.state)) < 2_000_000
+    assert len(STATE.dump_json(harness.ledger.state)) < 2_000_000
 
 
 # any order of things -----------------------------------------------------------------------------------------------
@@ -458,8 +459,7 @@ def step(play: Play, kind: str, value: int) -> None:
         case "time":
             play.harness.pass_time(value % 4)
         case _:
-            state = TypeAdapter(LedgerState)
-            play.harness.ledger.state = state.validate_json(state.dump_json(play.harness.ledger.state))
+            play.harness.ledger.state = STATE.validate_json(STATE.dump_json(play.harness.ledger.state))
 
 
 @pytest.mark.proof

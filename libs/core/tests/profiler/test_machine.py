@@ -402,13 +402,15 @@ reports = st.builds(
 )
 
 
+STATE = TypeAdapter(ProfilerState)
+
+
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0, 3), reports), max_size=30))
 def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sound(
     script: list[tuple[float, WorkerReported]],
 ) -> None:
     job = Job()
-    adapter = TypeAdapter(ProfilerState)
     reasons: list[tuple[str, str]] = []
     for seconds, report in script:
         job.now += seconds
@@ -416,7 +418,7 @@ def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sou
             job.tell(report)
         except ImpossibleTelemetry as refused:
             reasons.append((refused.field, refused.remedy))
-        job.machine.state = adapter.validate_json(adapter.dump_json(job.machine.state))
+        job.machine.state = STATE.validate_json(STATE.dump_json(job.machine.state))
     assert all(field and remedy for field, remedy in reasons)
     for profile in job.told(ProfileMeasured):
         assert profile.throughput >= 0
