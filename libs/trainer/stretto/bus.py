@@ -70,6 +70,7 @@ class Bus:
         """requests and answers on their way"""
         self._followers: set[asyncio.Task[None]] = set()
         self._staying: Future[None] | None = None
+        """the renewal of the credentials, which ends with the connection"""
         threading.Thread(target=self._loop.run_forever, name="bus", daemon=True).start()
 
     def connect(self, timeout_s: float = 30.0) -> None:

@@ -15,6 +15,7 @@ from stretto_runtime.process.pid import ProcessIdentity
 from .records import Record, Records
 
 SCANS_MAX = 20
+"""Looks through a session for one kill (taste): a pod that forks faster is left to the next kill."""
 
 
 class PodProcesses:

@@ -89,6 +89,13 @@ def miss_looks(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(PodProcesses, "members", late)
 
 
+async def running(folder: Path) -> tuple[LocalBackend, int]:
+    """Start worker-0, which sleeps; return its backend and its process."""
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    return backend, await running_pid(folder, "worker-0")
+
+
 async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
@@ -422,9 +429,7 @@ async def test_no_process_that_starts_while_the_others_are_looked_for_outlives_t
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the first look misses the pod, which the shell may have started just after it."""
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", ""))
-    pid = await running_pid(folder, "worker-0")
+    backend, pid = await running(folder)
     miss_looks(monkeypatch, 1)
     await backend.kill("j", "worker-0")
     (pod,) = await ended(backend)
@@ -450,9 +455,7 @@ async def test_a_pod_whose_start_was_under_way_when_its_shell_was_stopped_does_n
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: two looks miss the pod, and its id is not written down yet: a fork ends also while a stop is pending."""
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", ""))
-    pid = await running_pid(folder, "worker-0")
+    backend, pid = await running(folder)
     (folder / "pods/j/worker-0/pid").unlink()
     miss_looks(monkeypatch, 2)
     await backend.kill("j", "worker-0")

@@ -30,7 +30,7 @@ def checkpoint(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Take a checkpoint now, or as soon as another one is taken. Training goes on while it is written."""
+    """Take a checkpoint now, or as soon as the one under way is taken. Training goes on while it is written."""
     with connect(folder, url, token) as gateway:
         done = gateway.checkpoint(job)
     answer(output, done, lambda: f"checkpoint {done['id']} of {job} started")

@@ -14,8 +14,6 @@ from ..errors import BadInput
 from ..options import Output, OutputOption, answer, example
 
 MODEL, JOB, TEMPLATE = "my_model.py", "job.yaml", "my_model.template"
-METADATA = {"family": "clicks"}
-"""What the template's jobs have in common: each starts from what the ones before it taught."""
 SAMPLES, HELD_OUT = 200_000, 20_000
 """Samples of the template's epoch, and of the evaluation after it."""
 
@@ -37,7 +35,7 @@ def init(
             raise BadInput(f"{target} exists: name another folder, or move it away")
     stated = {
         "name": name,
-        "model": {"entry": "my_model:Clicks", "path": str(folder.resolve()), "metadata": METADATA},
+        "model": {"entry": "my_model:Clicks", "path": str(folder.resolve()), "metadata": {"family": name}},
         "dataset": {"samples": SAMPLES},
         "evaluate": HELD_OUT,
     }

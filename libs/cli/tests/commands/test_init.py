@@ -14,6 +14,7 @@ def test_what_init_writes_is_a_model_that_trains_and_a_job_that_can_be_submitted
     assert CliRunner().invoke(app, ["init", str(shop), "--name", "shop-1"]).exit_code == 0
     job = read_job((shop / "job.yaml").read_text())
     assert (job.name, job.model.path, job.evaluate) == ("shop-1", str(shop), 20_000)
+    assert job.model.metadata == {"family": "shop-1"}, "its jobs are similar to each other, and not to those of others"
     checked = CliRunner().invoke(app, ["check", job.model.entry, "--path", str(shop), "-o", "json"])
     assert checked.exit_code == 0, checked.output
     assert f"samples: {job.dataset.samples}" in checked.output

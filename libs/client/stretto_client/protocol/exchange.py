@@ -10,7 +10,7 @@ from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unu
 from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
 
 PATIENCE_S = 60.0
-"""How long a request is repeated that the gateway would answer in a moment."""
+"""Time for which a request is repeated that came too early."""
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
 NOT_MODIFIED = 304
