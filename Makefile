@@ -1,11 +1,16 @@
 # Every target installs what it needs, on Linux x86-64 with Python 3.11 (and its venv), make, git and 3 GB of disk.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
 KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
-INSTALL  := $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation
+INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
+PACKAGES := $(shell grep -c == constraints.txt)
+PROGRESS := awk '/^Collecting/ {n++; if (n % 10 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
+TEST     := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
 IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
@@ -15,7 +20,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-long explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-night durations explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -26,11 +31,12 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
 	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the pinned packages (2.9 GB on disk, TensorFlow 1.3 GB of it) …"
-	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) --require-hashes -r /dev/stdin
-	@$(INSTALL) --require-hashes -r constraints.txt
-	@$(INSTALL) $(EDITABLE)
+	@test -x $(BIN)/python || { echo "set-up 1 of 3: an environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "set-up 2 of 3: $(PACKAGES) pinned packages, a minute or two (2.9 GB on disk, TensorFlow 1.3 GB of it)"
+	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
+	@$(INSTALL) --require-hashes -r constraints.txt | $(PROGRESS)
+	@echo "set-up 3 of 3: Stretto's own packages"
+	@$(INSTALL) -q $(EDITABLE)
 	@touch $@
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
@@ -44,14 +50,17 @@ chaos: setup  ## put a real job under seeded fire and count the samples (SEED=7 
 check: setup  ## lint, types and pure tests
 	@$(BIN)/python -m tests.check
 
-test: setup  ## run every test but the long rounds
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+test: setup  ## run every test but those of the night
+	@$(TEST) -m "not night"
 
-test-long: setup  ## run the long rounds under fire and on real engines
-	@$(BIN)/python -m pytest -m long
+test-night: setup  ## run the tests of the night: whole installations, long rounds under fire, every generated example
+	@$(TEST) -m "night or hypothesis" --examples 1
 
-explore: setup  ## try generated examples that `make test` does not
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "hypothesis and not long" --hypothesis-profile=explore
+durations: setup  ## run `make test` and write what took how long into tests/DURATIONS.md
+	@$(TEST) -m "not night" --record-durations
+
+explore: setup  ## try generated examples that `make test-night` does not
+	@$(TEST) -m "hypothesis and not night" --examples 1 --hypothesis-profile=explore
 
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench

@@ -1,14 +1,16 @@
-"""Tiers of tests, and tests that run alone.
+"""Tiers of tests, their order, and tests that run alone.
 
 ``make check`` passes ``--pure``: tests without servers and TensorFlow, with a tenth of Hypothesis' examples. Those
-marked ``proof`` are left to ``make test``.
+marked ``proof`` are left to ``make test``, which runs a quarter of the examples, and those marked ``night`` to
+``make test-night``, which runs all examples.
 
 Generated examples are the same in every run, so that a run judges the change alone; ``make explore`` draws others.
 No example has a deadline: the machine may be busy.
 
-``make test`` runs three tests at a time, since most wait for leases to expire or processes to start. A test marked
-``alone`` needs the whole machine: it comes first, and the other workers wait. A readers' lock of files keeps them
-apart; a test that waits to be alone holds the turnstile, so that no further test starts before it.
+``make test`` runs three tests at a time, since most wait for leases to expire or processes to start. The files that
+took longest when ``make durations`` recorded them begin first. A test marked ``alone`` needs the whole machine: it
+comes before all others, and the other workers wait. A readers' lock of files keeps them apart; a test that waits to be
+alone holds the turnstile, so that no further test starts before it.
 """
 
 from __future__ import annotations
@@ -21,37 +23,51 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.durations import Recorder, seconds_of
+
 settings.register_profile("explore", deadline=None)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
 
-PURE_EXAMPLES = 0.1
-"""Share of Hypothesis' examples that ``--pure`` runs."""
+PURE_EXAMPLES, EXAMPLES = 0.1, 0.25
+"""Shares of Hypothesis' examples: of ``--pure``, and of a run that states none."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pure", action="store_true", help="only pure tests, with a tenth of the generated examples")
+    parser.addoption("--examples", type=float, default=EXAMPLES, help="share of the generated examples")
+    parser.addoption("--record-durations", action="store_true", help="write tests/DURATIONS.md")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put those that run alone first. Under ``--pure``, leave out what is slow, and generate less."""
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
-    if not config.getoption("--pure"):
-        return
-    left_out = {item for item in items if any(item.get_closest_marker(name) for name in ("slow", "alone", "proof"))}
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    """Put tests that run alone first, then the longest files. Under ``--pure``, leave out what is slow."""
+    items.sort(key=lambda item: (item.get_closest_marker("alone") is None, -seconds_of(item.nodeid.partition("::")[0])))
+    if pure := config.getoption("--pure"):
+        kept_out = ("slow", "alone", "proof", "night")
+        left_out = {item for item in items if any(item.get_closest_marker(name) for name in kept_out)}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    generate(items, PURE_EXAMPLES if pure else config.getoption("--examples"))
+
+
+def generate(items: list[pytest.Item], share: float) -> None:
+    """Let Hypothesis generate this share of the examples that tests and stateful machines state."""
+
+    def fewer(stated: settings) -> settings:
+        return settings(stated, max_examples=min(stated.max_examples, max(5, int(stated.max_examples * share))))
+
     functions = {getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)}
     for function in functions:  # each once, however many parameters it has
         if (stated := getattr(function, "_hypothesis_internal_use_settings", None)) is not None:
-            function._hypothesis_internal_use_settings = _fewer(stated)
+            function._hypothesis_internal_use_settings = fewer(stated)
     for machine in {getattr(item, "cls", None) for item in items}:  # Hypothesis' stateful tests state theirs by class
         if isinstance(stated := getattr(machine, "settings", None), settings):
-            machine.settings = _fewer(stated)  # type: ignore[union-attr]
-
-
-def _fewer(stated: settings) -> settings:
-    return settings(stated, max_examples=max(5, int(stated.max_examples * PURE_EXAMPLES)))
+            machine.settings = fewer(stated)  # type: ignore[union-attr]
 
 
 @pytest.hookimpl(wrapper=True)

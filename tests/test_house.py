@@ -19,9 +19,12 @@ import pytest
 from stretto_cli.options import OWN_VARIABLES
 from stretto_runtime.settings import Settings, StreamsSettings
 
+from tests import durations
+
 ROOT = Path(__file__).parents[1]
 SERVICES = sorted(path.parent for path in ROOT.glob("services/*/pyproject.toml"))
 DISTRIBUTIONS = sorted([*SERVICES, *(path.parent for path in ROOT.glob("libs/*/pyproject.toml"))])
+PROMISES = ROOT / "libs" / "runtime" / "PROMISES.md"
 LONGEST_FUNCTION_LINES = 70
 LONGEST_CLASS_LINES = 250
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
@@ -212,6 +215,48 @@ def test_every_test_that_a_page_cites_exists() -> None:
             if source is None or (test and not re.search(rf"^ *(async )?def {test}\(", text_of(source), re.MULTILINE)):
                 missing.append(f"{page.relative_to(ROOT)}: {name}::{test}")
     assert missing == []
+
+
+def night_of(path: Path) -> tuple[bool, set[str]]:
+    """Return whether the whole file is left to ``make test-night``, and the names of the tests that are."""
+
+    def marks(node: ast.AST) -> bool:
+        return any(isinstance(each, ast.Attribute) and each.attr == "night" for each in ast.walk(node))
+
+    body = ast.parse(text_of(path)).body
+    whole = any(
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark" and marks(node) for node in body
+    )
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    decorated = [
+        (node.name, one) for node in functions for one in node.decorator_list if isinstance(one, ast.Attribute)
+    ]
+    return whole, {name for name, one in decorated if marks(one)}
+
+
+def test_a_promise_names_the_suite_of_each_of_its_tests() -> None:
+    """Of the tests that PROMISES.md cites, those of ``make test-night`` are followed by ``(night)``, and no others."""
+    wrong: list[str] = []
+    file = ""
+    cited = re.findall(r"`([\w./-]*\btest_\w+\.py|…)(?:::(\w+))?`( \(night\))?", text_of(PROMISES))
+    for name, test, said in cited:
+        file = file if name == "…" else name
+        whole, some = night_of(ROOT / file)
+        if (whole or test in some) != bool(said):
+            wrong.append(f"{file}::{test}")
+    assert len(cited) > 100
+    assert wrong == []
+
+
+def test_no_file_and_no_test_is_long_without_its_cause() -> None:
+    """DURATIONS.md has the cause of the slowest files, and of every other one that is above a bound."""
+    rows = durations.rows()
+    assert len(rows) > 100
+    assert [row.file for row in rows if not (ROOT / row.file).is_file()] == [], "refresh it: make durations"
+    unexplained = [
+        row.file for at, row in enumerate(rows) if not row.cause and (at < durations.EXPLAINED or row.is_long)
+    ]
+    assert unexplained == []
 
 
 def _variables(settings: type[Settings], component: str) -> set[str]:

@@ -40,6 +40,8 @@ class Stage:
     server: EmbeddedServer
     client: Client
     starting: asyncio.Semaphore
+    watched_minutes: int
+    """Minutes of the lapse for which a run goes on after its fault."""
     recording: Recording = field(default_factory=Recording)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
     urls: dict[str, str] = field(default_factory=dict[str, str])
@@ -151,7 +153,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, starting: asyncio.Semaphore, server: EmbeddedServer | None = None
+    folder: Path, starting: asyncio.Semaphore, watched_minutes: int, server: EmbeddedServer | None = None
 ) -> AsyncIterator[Stage]:
     """Run an installation without services, and its recording. ``starting`` bounds the starts at a time."""
     server = server or EmbeddedServer(folder / "nats")
@@ -159,7 +161,7 @@ async def staged(
     try:
         client = await connect(server)
         await provision(client.bus)
-        stage = Stage(folder, server, client, starting)
+        stage = Stage(folder, server, client, starting, watched_minutes)
         scraping = asyncio.create_task(stage.recording.run())
         try:
             yield stage

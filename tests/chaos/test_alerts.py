@@ -46,6 +46,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]  # what a run shows depends o
 
 WATCHED_MINUTES = 12
 """After a fault: longer than all but one of the rules wait, so that each of the others could fire, too."""
+SMOKE_MINUTES = 4
+"""After the fault of a smoke run in `make test`: longer than its own rule waits; the night watches it longer."""
 TOGETHER, STARTS_TOGETHER = 10, 2
 """Runs at a time, most of which wait; and processes that start at a time, because a start needs a core."""
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
@@ -62,7 +64,8 @@ Cause = Callable[[Stage], Awaitable[None]]
 class Run:
     """A fault, and exactly the alerts that it may cause. ``also`` gives the reason of each that follows from it.
 
-    ``ends``: no alert fires any more at the end of the run, after the fault was mended.
+    ``ends``: no alert fires any more at the end of the run, after the fault was mended. ``is_smoke``: ``make test``
+    makes this run, too, and watches it for a shorter time.
     """
 
     alert: str
@@ -71,6 +74,7 @@ class Run:
     ends: bool
     server: Callable[[Path], EmbeddedServer] | None
     alone: bool
+    is_smoke: bool
 
     @property
     def name(self) -> str:
@@ -92,11 +96,12 @@ def causes(
     ends: bool = False,
     server: Callable[[Path], EmbeddedServer] | None = None,
     alone: bool = False,
+    is_smoke: bool = False,
 ) -> Callable[[Cause], Cause]:
     """Register a run that causes this alert; ``server`` makes its NATS; ``alone``: it needs the machine."""
 
     def register(cause: Cause) -> Cause:
-        RUNS.append(Run(alert, cause, also or {}, ends, server, alone))
+        RUNS.append(Run(alert, cause, also or {}, ends, server, alone, is_smoke))
         return cause
 
     return register
@@ -151,7 +156,7 @@ async def report(client: Client, jobs: list[Job]) -> None:
         await asyncio.sleep(1)
 
 
-@causes(QUIET)
+@causes(QUIET, is_smoke=True)
 async def one_of_two_replicas_is_killed(stage: Stage) -> None:
     """The other one takes its partitions over within the lease."""
     await two_replicas(stage, lease_s=SHORTEST_LEASE_S)
@@ -159,7 +164,7 @@ async def one_of_two_replicas_is_killed(stage: Stage) -> None:
         await stage.minutes(2)
         stage.fault()
         stage.signal(signal.SIGKILL, "a")
-        await stage.minutes(WATCHED_MINUTES)
+        await stage.minutes(stage.watched_minutes)
 
 
 @causes("StrettoPartitionWithoutOwner", ends=True)
@@ -176,13 +181,13 @@ async def the_bus_is_gone(stage: Stage) -> None:
         await stage.minutes(WATCHED_MINUTES)
 
 
-@causes("StrettoServiceGone", ends=True)
+@causes("StrettoServiceGone", ends=True, is_smoke=True)
 async def every_replica_is_killed(stage: Stage) -> None:
     await two_replicas(stage)
     await stage.minutes(2)
     stage.fault()
     stage.signal(signal.SIGKILL, "a", "b")
-    await stage.minutes(WATCHED_MINUTES)
+    await stage.minutes(stage.watched_minutes)
     await stage.started("c")
     await stage.minutes(2)
 
@@ -264,14 +269,14 @@ async def a_service_is_too_slow(stage: Stage) -> None:
         await stage.minutes(WATCHED_MINUTES + 4)
 
 
-@causes("StrettoDeadLetters")
+@causes("StrettoDeadLetters", is_smoke=True)
 async def one_message_is_refused(stage: Stage) -> None:
     await stage.started("a")
     async with stage.load():
         await stage.minutes(2)
         stage.fault()
         await stage.client.publish(add("job-0", -1))
-        await stage.minutes(WATCHED_MINUTES)
+        await stage.minutes(stage.watched_minutes)
 
 
 @causes("StrettoManyDeadLetters", SET_ASIDE)
@@ -534,12 +539,13 @@ def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 async def recorded(runs: list[Run], folder: Path) -> dict[str, Recording]:
     """Return the recordings of runs by their name."""
     room, starting = asyncio.Semaphore(TOGETHER), asyncio.Semaphore(STARTS_TOGETHER)
+    watched = SMOKE_MINUTES if all(run.is_smoke for run in runs) else WATCHED_MINUTES
 
     async def record(run: Run) -> Recording:
         async with room:
             own = folder / run.name
             own.mkdir()
-            async with staged(own, starting, run.server(own) if run.server else None) as stage:
+            async with staged(own, starting, watched, run.server(own) if run.server else None) as stage:
                 await run.cause(stage)
             return stage.recording
 
@@ -550,7 +556,9 @@ async def recorded(runs: list[Run], folder: Path) -> dict[str, Recording]:
 
 
 @pytest.mark.skipif(not promtool(), reason="no promtool: Debian's package prometheus has it")
-@pytest.mark.parametrize("run", RUNS, ids=[run.name for run in RUNS])
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, id=run.name, marks=() if run.is_smoke else pytest.mark.night) for run in RUNS]
+)
 def test_alert_fires_in_a_real_run_that_causes_it_and_no_other(
     run: Run, recordings: dict[str, Recording], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from runtime_live import Replicas
 from stretto_bus import Client
 
 
-@pytest.mark.long
+@pytest.mark.night
 async def test_the_streams_leaders_are_killed(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:

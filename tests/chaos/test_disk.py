@@ -89,7 +89,7 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
         server.kill()
 
 
-@pytest.mark.long
+@pytest.mark.night
 async def test_a_full_disk_of_one_server_of_three_stops_nothing(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:

@@ -44,7 +44,7 @@ async def test_a_server_is_cut_off_together_with_an_owner(
     assert ended < 2000 * rounds, "an owner that is cut off tries again and again without a pause"
 
 
-@pytest.mark.long
+@pytest.mark.night
 async def test_who_is_connected_to_a_server_without_a_majority_finds_another(
     cluster: Cluster, client: Client, replicas: Replicas, network: Network, rounds: int
 ) -> None:

@@ -15,7 +15,7 @@ LIMIT_S = 900
 """It took 8 min beside other tests and a build of images."""
 
 
-@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.night)])
 def test_the_demonstration_keeps_exact_books(reference: bool) -> None:
     """With and without the reference, a second job that takes as long as the first and shows its quality beside it."""
     assert MAKE == ["make demo", "make test"]

@@ -48,13 +48,13 @@ def open_console(
     with connect(folder, url, token) as gateway:
         gateway.status()  # the browser would tell less of a wrong address or token
         address, found = located(folder, url, token)
-    door = _door(folder if url is None else None, f"{address}/console/", found)
-    opened = browser and webbrowser.open(door.as_uri())
-    report = {"url": f"{address}/console/", "file": str(door), "opened": opened}
-    answer(output, report, lambda: f"{report['url']}\n{door} signs a browser in; it holds the token")
+    file = door(folder if url is None else None, f"{address}/console/", found)
+    opened = browser and webbrowser.open(file.as_uri())
+    report = {"url": f"{address}/console/", "file": str(file), "opened": opened}
+    answer(output, report, lambda: f"{report['url']}\n{file} signs a browser in; it holds the token")
 
 
-def _door(folder: Path | None, address: str, token: str) -> Path:
+def door(folder: Path | None, address: str, token: str) -> Path:
     """Write the file that forwards a browser to the console with the token; returns its path."""
     if folder is None:
         handle, name = tempfile.mkstemp(prefix="stretto-", suffix=f"-{DOOR}")

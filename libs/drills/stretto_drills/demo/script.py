@@ -19,10 +19,11 @@ from typing import Any
 import yaml
 from stretto_bus import Client
 from stretto_cli import render
+from stretto_cli.commands.console import door
 from stretto_cli.errors import CliError
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
-from stretto_cli.options import connect
+from stretto_cli.options import connect, located
 from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.events import Event
@@ -38,6 +39,12 @@ CALM_BEFORE_KILL_S = 15.0
 LOSS_AT_LATEST = 0.85
 CALM_BEFORE_LOSS_S = 5.0
 STATUS_EVERY_S = 8.0
+ACTS = (
+    "a job without resources",
+    "a store that turns slow, and fast again",
+    "the same data at a fixed good configuration, for comparison",
+)
+"""Titles of the acts, one job each; the last act is played with ``--reference`` only."""
 WINDOWS_BEFORE_SLOW = 2
 """Settled windows of a job before its store turns slow."""
 TOLD = frozenset(
@@ -85,7 +92,11 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=settings)
     try:
         where = start_detached(cluster, tied=True)
-        story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
+        address, token = located(folder, None, None)
+        console = f"{address}/console/"
+        story.tell(f"[bold]watch it in a browser: {console}[/bold]")
+        story.tell(f"{door(folder, console, token)} opens that page signed in")
+        story.tell(f"all ready after {where['ready_s']:.1f} s")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
         with connect(folder, None, None) as gateway:
@@ -109,7 +120,8 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
 
 def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Json, reference: bool) -> Json:
     spec = course.job()
-    story.chapter("A job without resources")
+    acts = len(ACTS) if reference else len(ACTS) - 1
+    _announce(story, 1, acts)
     story.tell(
         f"submitting {spec['name']}: {spec['model']['entry']}, {spec['dataset']['samples']:,} samples; the "
         "file states no workers, servers, cores or memory"
@@ -119,11 +131,12 @@ def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Js
     view = gateway.ended(spec["name"])
     feeding = StoreCourse()
     if elastic.ended == "finished":
+        _announce(story, 2, acts)
         _play_slow_store(gateway, folder, store, story, feeding)
     reference_view: Json | None = None
     if reference and elastic.ended == "finished":
         plan = report.good_plan(view)
-        story.chapter("The same data at a fixed good configuration, for comparison")
+        _announce(story, 3, acts)
         story.tell(figures.plan(plan))
         fixed = course.reference(plan)
         _run(gateway, folder, story, fixed, Course())
@@ -132,12 +145,15 @@ def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Js
     return report.build(view, reference_view, stations, where, story.elapsed_s, compared=reference)
 
 
+def _announce(story: Story, act: int, acts: int) -> None:
+    story.chapter(f"Act {act} of {acts}: {ACTS[act - 1]}")
+
+
 def _play_slow_store(gateway: Documents, folder: Path, store: Path, story: Story, stations: StoreCourse) -> None:
     """Train a job whose store turns slow once it was measured, and fast again once data workers have come."""
     rate = store / "samples-per-s"
     rate.write_text("0")
     spec = course.slow_store_job(rate)
-    story.chapter("A store that turns slow, and fast again")
     story.tell(f"submitting {spec['name']}; the file states no number of data workers")
     turned = "fast"
 

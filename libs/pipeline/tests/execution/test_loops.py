@@ -428,7 +428,7 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
     assert "loop over a data set: 1 data workers prepare Map: " in told["eagerly"]
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.night)])
 def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_path: Path, first: int) -> None:
     """Forty random programs in one, with free crossings, so that all that may move does."""
     outputs: list[str] = []

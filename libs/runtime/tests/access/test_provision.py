@@ -210,7 +210,7 @@ def test_what_is_shipped_is_what_is_tested() -> None:
     assert pinned[1] == shipped[1]
 
 
-@pytest.mark.long
+@pytest.mark.night
 def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_owners(tmp_path: Path) -> None:
     """Goal: what the chart's page says of versions. Method: run those tests on that very server."""
     oldest = ".".join(map(str, OLDEST_SERVER))
