@@ -23,7 +23,7 @@ WAIT_S = 60.0
 STOPPED_S = 10.0
 TESTED = [name for name in SERVICES if name != "forwarder"]  # has nothing to do until it is told where to
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ MODULE = """
             return self.reader.read(start, length)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.night]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.e2e.typed import TYPED
 HERE = "tests/docs/test_how_to.py::test_the_commands_of_a_page_do_what_they_say"
 COMMAND_S = 200.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 
 def typed(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, Debian's package chromium"),
     pytest.mark.slow,
+    pytest.mark.night,
 ]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 

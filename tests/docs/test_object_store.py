@@ -26,7 +26,7 @@ sed 's/^environment_from.*/environment_from: [keyless]/' job.yaml | stretto subm
 """
 SCRIPT_S = 400.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 
 def typed(script: str, folder: Path) -> subprocess.CompletedProcess[str]:

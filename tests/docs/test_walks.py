@@ -35,7 +35,7 @@ until stretto jobs | grep -q 'clicks .*training'; do sleep 1; done
 """
 """A job whose plan leaves room for data workers on two cores."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 
 class Step(NamedTuple):

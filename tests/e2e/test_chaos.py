@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 SEED, SAMPLES = 12642, 400_000
 """A hostile pod, a kill of a parameter server and one of a data worker: what takes longest to heal comes last, so that

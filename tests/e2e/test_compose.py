@@ -12,7 +12,7 @@ from tests.containers.prepared import engine_with_compose
 SAMPLES = 300_000
 JOB = "under-compose"
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.night]
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ browser_of = pytest.importorskip("playwright.sync_api", reason="needs playwright
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.night,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, Debian's package chromium"),
 ]
 JOB, SAMPLES, TRAINING_S = "seen", 160_000, 60.0

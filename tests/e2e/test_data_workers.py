@@ -35,7 +35,7 @@ from tests.e2e.test_lost_server import LIMIT_S, audited, samples_done
 from tests.e2e.test_lost_server import house as house
 from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 SAMPLES = 400_000
 REPEATED, REPEATED_S = 160_000, 60.0
@@ -77,7 +77,6 @@ async def test_data_workers_come_and_go_and_every_sample_counts_once(house: Hous
     assert versions == sorted(set(versions))
 
 
-@pytest.mark.night
 async def test_the_numbers_are_those_without_data_workers(tmp_path: Path) -> None:
     """Goal: the same parameters and loss to the last bit. Method: the same job through all pods, without data workers,
     with two, and with faults of one; one worker, one server and no pipeline, for only so a run can be repeated.

@@ -9,13 +9,13 @@ import pytest
 
 from tests.e2e.typed import MAKE, shell
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.night]
 
 LIMIT_S = 900
 """It took 8 min beside other tests and a build of images."""
 
 
-@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.night)])
+@pytest.mark.parametrize("reference", [False, True])
 def test_the_demonstration_keeps_exact_books(reference: bool) -> None:
     """With and without the reference, a second job that takes as long as the first and shows its quality beside it."""
     assert MAKE == ["make demo", "make test"]

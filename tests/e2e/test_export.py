@@ -26,7 +26,7 @@ JOB = "exported"
 SAMPLES, HELD_OUT = 120_000, 4096
 ARGUMENTS = {"seed": 7, "samples": SAMPLES, "categories": 3000, "hidden": "32", "samples_per_s": 6000}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from stretto_wire.rest.audits import JobAudit
 
 from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 SAMPLES = 320_000
 TRAINING_S = 70.0

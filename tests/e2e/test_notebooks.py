@@ -63,6 +63,7 @@ def test_a_notebook_is_kept_without_outputs(name: str) -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
 
 
+@pytest.mark.night
 def test_the_first_job_finishes_and_shows_itself(executed: dict[str, Any]) -> None:
     html = outputs(executed["first-job"], "text/html")
     assert "notebook-first: finished, 100.0% of 120,000 samples" in html
@@ -70,6 +71,7 @@ def test_the_first_job_finishes_and_shows_itself(executed: dict[str, Any]) -> No
     assert "<script" not in html
 
 
+@pytest.mark.night
 def test_a_decision_and_the_job_s_own_model_explain_themselves(executed: dict[str, Any]) -> None:
     notebook = executed["why-this-plan"]
     printed = "".join(
@@ -83,6 +85,7 @@ def test_a_decision_and_the_job_s_own_model_explain_themselves(executed: dict[st
     assert "Decision v" in outputs(notebook, "text/html")
 
 
+@pytest.mark.night
 def test_events_become_a_data_frame(executed: dict[str, Any]) -> None:
     html = outputs(executed["events-to-a-data-frame"], "text/html")
     for words in ("job-submitted", "plan-decided", "notebook-first", "finished", "plan.workers"):

@@ -64,18 +64,21 @@ def test_a_lack_of_output_is_found() -> None:
     assert missing("a … c\nd", "d\na b c") == ["d"]
 
 
+@pytest.mark.night
 def test_a_first_job_is_trained_watched_and_heard(folder: Path) -> None:
     follow("first-job.md", folder)
     follow("watch-and-explain.md", folder)
     follow("an-event-subscriber.md", folder)
 
 
+@pytest.mark.night
 def test_a_program_of_ones_own_keeps_its_numbers(folder: Path) -> None:
     printed = follow("your-own-program.md", folder)
     [with_data_workers] = re.findall(r"^weights (\S+)$", printed, re.MULTILINE)
     assert f"weights {with_data_workers}\n" in typed("STRETTO_PIPELINE=off stretto run train.py", folder)
 
 
+@pytest.mark.night
 def test_a_model_of_ones_own_is_trained_and_served(folder: Path) -> None:
     printed = follow("your-keras-model.md", folder)
     assert "100,000 applied of 100,000, 0 lost, 0 repeated" in printed
@@ -84,6 +87,7 @@ def test_a_model_of_ones_own_is_trained_and_served(folder: Path) -> None:
     assert german != american, served
 
 
+@pytest.mark.night
 def test_data_of_ones_own_are_read_checked_and_trained(folder: Path) -> None:
     printed = follow("your-data.md", folder)
     assert "100000 samples in 4 files" in printed
@@ -113,6 +117,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.alone
+@pytest.mark.night
 def test_a_cluster_trains_a_model_of_ones_own_and_gives_it_back(node: Node, folder: Path) -> None:
     """Follow the page on a real Kubernetes, with the data of another one. What differs is in the values alone: the
     node has no registry to pull Redis' digest from."""
