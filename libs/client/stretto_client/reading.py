@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from stretto_wire import JobSpec, WireError
+from stretto_wire.codec import adapter_of
 
 from .errors import Unusable
 from .protocol.commands import Request, Steps
@@ -21,15 +21,10 @@ Specification = JobSpec | Mapping[str, Any] | Path | str
 """A job: as an object, as a mapping, as the path of a file, or as text. Text has a line feed or is JSON."""
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def read(kind: type[T], content: bytes | str) -> T:
     """Return an answer as a value of this type. Raises Unusable."""
     try:
-        return _adapter(kind).validate_json(content, extra="ignore")
+        return adapter_of(kind).validate_json(content, extra="ignore")
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "(document)"

@@ -11,12 +11,13 @@ from stretto_messages.base import MAX_MESSAGE_BYTES, Record
 from .errors import WireError
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 @cache
-def adapter_of(record_type: type[R]) -> TypeAdapter[R]:
-    """Return the reader and writer of a type, built once."""
-    return TypeAdapter(record_type)
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
+    """Return the reader and writer of a type, built when it is first asked for: a large one takes half a second."""
+    return TypeAdapter(kind)
 
 
 def decode(record_type: type[R], data: bytes) -> R:

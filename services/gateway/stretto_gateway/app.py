@@ -17,7 +17,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN
-from stretto_wire.documents import asyncapi_text
 from stretto_wire.rest.views import Status
 
 from . import components, console, edge, pages, problems
@@ -151,6 +150,8 @@ def _documents(app: FastAPI) -> APIRouter:
 
     @router.get("/asyncapi.yaml")
     async def asyncapi() -> Response:
+        from stretto_wire.documents import asyncapi_text  # generators that only this route needs
+
         return Response(await asyncio.to_thread(asyncapi_text), media_type="application/yaml")
 
     return router

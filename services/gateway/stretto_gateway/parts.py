@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from pydantic import TypeAdapter
 from stretto_messages.base import Message
+from stretto_wire.codec import adapter_of
 from stretto_wire.registry import channel_of
 from stretto_wire.rest.parts import PARTS, Part
 from stretto_wire.rest.views import JobView
@@ -105,7 +105,6 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
 """The parts that an event may change."""
 REPORTED: frozenset[Part] = frozenset({"pods", "phases", "migrations"})
 """The parts that telemetry changes, which is no event and has no sequence."""
-_VIEW = TypeAdapter(JobView)
 _TAG = re.compile(r'\s*(?:W/)?"([^"]*)"\s*')
 
 
@@ -145,7 +144,7 @@ def dumped(view: JobView, parts: Collection[Part], last: int | None = None) -> b
         for part in LISTED.intersection(parts):
             if count := len(getattr(view, part)):
                 wanted[part] = set(range(max(0, count - last), count))
-    return _VIEW.dump_json(view, include=wanted)
+    return adapter_of(JobView).dump_json(view, include=wanted)
 
 
 def matches(if_none_match: str | None, tag: str) -> bool:

@@ -21,6 +21,7 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
+from stretto_wire.codec import adapter_of
 from stretto_wire.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import OVER, JobView
 
@@ -63,7 +64,6 @@ class Entry:
 
 
 _ENTRY = TypeAdapter(Entry)
-_VIEW = TypeAdapter(JobView)
 
 
 class EndedJobs:
@@ -171,7 +171,9 @@ class Retention:
             entry = _entry(view, self._known[job])
             dumped = _ENTRY.dump_json(entry)
             if entry.ended_at_s is not None:
-                self._ended.add(job, view.team, entry.ended_at_s, len(dumped) + len(_VIEW.dump_json(view)))
+                self._ended.add(
+                    job, view.team, entry.ended_at_s, len(dumped) + len(adapter_of(JobView).dump_json(view))
+                )
             if self.stored.get(job) != dumped:
                 due[job] = dumped
         self.outlived.update(self._ended.before(now - self.events_kept_s + BEFORE_S))

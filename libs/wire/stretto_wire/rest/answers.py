@@ -19,7 +19,7 @@ Role = Literal["viewer", "observer", "submitter", "admin"]
 class Answer(BaseModel):
     """The body of an answer."""
 
-    model_config = ConfigDict(**COMPLETE)
+    model_config = ConfigDict(**COMPLETE, defer_build=True)
 
 
 class Submitted(Answer):

@@ -11,7 +11,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
-from pydantic import TypeAdapter
 from stretto_wire.registry import CHANNELS
 from stretto_wire.rest.answers import Alerts, ClusterView, GatewayStatus, Login, Me, SignOn
 from stretto_wire.rest.parts import Part
@@ -31,7 +30,6 @@ AuditLines = Callable[[], AsyncIterator[bytes]]
 AUDIT_LINES: Responses = {200: components.content("application/jsonl", components.AUDIT_LINE)}
 AUDIT_PAGE: Responses = {200: components.content("application/json", components.AUDIT_PAGE)}
 PAST_JOBS = 1000
-_HISTORY = TypeAdapter(list[PastJob])
 
 
 def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
@@ -88,7 +86,7 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
         """List the past jobs that warm start reads, oldest first."""
         caller, projection = request.state.caller, gateway.projection
         past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
-        return json(_HISTORY, past[-limit:])
+        return json(list[PastJob], past[-limit:])
 
     _add_audit_log(router, gateway, lines)
     router.include_router(_schemas())

@@ -8,7 +8,6 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import PS_MAX, WORKERS_MAX
 from stretto_wire.rest.answers import JobTrace, PodLog, Prediction, Preview, Submitted
@@ -25,10 +24,6 @@ from ..problems import Problem
 from ..service import Gateway
 from .parameters import LINES, SEQ_MAX, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
 
-_SUMMARIES = TypeAdapter(list[JobSummary])
-_DECISIONS = TypeAdapter(list[Decision])
-_AUDIT = TypeAdapter(JobAudit)
-_LOG = TypeAdapter(PodLog)
 LISTED: Responses = {
     200: {
         "description": "a page of the list",
@@ -169,7 +164,7 @@ def _add_lists(router: APIRouter, gateway: Gateway) -> None:
         begins behind this one's last job, whatever came or went in between."""
         wanted = paging.Wanted(frozenset(status), owner, q, order, limit)
         found, page = gateway.jobs(request.state.caller.reads, wanted, cursor or None)
-        answer = json(_SUMMARIES, found)
+        answer = json(list[JobSummary], found)
         answer.headers["Total-Count"] = str(page.total)
         if page.cursor is not None:
             asked = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
@@ -179,7 +174,7 @@ def _add_lists(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/jobs/{job}/decisions", operation_id="listDecisions", response_model=list[Decision])
     async def decisions(job: JobName, last: Last = None) -> Response:
         """List the decisions about a job: basis, prediction and outcome."""
-        return json(_DECISIONS, gateway.view(job).decisions[-(last or 0) :])
+        return json(list[Decision], gateway.view(job).decisions[-(last or 0) :])
 
 
 def _add_details(router: APIRouter, gateway: Gateway) -> None:
@@ -191,7 +186,7 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
         tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}{"s" if is_short_end else ""}"'
         if (same := unchanged(if_none_match, tag)) is not None:
             return same
-        answer = json(_LOG, PodLog(job=job, pod=pod, text=text, is_short_end=is_short_end))
+        answer = json(PodLog, PodLog(job=job, pod=pod, text=text, is_short_end=is_short_end))
         answer.headers["ETag"] = tag
         return answer
 
@@ -226,4 +221,4 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/jobs/{job}/audit", operation_id="auditJob", response_model=JobAudit)
     async def audit(job: JobName) -> Response:
         """Audit the books: the ledger against the counts of every column of the parameters."""
-        return json(_AUDIT, await gateway.audit(job))
+        return json(JobAudit, await gateway.audit(job))

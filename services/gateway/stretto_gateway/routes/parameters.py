@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
-from pydantic import TypeAdapter
 from stretto_messages.base import JOB_PATTERN, PodId
+from stretto_wire.codec import adapter_of
 from stretto_wire.rest.journal import SEQ_MAX as SEQ_MAX
 from stretto_wire.rest.problems import MEDIA_TYPE
 
@@ -40,9 +40,9 @@ TAGGED: Responses = {
 """Responses of a route whose answer has an ETag."""
 
 
-def json(adapter: TypeAdapter[Any], value: Any) -> Response:
+def json(kind: Any, value: Any) -> Response:
     """Answer with a view: pydantic serialises the values of messages once, and FastAPI does not validate them again."""
-    return Response(adapter.dump_json(value), media_type="application/json")
+    return Response(adapter_of(kind).dump_json(value), media_type="application/json")
 
 
 def unchanged(held: str | None, tag: str) -> Response | None:
