@@ -19,6 +19,7 @@ import fcntl
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -68,6 +69,15 @@ def generate(items: list[pytest.Item], share: float) -> None:
     for machine in {getattr(item, "cls", None) for item in items}:  # Hypothesis' stateful tests state theirs by class
         if isinstance(stated := getattr(machine, "settings", None), settings):
             machine.settings = fewer(stated)  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real installation of nats, redis and gateway, for the tests of command, client and drills: ``Installed``."""
+    from installed_gateway import installed_gateway  # of libs/cli/tests; most tests need none of its imports
+
+    with installed_gateway(tmp_path_factory.mktemp("installed")) as found:
+        yield found
 
 
 @pytest.hookimpl(wrapper=True)

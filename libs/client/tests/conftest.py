@@ -1,4 +1,4 @@
-"""A real installation of nats, redis and gateway, and both clients."""
+"""Both clients, of the real gateway and of a function in place of the network."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 from both_clients import Clock, Handler, client_of
-from installed_gateway import Installed, installed_gateway
+from installed_gateway import Installed
 from stretto_client.places import Place, place_of
 
 Speaking = Callable[[Handler], Any]
-
-
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    with installed_gateway(tmp_path_factory.mktemp("installed")) as found:
-        yield found
 
 
 @pytest.fixture
