@@ -66,6 +66,7 @@ class Installed:
 def installed_gateway(folder: Path) -> Iterator[Installed]:
     """Run the installation in ``folder`` in a thread."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    environment["STRETTO_GATEWAY_CALL_TIMEOUT_S"] = "1"  # no service is there that could answer
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
