@@ -36,7 +36,6 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "style": (
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
-        ("lint-imports",),
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
         ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
         ("python", "libs/docs/references.py", "--check"),

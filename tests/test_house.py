@@ -217,8 +217,11 @@ def test_every_test_that_a_page_cites_exists() -> None:
     assert missing == []
 
 
+@cache
 def night_of(path: Path) -> tuple[bool, set[str]]:
     """Return whether the whole file is left to ``make test-night``, and the names of the tests that are."""
+    if "night" not in text_of(path):
+        return False, set()
 
     def marks(node: ast.AST) -> bool:
         return any(isinstance(each, ast.Attribute) and each.attr == "night" for each in ast.walk(node))
@@ -235,7 +238,7 @@ def night_of(path: Path) -> tuple[bool, set[str]]:
 
 
 def test_a_promise_names_the_suite_of_each_of_its_tests() -> None:
-    """Of the tests that PROMISES.md cites, those of ``make test-night`` are followed by ``(night)``, and no others."""
+    """PROMISES.md writes ``(night)`` behind each test that ``make test-night`` runs, and behind no other one."""
     wrong: list[str] = []
     file = ""
     cited = re.findall(r"`([\w./-]*\btest_\w+\.py|…)(?:::(\w+))?`( \(night\))?", text_of(PROMISES))
