@@ -16,7 +16,7 @@ from tests.release import wheels as building
 from tests.release.environments import environment
 from tests.release.versions import ROOT, current
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 DISTRIBUTIONS = sorted(
     path.parent.name for kind in ("libs", "services") for path in ROOT.glob(f"{kind}/*/pyproject.toml")
