@@ -1000,7 +1000,7 @@ export interface RestartSpec {
   worker_failures?: number;
   /** failed attempts after which a shard is abandoned */
   shard_failures?: number;
-  /** samples of abandoned shards; more fail the job; null: any number */
+  /** samples of abandoned shards; more fail the job; null: 1 % of the samples of all epochs, of growing data those known so far */
   samples_given_up?: number | null;
 }
 

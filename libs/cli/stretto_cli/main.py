@@ -128,9 +128,9 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 EPILOG = (
     "Begin with [bold]stretto demo[/bold], or [bold]stretto up[/bold] and [bold]stretto submit job.yaml[/bold].\n\n"
-    "Exit status: [bold]0[/bold] done; [bold]1[/bold] failed, or something is not well (status, submit --follow); "
-    "[bold]2[/bold] the input cannot be used; [bold]130[/bold] interrupted. Errors go to stderr, with -o json as one "
-    "document."
+    "Exit status: [bold]0[/bold] done; [bold]1[/bold] failed, or something is not well (status, submit --follow, "
+    "watch); [bold]2[/bold] the input cannot be used; [bold]130[/bold] interrupted. Errors go to stderr, with -o json "
+    "as one document."
 )
 
 app = typer.Typer(

@@ -25,10 +25,16 @@ DETAIL_CHARACTERS = 160
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
 
 
-def status(name: str) -> str:
-    """Return a job's state in its colour."""
-    colour = _COLOURS.get(name, "white")
-    return f"[{colour}]{name}[/{colour}]"
+def state(name: str, samples_given_up: int = 0, samples_total: int = 0) -> str:
+    """Return a job's state in its colour; a finished job that gave samples up is a warning."""
+    text = figures.state(name, samples_given_up, samples_total)
+    colour = _COLOURS.get(text, "yellow" if text != name else "white")
+    return f"[{colour}]{text}[/{colour}]"
+
+
+def state_of(view: Json) -> str:
+    """Return the state of a job's view in its colour."""
+    return state(view["status"], view["progress"]["samples_given_up"], view["progress"]["samples_total"])
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Table:
@@ -43,7 +49,7 @@ def head(view: Json) -> str:
     """Return a job's name, state and plan in one line."""
     decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
     team = "" if view["team"] == DEFAULT_TEAM else f"  team {view['team']}"
-    return f"[bold]{view['name']}[/bold]{team}  {status(view['status'])}  {decided}"
+    return f"[bold]{view['name']}[/bold]{team}  {state_of(view)}  {decided}"
 
 
 def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableType:
@@ -63,7 +69,9 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         made.add_row(
             job["name"],
             *([job["team"]] if teamed else []),
-            status(job["status"]) if since_s is None else "[red]stalled[/red]",
+            state(job["status"], job["samples_given_up"], job["samples_total"])
+            if since_s is None
+            else "[red]stalled[/red]",
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
@@ -85,8 +93,17 @@ def stalled(since_s: float | None) -> str:
 
 def job_summary(view: Json) -> RenderableType:
     """Return a job's state, reason and books in a few lines."""
-    lines = [f"{view['name']}  {status(view['status'])}  {escape(view['reason'])}"]
+    lines = [f"{view['name']}  {state_of(view)}  {escape(view['reason'])}"]
     return "\n".join(lines + books(view))
+
+
+def fault_of(view: Json) -> str:
+    """Return what is wrong with the end of a job; empty if it trained all samples and its result is stored."""
+    if view["status"] != "finished":
+        return f"{view['name']} {view['status']}: {view['reason']}"
+    if view["final_checkpoint_failure"] or view["progress"]["samples_given_up"]:
+        return f"{view['name']} finished, but {view['reason']}"
+    return ""
 
 
 def books(view: Json) -> list[str]:

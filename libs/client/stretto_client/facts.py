@@ -60,6 +60,11 @@ class JobFacts:
         return self.view.status
 
     @property
+    def state(self) -> str:
+        """Return the job's state in words; of a finished job with the share of samples that it gave up."""
+        return figures.state(self.status, self.view.progress.samples_given_up, self.view.progress.samples_total)
+
+    @property
     def is_over(self) -> bool:
         """Return whether the job has ended."""
         return self.view.status in OVER
@@ -130,7 +135,7 @@ class JobFacts:
         return Series(views.CheckpointView, self.view.checkpoints)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} {self.status}, {self.share_done:.1%} done>"
+        return f"<{type(self).__name__} {self.name} {self.state}, {self.share_done:.1%} done>"
 
     def _repr_html_(self) -> str:
         return job_card(self)
@@ -139,7 +144,7 @@ class JobFacts:
 def job_card(job: JobFacts) -> str:
     """Return a job as a card: progress, plan, throughput against its prediction, and the last decisions."""
     view, progress = job.view, job.view.progress
-    heading = f"{job.name}: {job.status}, {job.share_done:.1%} of {progress.samples_total:,} samples"
+    heading = f"{job.name}: {job.state}, {job.share_done:.1%} of {progress.samples_total:,} samples"
     lines = [f"plan v{view.plan_version}: {plan_text(view.plan)}", view.reason]
     if job.status == "training":
         lines.insert(1, figures.rate(progress.samples_per_s))

@@ -38,6 +38,9 @@ export const cores = (value: number): string => `${Number(value.toFixed(2))} ${v
 export const percent = (share: number | null | undefined, digits = 0): string =>
   share == null ? NONE : `${(100 * share).toFixed(digits)} %`;
 
+/** So that a small share does not look like none: 0.006 -> "0.6 %" */
+export const smallShare = (share: number): string => (share < 0.001 ? "<0.1 %" : percent(share, share < 0.01 ? 1 : 0));
+
 /** 3725 -> "1 h 2 min" */
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null) return NONE;

@@ -379,6 +379,10 @@ PartitionName = Annotated[
 ]
 
 
+SAMPLES_MAX = 10**13
+"""Largest number of samples of an epoch, or of a partition of it."""
+GIVEN_UP_PERCENT = 1
+"""Share of a job's samples that may be given up, by shards whose reading fails, where its job file states no number."""
 PARTITIONS_MAX = 1000
 """Largest number of partitions of one job, in all its life."""
 
@@ -388,7 +392,7 @@ class DataPartition(Record):
     """A named part of a dataset, with its number of samples and its priority."""
 
     name: PartitionName
-    samples: Annotated[int, Ge(1), Le(10**13)]
+    samples: Annotated[int, Ge(1), Le(SAMPLES_MAX)]
     """Number of samples so far."""
     priority: Annotated[int, Ge(-1000), Le(1000)] = 0
     """Higher priorities are trained first; equal ones are mixed."""

@@ -16,7 +16,9 @@ from stretto_messages.base import Count, JobId, Money, Seconds
 from stretto_messages.values import (
     DATA_WORKERS_MAX,
     EXTENDED_MAX,
+    GIVEN_UP_PERCENT,
     PS_MAX,
+    SAMPLES_MAX,
     DataPartition,
     ExtendedPerPod,
     Metadata,
@@ -117,7 +119,7 @@ class DatasetSpec(Spec):
         description="partitions may grow and new ones may be added during training (`stretto data`), until the "
         "dataset is closed",
     )
-    samples: Annotated[int, Field(ge=0, le=10**13, description="samples of one epoch; not stated with partitions")]
+    samples: Annotated[int, Field(ge=0, le=SAMPLES_MAX, description="samples of one epoch; not stated with partitions")]
     epochs: Annotated[int, Field(ge=1, le=10_000, description="passes over all samples")] = 1
     batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
     batches_per_shard: Annotated[
@@ -394,8 +396,10 @@ class RestartSpec(Spec):
     shard_failures: Annotated[
         int, Field(ge=1, le=1000, description="failed attempts after which a shard is abandoned")
     ] = 3
-    samples_given_up: Annotated[Count, Field(le=10**13)] | None = Field(
-        default=None, description="samples of abandoned shards; more fail the job; null: any number"
+    samples_given_up: Annotated[Count, Field(le=SAMPLES_MAX)] | None = Field(
+        default=None,
+        description="samples of abandoned shards; more fail the job; null: "
+        f"{GIVEN_UP_PERCENT} % of the samples of all epochs, of growing data those known so far",
     )
 
 

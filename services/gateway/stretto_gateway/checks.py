@@ -151,11 +151,13 @@ def bytes_used(team: str, wait_s: float) -> Problem:
     return Problem(409, "bytes-used", text, field="team", value=team, remedy=remedy)
 
 
-def state_full(fullness: float) -> Problem:
-    """Refuse a new job while the services' state has hardly any room left."""
+def check_state(fullness: float, full_at: float) -> None:
+    """Refuse a new job while the services' state has hardly any room left. Raises Problem 503."""
+    if fullness <= full_at:
+        return
     remedy = "wait until jobs of the past leave it, or let the operator raise STRETTO_STREAMS_STATE_MAX_BYTES"
     text = f"the saved state of the services is {fullness:.0%} full"
-    return Problem(503, "state-full", text, field="job", value=f"{fullness:.0%}", remedy=remedy)
+    raise Problem(503, "state-full", text, field="job", value=f"{fullness:.0%}", remedy=remedy)
 
 
 def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:

@@ -19,6 +19,8 @@ from .parts import Revisions
 LIST_LIMIT = 500
 RETURNS_LIMIT = 50
 REQUESTS = 100
+GIVEN_UP_SHOWN = 20
+"""Shards that were given up, with their reasons, in the view of a finished job; its audit has ten times as many."""
 
 T = TypeVar("T")
 
@@ -115,6 +117,22 @@ def unstored(view: views.JobView) -> str:
     )
 
 
+def shortfall(view: views.JobView) -> str:
+    """Return what a finished job lacks, with reasons and remedies; empty: all samples are trained, and stored."""
+    return "; ".join(filter(None, (unstored(view), untrained(view))))
+
+
+def untrained(view: views.JobView) -> str:
+    """Return how many samples of a job were given up, and the last reason; empty: none."""
+    given_up, total = view.progress.samples_given_up, view.progress.samples_total
+    if not given_up:
+        return ""
+    told = view.books.given_up if view.books else []
+    last = f"; the last: {told[-1].reason}" if told else ""
+    share = f" ({given_up / total:.2%})" if total else ""
+    return f"{given_up:,} of {total:,} samples{share} were given up: `stretto audit {view.name}` lists them{last}"
+
+
 class JobFold(Fold):
     """The course of the job and its decisions."""
 
@@ -140,6 +158,7 @@ class JobFold(Fold):
             progress.advanced_at_s = self.time_s
         progress.samples_done = message.samples_done
         progress.samples_total = message.samples_total
+        progress.samples_given_up = self.view.data.given_up
         progress.epoch = message.epoch
         progress.samples_per_s = message.samples_per_s
         progress.samples_recomputed = message.samples_recomputed
@@ -153,6 +172,7 @@ class JobFold(Fold):
         self.evidence.completed = message
         self.view.final_checkpoint_failure = ""  # of an earlier completion, which was undone
         self.view.progress.samples_done = message.samples
+        self.view.progress.samples_given_up = message.samples_abandoned  # without what returns to checkpoints undid
         self.view.progress.updated_at_s = self.time_s
         if self.view.status not in views.OVER:
             self.view.status = "finishing"
@@ -173,8 +193,9 @@ class JobFold(Fold):
             evaluation=message.evaluation,
             shards=completed.shards if completed else self.view.shards.completed,
             requeued=completed.requeued if completed else self.view.shards.requeued,
+            given_up=[*completed.books.given_up[-GIVEN_UP_SHOWN:]] if completed and completed.books else [],
         )
-        self._end("finished", unstored(self.view))
+        self._end("finished", shortfall(self.view))
 
     def _end(self, status: views.Status, reason: str) -> None:
         if self.view.status in views.OVER:
@@ -183,6 +204,8 @@ class JobFold(Fold):
         self.view.reason = reason
         self.view.ended_at_s = self.time_s
         self.view.progress.samples_per_s = 0.0
+        if self.evidence.completed is None:
+            self.view.progress.samples_given_up = self.view.data.given_up
         self._clear_leases()
         self.view.phases[-1].ended_at_s = self.time_s
 

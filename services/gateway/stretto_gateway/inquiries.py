@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,12 +14,25 @@ from stretto_messages.arbiter import Amount, GetCluster, GetClusterReply
 from stretto_messages.base import GIB, Message
 from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
 from stretto_messages.values import NOTHING, Interval, Plan, Resources, extended_of
-from stretto_wire.rest.answers import ClusterView, HolderView, Prediction, TeamView, UnplaceableView, WaitingView
+from stretto_runtime.profile import profile_of
+from stretto_wire.errors import WireError
+from stretto_wire.rest.answers import (
+    ClusterView,
+    FirstPlan,
+    HolderView,
+    Prediction,
+    Preview,
+    PreviewFinding,
+    TeamView,
+    UnplaceableView,
+    WaitingView,
+)
 from stretto_wire.rest.views import OVER, JobView
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import PreviewPlan
 
 from . import checks
+from .problems import Problem
 from .projection import Reads
 
 T = TypeVar("T")
@@ -167,13 +180,54 @@ def _team_view(team: str, jobs: int, held: Resources, quota: TeamQuota) -> TeamV
 
 
 async def first_plan(bus: Bus, timeout_s: float, spec: JobSpec, team: str) -> PreviewPlanReply | None:
-    """Return the plan that a job would start with, and from whom; None if the planner does not answer."""
+    """Return the plan that a job would start with, and from whom.
+
+    None if the planner does not answer, or if no message has room for the specification.
+    """
     try:
         found = await bus.call(PreviewPlan(spec=spec, team=team), timeout_s)
-    except CallTimeout:
+    except (CallTimeout, WireError):
         return None
     assert isinstance(found, PreviewPlanReply)
     return found
+
+
+def preview(
+    spec: JobSpec, refusals: Sequence[Problem], plan: PreviewPlanReply | None, free: Resources | None
+) -> Preview:
+    """Return the outcome of a submission from the reasons against it, its first plan and the free resources."""
+    profile, first = profile_of(spec), None
+    if plan is not None:
+        first = FirstPlan(
+            kind=plan.kind,
+            plan=plan.plan,
+            reasons=plan.reasons,
+            matches=plan.matches,
+            cost_per_hour=plan.cost_per_hour,
+            throughput=plan.throughput,
+            duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
+            fits=None if free is None else profile.resources(plan.plan).fits(free),
+        )
+    return Preview(
+        job=spec.name,
+        accepted=not refusals,
+        findings=[
+            PreviewFinding(
+                status=refusal.status,
+                kind=refusal.kind,
+                detail=refusal.detail,
+                field=one.field,
+                value=one.value,
+                remedy=one.remedy,
+            )
+            for refusal in refusals
+            for one in refusal.errors
+        ],
+        spec=spec,
+        cost_per_hour_min=profile.cost_per_hour(profile.limits.low),
+        cost_per_hour_max=profile.cost_per_hour(profile.limits.high),
+        first_plan=first,
+    )
 
 
 async def what_if(bus: Bus, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:

@@ -29,7 +29,7 @@ from stretto_messages.dispatcher import RecomputationDecided, ShardAbandoned, Sh
 from stretto_messages.values import CheckpointRef
 from stretto_wire.rest import views
 
-from .folding import Fold, push, unstored
+from .folding import Fold, push, shortfall
 
 PODS_KEPT = 1000
 REPLACEMENTS = 100
@@ -232,7 +232,7 @@ class PodFold(Fold):
         """Note how the final checkpoint ended; a job that no longer waited for it has finished already."""
         self.view.final_checkpoint_failure = failure
         if self.view.status == "finished":
-            self.view.reason = unstored(self.view)
+            self.view.reason = shortfall(self.view)
 
     def _stage(self, id: str, stage: views.CheckpointStage, checkpoint: CheckpointRef | None) -> views.CheckpointView:
         found = next((view for view in self.view.checkpoints if view.id == id), None)

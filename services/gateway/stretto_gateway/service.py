@@ -20,22 +20,18 @@ from stretto_bus.faults import Fault
 from stretto_messages.actuator import GetPodLog, GetPodLogReply
 from stretto_messages.base import DEFAULT_TEAM, Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
-from stretto_messages.gateway import DataArrived, DataWorkersRequested, JobCancelled, PlanRequested
+from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
-from stretto_runtime.profile import profile_of
-from stretto_runtime.settings import DAY_S
 from stretto_runtime.streams import Streams
-from stretto_wire.registry import CHANNELS, STATE
+from stretto_wire.registry import CHANNELS
 from stretto_wire.rest.answers import (
     Alerts,
     ClusterView,
-    FirstPlan,
     JobTrace,
     Prediction,
     Preview,
-    PreviewFinding,
     ServiceView,
     SpanView,
     TraceEvent,
@@ -46,7 +42,6 @@ from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, Status
 
 from . import alerts, checks, inquiries, job_audit, journal, paging, past
-from .buckets import Buckets
 from .collector import Collector, CollectorFault
 from .fullness import Fullness
 from .learning import Wanted, arrival
@@ -57,15 +52,12 @@ from .settings import GatewaySettings
 from .spans import SPANS_MAX, spans_of
 from .spent_names import DamagedNames, Shard, by_shard
 from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
+from .submissions import Submissions
 from .summaries import as_of, checkpoint_is_late, has_stopped, summary
 
 R = TypeVar("R", bound=Message)
 NAMING = (wire.JobSubmitted, HistoryRecorded)
 """Events by which the read model learns of a job."""
-CHANGES = (PlanRequested, DataWorkersRequested, DataArrived)
-"""Events that users cause as often as they like."""
-STATE_FULL_AT = 0.9
-"""No new job is taken above it: what the services save of the jobs that there are needs the rest."""
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
 _BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
@@ -169,9 +161,10 @@ class Gateway:
         """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
         self._retention = Retention(ended_bytes=settings.ended_bytes)
-        self._bytes = Buckets(settings.team_bytes_per_day / DAY_S, settings.team_bytes_per_day)
-        """Bytes of events that each team may still cause, by all events that were folded in."""
         self.fullness = Fullness(bus, settings.stream_look_s)
+        self._submissions = Submissions(
+            settings, self.projection.jobs, self._retention, self.fullness.shares, lambda: self.lacks, clock
+        )
         self._admitting = asyncio.Lock()
         self._keep_next_s = 0.0
         self._arbiter = inquiries.Arbiter(bus, settings.call_timeout_s, clock)
@@ -204,7 +197,7 @@ class Gateway:
                 return
             if isinstance(message, wire.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
-            self._charge(message, time_s)
+            self._submissions.charge(message, time_s)
             if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
                 self._retention.note(message, seq, time_s, traceparent)
 
@@ -233,19 +226,6 @@ class Gateway:
     def _is_forgotten(self, job: str) -> bool:
         """Return whether the job has left the read model although its events are still there."""
         return job not in self.projection.jobs and self._retention.is_spent(job)
-
-    def _charge(self, message: Message, time_s: float) -> None:
-        """Count the bytes of a change against the team that asked for it, as every replica does."""
-        if isinstance(message, wire.JobSubmitted):
-            self._bytes.charge(message.team, time_s, len(wire.encode(message)))
-        elif isinstance(message, CHANGES) and (view := self.projection.jobs.get(message.job)) is not None:
-            self._bytes.charge(view.team, time_s, len(wire.encode(message)))
-
-    def _check_bytes(self, size_bytes: int, team: str) -> None:
-        """Check that the team may cause an event of this size now. Raises Problem 409."""
-        wait_s = self._bytes.wait_s(team, self._clock(), size_bytes)
-        if wait_s > 0:
-            raise checks.bytes_used(team, wait_s)
 
     async def _keep(self) -> None:
         """Store what has changed; then forget the jobs that are not needed, which makes room if the bucket is full."""
@@ -368,97 +348,24 @@ class Gateway:
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: 409 if the name has another specification, or had a job long ago, or if the team has as many
-        live jobs as it may have, or has used its bytes; 422 if a new job is too large, or asks for what is not allowed
-        or for devices that the cluster lacks; 503 while the used names are
-        unknown, or hardly any room is left for the state of services.
+        Raises Problem: the first reason against it (:mod:`stretto_gateway.submissions`).
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
-        try:
-            # a specification beyond the wire's bounds is the caller's, whoever has the name
-            size_bytes = len(wire.encode(message))
-        except wire.WireError as error:
-            raise Problem.of_wire(error) from error
-        known = spec.name in self.projection.jobs
-        if not known and not self.ready:
-            raise checks.not_ready(spec.name, self.lacks)
-        if not known:
-            self._check_unspent(spec.name)
-        if not known:
-            checks.check_size(size_bytes, self.settings.spec_bytes)
-            checks.check_allowed(spec, by, self.settings.allowed, self.projection.jobs)
-            checks.check_extended(spec, self.settings.extended_resources)
-            self._check_bytes(size_bytes, team)
-            if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
-                raise checks.state_full(fullness)
-            if (seq := await self._submit_new(message, trace)) is not None:
-                return True, seq
+        self._submissions.check(message)
+        if spec.name not in self.projection.jobs and (seq := await self._submit_new(message, trace)) is not None:
+            return True, seq
         await self._until_shown(lambda: spec.name in self.projection.jobs)
-        view = self.view(spec.name)
-        if view.team != team:
-            raise checks.others_name(spec.name)
-        if view.spec != spec:
-            raise checks.name_taken(spec.name, view)
-        return False, view.last_seq
+        self._submissions.check_name(message)  # another replica may have let the name in meanwhile
+        return False, self.view(spec.name).last_seq
 
     async def preview(self, spec: wire.JobSpec, by: str, team: str) -> Preview:
         """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
-        found = [finding for check in self._judgements(spec, by, team) for finding in _findings(check)]
-        profile, timeout_s = profile_of(spec), self.settings.call_timeout_s
-        plan, free = await asyncio.gather(inquiries.first_plan(self._bus, timeout_s, spec, team), self._arbiter.free())
-        first = None
-        if plan is not None:
-            first = FirstPlan(
-                kind=plan.kind,
-                plan=plan.plan,
-                reasons=plan.reasons,
-                matches=plan.matches,
-                cost_per_hour=plan.cost_per_hour,
-                throughput=plan.throughput,
-                duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
-                fits=None if free is None else profile.resources(plan.plan).fits(free),
-            )
-        return Preview(
-            job=spec.name,
-            accepted=not found,
-            findings=found,
-            spec=spec,
-            cost_per_hour_min=profile.cost_per_hour(profile.limits.low),
-            cost_per_hour_max=profile.cost_per_hour(profile.limits.high),
-            first_plan=first,
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
+        refusals = [*self._submissions.refusals(message)]
+        plan, free = await asyncio.gather(
+            inquiries.first_plan(self._bus, self.settings.call_timeout_s, spec, team), self._arbiter.free()
         )
-
-    def _judgements(self, spec: wire.JobSpec, by: str, team: str) -> list[Callable[[], None]]:
-        """Return the checks of a submission, each of which raises a Problem."""
-        settings, jobs = self.settings, self.projection.jobs
-        view = jobs.get(spec.name)
-
-        def name() -> None:
-            if view is not None and view.team != team:
-                raise checks.others_name(spec.name)
-            if view is not None and view.spec != spec:
-                raise checks.name_taken(spec.name, view)
-            if view is None and not self.ready:
-                raise checks.not_ready(spec.name, self.lacks)
-            if view is None:
-                self._check_unspent(spec.name)
-
-        def room() -> None:
-            if (fullness := self.fullness.shares.get(STATE, 0.0)) > STATE_FULL_AT:
-                raise checks.state_full(fullness)
-
-        if view is not None and (view.team, view.spec) == (team, spec):
-            return []  # submitting it again changes nothing
-        size_bytes = len(wire.encode(wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)))
-        return [
-            name,
-            lambda: checks.check_size(size_bytes, settings.spec_bytes),
-            lambda: checks.check_allowed(spec, by, settings.allowed, jobs),
-            lambda: checks.check_extended(spec, settings.extended_resources),
-            lambda: self._check_bytes(size_bytes, team),
-            lambda: checks.check_quota(spec, team, settings.quotas, jobs),
-            room,
-        ]
+        return inquiries.preview(spec, refusals, plan, free)
 
     async def cluster(self, reads: Reads, team: str, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
@@ -499,26 +406,16 @@ class Gateway:
         plan = replace(view.plan, **changes)
         return await inquiries.what_if(self._bus, self.settings.call_timeout_s, view, plan, self._clock())
 
-    def _check_unspent(self, name: str) -> None:
-        """Raise Problem: 409 if the name had a job long ago; 503 if the names of past jobs cannot be read."""
-        try:
-            taken = self._retention.is_taken(name)
-        except DamagedNames as error:
-            raise checks.names_damaged(name, str(error)) from error
-        if taken:
-            raise checks.name_taken(name)
-
     async def _submit_new(self, message: wire.JobSubmitted, trace: str) -> int | None:
         """Publish a submission and show it; returns its sequence, or None if the name has a job already.
 
         Where quotas bound live jobs, submissions wait for each other: each is counted before the next is judged. With
         several replicas, every other replica may let one more job in at the same time.
         """
-        job, team, quotas = message.job, message.team, self.settings.quotas
-        async with self._admitting if quotas else contextlib.nullcontext():
-            checks.check_quota(message.spec, team, quotas, self.projection.jobs)
+        async with self._admitting if self.settings.quotas else contextlib.nullcontext():
+            self._submissions.check_quota(message)
             # the server accepts only the first submission of a name, whichever replica sends it
-            seq = await self._bus.publish(message, f"gateway:{job}:submitted", 0, trace)
+            seq = await self._bus.publish(message, f"gateway:{message.job}:submitted", 0, trace)
             if seq is not None:
                 await self._until_shown(lambda: self.projection.last_seq >= seq)
         return seq
@@ -558,7 +455,7 @@ class Gateway:
             requests.append(("data-workers", DataWorkersRequested(job=job, count=count, by=by)))
         if data is None or workers is not None or ps is not None:
             requests.append(("requested", PlanRequested(job=job, plan=plan, by=by)))
-        self._check_bytes(sum(len(wire.encode(message)) for _, message in requests), view.team)
+        self._submissions.check_bytes(sum(len(wire.encode(message)) for _, message in requests), view.team)
         for name, message in requests:
             await self._bus.publish(message, f"gateway:{job}:{name}", trace=self._traceparents.get(job, ""))
         return plan
@@ -576,7 +473,7 @@ class Gateway:
             message = arrival(view, wanted)
             if message is None:
                 return view
-            self._check_bytes(len(wire.encode(message)), view.team)
+            self._submissions.check_bytes(len(wire.encode(message)), view.team)
             known = view.data.last_seq  # read before publishing: any later change ends the wait below
             last = 0 if aged_out else known
             seq = await self._bus.publish(message, f"gateway:{job}:data", last, self._traceparents.get(job, ""))
@@ -692,22 +589,3 @@ class Gateway:
                     await self._advance.wait_for(reached)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
-
-
-def _findings(check: Callable[[], None]) -> list[PreviewFinding]:
-    """Return the findings of a check as answers state them."""
-    try:
-        check()
-    except Problem as problem:
-        return [
-            PreviewFinding(
-                status=problem.status,
-                kind=problem.kind,
-                detail=problem.detail,
-                field=one.field,
-                value=one.value,
-                remedy=one.remedy,
-            )
-            for one in problem.errors
-        ]
-    return []

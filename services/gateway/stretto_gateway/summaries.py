@@ -61,6 +61,7 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         ends_at_s=ends_at_s(view, now_s),
         oom_in_s=oom_in_s(view, now_s),
         pods_pending=0 if over else sum(pod.state == "pending" for pod in view.pods.values()),
+        samples_given_up=view.progress.samples_given_up,
     )
 
 

@@ -32,11 +32,13 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import PlanDecided, ReplacementDecided
 from stretto_messages.base import Message, example_of
+from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
 from stretto_messages.dispatcher import (
     JobCompleted,
     JobProgressed,
     LedgerReturn,
+    ShardAbandoned,
     ShardCompleted,
     ShardLeased,
     ShardRequeued,
@@ -430,6 +432,28 @@ def test_a_final_checkpoint_that_failed_before_a_completion_was_undone_does_not_
     ):
         view = fold(submitted(), COMPLETED, failed, *last).jobs["a"]
         assert (view.status, view.reason, view.final_checkpoint_failure) == ("finished", "", "")
+
+
+def test_a_finished_job_says_how_many_samples_it_gave_up_and_why() -> None:
+    """The events of shards count what a return to a checkpoint undid, too: the books at the end are right."""
+    lost = [GivenUp(shard=n, offset=0, epoch=0, start=n, length=6, reason=f"no column {n}") for n in range(2)]
+    shard = Shard(id=1, attempt=3, epoch=0, start=0, length=6)
+    abandoned = ShardAbandoned(job="a", shard=shard, reason="no column 0")
+    books = CompletedBooks(fingerprint="0" * 16, given_up=tuple(lost))
+    completed = replace(COMPLETED, samples=1988, samples_abandoned=12, books=books)
+    full = CheckpointFailed(job="a", id="a-000002-final", reason="full")
+    projection = fold(submitted(), *[abandoned] * 3, completed, FINISHED)
+    view = projection.jobs["a"]
+    assert (view.status, view.progress.samples_given_up, summary(view, 9.0).samples_given_up) == ("finished", 12, 12)
+    assert view.books is not None
+    assert view.books.given_up == lost
+    text = "12 of 2,000 samples (0.60%) were given up: `stretto audit a` lists them; the last: no column 1"
+    assert view.reason == summary(view, 9.0).reason == text
+    failed = fold(submitted(), abandoned, JobFailed(job="a", reason="too many")).jobs["a"]
+    assert summary(failed, 9.0).samples_given_up == 6
+    both = fold(submitted(), completed, FINISHED, full).jobs["a"].reason
+    assert both.startswith("the trained parameters are lost: ")
+    assert both.endswith(f"; {text}")
 
 
 def test_leases_and_pods_that_nothing_ends_are_bounded() -> None:

@@ -38,8 +38,8 @@ def audit(
     """Prove that every sample was trained exactly once, by the parameter servers' own count.
 
     The ledger's books are compared with the counts of every column of the parameters: how many samples, and which.
-    Losses and repetitions are counted separately; one never cancels the other. Exit status 0 only if the books agree
-    and no sample is in flight.
+    Losses and repetitions are counted separately; one never cancels the other. Samples that were given up are in no
+    column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight.
     """
     with connect(folder, url, token) as gateway:
         found = gateway.audit(job)
@@ -93,9 +93,22 @@ def shown(found: Json) -> RenderableType:
             made.add_row(f"shard {g['shard']}", str(g["epoch"]), span, escape(g["reason"]))
         parts.append(made)
     parts += [escape(line) for line in returned(found["returns"])]
-    verdict = "[green bold]exact[/green bold]" if found["exact"] else "[red bold]not exact[/red bold]"
-    parts.append(verdict + ("" if found["quiet"] else ", and samples are in flight"))
+    parts.append(_verdict(found))
     return Group(*parts)
+
+
+def _verdict(found: Json) -> str:
+    """Say in a line whether the books agree, and which samples no column could count."""
+    verdict = "[green bold]exact[/green bold]" if found["exact"] else "[red bold]not exact[/red bold]"
+    if given_up := found["samples_given_up"]:
+        share = figures.small_share(given_up / found["samples_total"])
+        of_all = f"{given_up:,} of {found['samples_total']:,} samples ({share}) were given up and never trained"
+        verdict = (
+            f"[yellow bold]exact but for what was given up[/yellow bold]: {of_all}"
+            if found["exact"]
+            else f"{verdict}; {of_all}"
+        )
+    return verdict + ("" if found["quiet"] else ", and samples are in flight")
 
 
 def returned(returns: list[Json]) -> list[str]:

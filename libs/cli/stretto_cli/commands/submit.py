@@ -52,7 +52,8 @@ def submit(
         typer.Option(
             "--follow",
             "-f",
-            help="Print the job's events until it ends; the command fails if the job does or its result is not stored.",
+            help="Print the job's events until it ends; the command fails if the job does, gave samples up, or its "
+            "result is not stored.",
         ),
     ] = False,
     output: OutputOption = Output.TABLE,
@@ -74,10 +75,8 @@ def submit(
         view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
     if view["status"] == "finished" or output is Output.JSON:
         answer(output, view, lambda: render.job_summary(view))
-    if view["status"] != "finished":
-        raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
-    if view["final_checkpoint_failure"]:
-        raise CliError(f"{view['name']} finished, but {view['reason']}")
+    if fault := render.fault_of(view):
+        raise CliError(fault)
 
 
 def follow_to_the_end(gateway: Documents, job: str, quiet: bool = False) -> dict[str, Any]:

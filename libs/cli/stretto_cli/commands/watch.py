@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
+from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
 
 from ..options import (
@@ -29,7 +31,7 @@ from ..options import (
     print_json,
     quantity,
 )
-from ..render import Json, books, measures, quality, stalled, status, table
+from ..render import Json, books, fault_of, measures, quality, stalled, state_of, table
 
 DECISIONS_SHOWN = 3
 EXITED_SHOWN = 2
@@ -61,28 +63,33 @@ def watch(
 ) -> None:
     """Show throughput, plan, pods, shards and memory forecast of a job, live, until it ends.
 
-    With -o json: one line per update, with everything known about the job.
+    With -o json: one line per update, with everything known about the job. Without --once: exit status 1 if the job
+    failed or was cancelled, gave samples up, or its result is not stored.
     """
     with connect(folder, url, token) as gateway:
         view = gateway.job(job)
+        ended = once or view["status"] in ENDED_STATES
         if output is Output.JSON:
             print_json(view, lines=True)
-            while not once and view["status"] not in ENDED_STATES:
-                time.sleep(interval_s)
-                view = gateway.job(job)
-                print_json(view, lines=True)
-            return
-        ended = view["status"] in ENDED_STATES
-        if once or ended or not console.is_terminal:
+        elif ended or not console.is_terminal:
             console.print(dashboard(view, console.width))
-            if once or ended:
-                return
-        with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            live.refresh()
-            while view["status"] not in ENDED_STATES:
-                time.sleep(interval_s)
-                view = gateway.job(job)
-                live.update(_screen(view), refresh=True)
+        if not ended and output is Output.JSON:
+            view = _follow(gateway, view, interval_s, lambda found: print_json(found, lines=True))
+        elif not ended:
+            with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+                live.refresh()
+                view = _follow(gateway, view, interval_s, lambda found: live.update(_screen(found), refresh=True))
+    if not once and fault_of(view):
+        raise typer.Exit(1)  # the screen says why
+
+
+def _follow(gateway: Documents, view: Json, interval_s: float, show: Callable[[Json], None]) -> Json:
+    """Show a job until it has ended; returns its last view."""
+    while view["status"] not in ENDED_STATES:
+        time.sleep(interval_s)
+        view = gateway.job(view["name"])
+        show(view)
+    return view
 
 
 def _screen(view: Json) -> RenderableType:
@@ -99,7 +106,7 @@ def dashboard(view: Json, width: int = 160, rows: int | None = None) -> Renderab
     taken = 3 + top.row_count + wrapped + len(ended) + len(decisions)  # borders and the head of the pods
     pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))
     parts: list[RenderableType] = [top, *reason, pods, *decisions, *ended]
-    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")
+    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {state_of(view)}", title_align="left")
 
 
 def _top(view: Json, width: int) -> Table:

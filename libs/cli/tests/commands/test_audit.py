@@ -1,16 +1,22 @@
-"""``stretto audit`` of a job that was restored from a backup."""
+"""``stretto audit`` of a job that was restored from a backup, and of one that gave samples up."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from installed_gateway import eventually, installed_gateway
+from pydantic import TypeAdapter
+from rich.console import Console
+from stretto_cli.commands.audit import shown
 from stretto_cli.main import app
 from stretto_core.dispatcher import fingerprint_of
+from stretto_gateway import job_audit
 from stretto_messages.actuator import JobFinished
-from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks
+from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, GivenUp
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
+from stretto_wire.rest.audits import JobAudit
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 from typer.testing import CliRunner
@@ -64,3 +70,20 @@ def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: P
     assert "which had 80 samples done; on from checkpoint ctr-000002. It holds 80 samples more, not trained" in told
     assert "Nobody knows how many were trained after the checkpoint" in told
     assert "exact" in told
+
+
+def test_books_that_agree_are_not_called_exact_without_the_samples_that_were_given_up() -> None:
+    completed, finished = ended()
+    lost = GivenUp(shard=3, offset=0, epoch=0, start=240, length=60, reason="no column 'price'")
+    assert completed.books is not None
+    completed = replace(completed, samples_abandoned=60, books=replace(completed.books, given_up=(lost,)))
+    for given, verdict in (
+        (ended()[0], "exact"),
+        (completed, "exact but for what was given up: 60 of 300 samples (20%) were given up and never trained"),
+    ):
+        found = TypeAdapter(JobAudit).dump_python(job_audit.finished(given, finished, "finished"), mode="json")
+        console = Console(width=120)
+        with console.capture() as told:
+            console.print(shown(found))
+        assert told.get().splitlines()[-1] == verdict
+    assert "no column 'price'" in told.get()

@@ -83,6 +83,8 @@ def test_following_a_job_whose_result_was_not_stored_fails_with_reason_and_remed
     told = " ".join(followed.stderr.split())
     assert f"{name} finished, but the trained parameters are lost" in told
     assert "No space left on device; mend the store and submit the job under another name" in told
+    assert installed.stretto("watch", name).exit_code == 1
+    assert installed.stretto("watch", name, "--once").exit_code == 0
 
 
 def test_a_job_is_read_from_a_pipe(installed: Installed) -> None:

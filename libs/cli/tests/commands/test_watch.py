@@ -19,8 +19,9 @@ from stretto_gateway.summaries import as_of, summary
 from stretto_messages.actuator import JobFinished, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
+from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed
-from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
@@ -272,6 +273,39 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     ):
         told = " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
         assert "final checkpoint not stored: No space left on device; mend the store" in told
+
+
+def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:
+    reason = "column 'price' of part-0003 is missing"
+    lost = GivenUp(shard=1, offset=0, epoch=0, start=0, length=1_200_000, reason=reason)
+    projection = Projection()
+    completed = JobCompleted(
+        job="a", samples=2_800_000, samples_abandoned=1_200_000, epochs=1, shards=3, requeued=0, started_at_s=0.0,
+        books=CompletedBooks(fingerprint="0" * 16, given_up=(lost,)),
+    )  # fmt: skip
+    finished = JobFinished(
+        job="a", samples_expected=2_800_000, samples_applied=2_800_000, samples_lost=0, samples_repeated=0,
+        repeats_recognised=0, rows=1,
+    )  # fmt: skip
+    for number, message in enumerate([*messages(2), completed, finished], start=1):
+        projection.apply(message, number, float(number))
+    found = document(projection.jobs["a"])
+    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
+    made = (
+        watch.dashboard(found, 80, 40),
+        explain.decisions(found, []),
+        render.jobs(listed, 80),
+        render.job_summary(found),
+    )
+    for one in made:
+        told = " ".join(" ".join(line.strip("│ ") for line in shown(one, 80)).split())
+        assert "finished, 30% given up" in told
+        assert "1,200,000 of 4,000,000 samples" in told
+        assert reason in told
+    assert render.state("finished", 3, 1000) == "[yellow]finished, 0.3% given up[/yellow]"
+    assert render.state("finished") == "[green]finished[/green]"
+    assert render.fault_of(found) == f"a finished, but {found['reason']}"
+    assert render.fault_of({**found, "progress": {**found["progress"], "samples_given_up": 0}}) == ""
 
 
 def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:

@@ -7,6 +7,7 @@ The machine dispatches events; the decisions are functions of its state in the r
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from stretto_messages.actuator import GetServers, PlanApplied, PodExited, PodPending, PodResized, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, ReplacementDecided
@@ -14,6 +15,7 @@ from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, Ch
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
+from stretto_messages.values import SAMPLES_MAX
 
 from stretto_core.actuator import data_workers, failures, hot, migrations, pods, servers
 from stretto_core.actuator.counts import job_finished
@@ -66,10 +68,17 @@ ActuatorEvent = JobEvent | PodEvent | ParametersEvent | GetServers | OrphanFound
 class ActuatorMachine:
     """Pods and parameters of one job follow its plan."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of an earlier version: under 1, a job whose number is null may give up any number."""
+        if state["phase"] != "unknown" and state["samples_given_up_max"] is None:
+            state["samples_given_up_max"] = SAMPLES_MAX
+        return state
 
     @property
     def ticking(self) -> bool:
@@ -111,14 +120,15 @@ class ActuatorMachine:
             case DataWorkersDecided(version=version) if state.phase == "active" and version > state.data_decided:
                 data_workers.decided(state, event)
                 pods.fill(state, "data", now, "plan")
-            case JobProgressed() if not state.has_trained:
-                self._progressed(event)
+            case JobProgressed():
+                return self._progressed(event)
             case JobCompleted() if state.phase == "active" and state.layout == "ready":
                 # while parameters are lost, the completion will be undone: the ledger goes back with them
                 return self._complete(event, now)
             case ShardAbandoned(shard=shard, reason=reason) if state.phase == "active":
                 state.samples_given_up += shard.length - shard.offset
-                return fail_beyond_samples_given_up(state, state.samples_given_up, reason)
+                state.given_up_reason = reason
+                return fail_beyond_samples_given_up(state, state.samples_given_up)
             case CheckpointFlushed(checkpoint=checkpoint) if is_final(checkpoint.id) and state.phase == "completing":
                 state.final_checkpoint_due = False
             case CheckpointFailed():
@@ -167,12 +177,15 @@ class ActuatorMachine:
         took_s = max(now - state.decided_at_s, 0.0)
         return [PlanApplied(job=state.job, version=state.plan_version, plan=state.plan, took_s=took_s)]
 
-    def _progressed(self, event: JobProgressed) -> None:
-        """Note the first trained sample; a ledger that comes from a checkpoint begins with samples of another job."""
-        if event.returned is not None:
-            self.state.samples_at_start = event.samples_done
-        elif event.samples_done > self.state.samples_at_start:
-            self.state.has_trained = True
+    def _progressed(self, event: JobProgressed) -> Facts:
+        """Note all samples and the first trained one; a ledger from a checkpoint begins with samples of another job."""
+        state = self.state
+        state.samples_known = event.samples_total
+        if not state.has_trained and event.returned is not None:
+            state.samples_at_start = event.samples_done
+        elif event.samples_done > state.samples_at_start:
+            state.has_trained = True
+        return fail_beyond_samples_given_up(state, state.samples_given_up) if state.phase == "active" else []
 
     def _complete(self, event: JobCompleted, now: float) -> Facts:
         state = self.state

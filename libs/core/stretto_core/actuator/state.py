@@ -42,6 +42,7 @@ class JobOpened:
     evaluate: int = 0
     worker_failures: int = 10
     samples_given_up_max: int | None = None
+    """None: ``GIVEN_UP_PERCENT`` of all samples."""
     restores: bool = False
     """Parameters come from a checkpoint."""
     final_checkpoint: bool = False
@@ -116,10 +117,17 @@ class ActuatorState:
     evaluate: int = 0
     worker_failures_allowed: int = 0
     samples_given_up_max: int | None = None
+    """None: ``GIVEN_UP_PERCENT`` of all samples."""
     samples_given_up: int = 0
+    """Samples of shards that were abandoned, since the last return to a checkpoint."""
+    given_up_reason: str = ""
+    """Reason of the shard that was abandoned last."""
     final_checkpoint: bool = False
     final_checkpoint_due: bool = False
     samples_total: int = 0
+    """Samples of all epochs; 0: only the ledger knows, since the data grow."""
+    samples_known: int = 0
+    """Samples of all epochs that the ledger has told of."""
     completed: JobCompleted | None = None
     completed_at_s: float = 0.0
 

@@ -1,18 +1,22 @@
 """The samples that a completed job has applied: the parameter servers' counts against the ledger's books."""
 
+from dataclasses import asdict, replace
+
 import pytest
 from actuator_builders import (
     checkpoint_restored,
     counts_taken,
     job_completed,
+    job_progressed,
     plan,
     server_counts,
     shard_abandoned,
 )
 from actuator_cluster import started
-from stretto_core.actuator import job_finished
+from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, job_finished
 from stretto_core.dispatcher import fingerprint_of
 from stretto_messages.actuator import JobFailed
+from stretto_messages.values import SAMPLES_MAX
 
 
 def test_counts_show_what_is_missing_and_what_is_twice() -> None:
@@ -48,9 +52,8 @@ def test_counts_of_data_that_were_given_up_and_of_other_data_before() -> None:
     assert {part.shard for part in finished.applied.shards} == {3}, "the others are complete by the ledger's books"
 
 
-def test_a_job_fails_that_gave_up_more_than_it_may() -> None:
-    cluster = started(plan())
-    cluster.state.samples_given_up_max = 100
+def test_a_job_fails_that_gave_up_more_than_its_specification_allows() -> None:
+    cluster = started(plan(), JobOpened("job", samples_total=1000, samples_given_up_max=100))
     cluster.tell(shard_abandoned(60, "row 3"))
     cluster.tell(checkpoint_restored())  # they are given up once more
     cluster.tell(shard_abandoned(60, "row 3"))
@@ -58,18 +61,60 @@ def test_a_job_fails_that_gave_up_more_than_it_may() -> None:
     assert cluster.told(JobFailed) == []
     cluster.tell(shard_abandoned(1, "row 7"))
     assert cluster.told(JobFailed)[0].reason == (
-        "101 samples were given up, restarts.samples_given_up allows 100; the last: row 7"
+        "101 samples of 1,000 (10.10%) were given up, and at most 100 may be (restarts.samples_given_up): mend the "
+        "data, or allow more by a higher restarts.samples_given_up; the last: row 7"
     )
     cluster.tell(shard_abandoned(1, "row 8"))
     assert len(cluster.told(JobFailed)) == 1
 
 
+def test_a_job_fails_that_gave_up_more_than_a_share_of_its_samples_if_no_number_is_stated() -> None:
+    cluster = started(plan(), JobOpened("job", samples_total=10_050))
+    cluster.tell(shard_abandoned(100, "row 3"))
+    assert cluster.told(JobFailed) == []
+    cluster.tell(shard_abandoned(1, "no column 'price'"))
+    assert cluster.told(JobFailed)[0].reason == (
+        "101 samples of 10,050 (1.00%) were given up, and at most 100 may be (1 %, as restarts.samples_given_up is "
+        "null): mend the data, or allow more by a higher restarts.samples_given_up; the last: no column 'price'"
+    )
+
+
+def test_of_growing_data_the_share_is_of_the_samples_known_so_far() -> None:
+    """The job knows none before the ledger tells of them; then it may give up more the more there are."""
+    cluster = started(plan(), JobOpened("job"))
+    cluster.tell(shard_abandoned(10, "row 3"))
+    cluster.tell(job_progressed(100))  # of 1,000
+    assert cluster.told(JobFailed) == []
+    cluster.tell(replace(job_progressed(100), samples_total=3000))
+    cluster.tell(shard_abandoned(20, "row 4"))
+    assert cluster.told(JobFailed) == []
+    cluster.tell(shard_abandoned(1, "row 5"))
+    assert "31 samples of 3,000 (1.03%) were given up, and at most 30 may be" in cluster.told(JobFailed)[0].reason
+
+
+def test_what_was_given_up_before_all_samples_were_known_counts_then() -> None:
+    cluster = started(plan(), JobOpened("job"))
+    cluster.tell(shard_abandoned(11, "row 3"))
+    assert cluster.told(JobFailed) == []
+    cluster.tell(job_progressed(100))  # of 1,000
+    assert cluster.told(JobFailed)[0].reason.endswith("the last: row 3")
+
+
 @pytest.mark.parametrize(("given_up", "phase"), [(100, "completing"), (101, "failed")])
-def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, phase: str) -> None:
-    cluster = started(plan())
-    cluster.state.samples_given_up_max = 100
+@pytest.mark.parametrize("allowed", [100, None])
+def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, phase: str, allowed: int | None) -> None:
+    cluster = started(plan(), JobOpened("job", samples_total=10_000, samples_given_up_max=allowed))
     cluster.tell(job_completed(given_up))
     assert cluster.state.phase == phase
+
+
+def test_a_job_of_the_version_before_may_go_on_giving_up_any_number() -> None:
+    """Goal: what was accepted holds. Method: snapshots of version 1, with a number, without one, and of no job yet."""
+    states = [
+        started(plan(), JobOpened("job", samples_total=12, samples_given_up_max=most)).state for most in (5, None)
+    ]
+    told = [ActuatorMachine.migrate(asdict(state), 1) for state in (*states, ActuatorState())]
+    assert [state["samples_given_up_max"] for state in told] == [5, SAMPLES_MAX, None]
 
 
 def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:

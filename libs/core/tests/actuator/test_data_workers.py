@@ -80,7 +80,7 @@ def test_a_job_goes_its_way_whatever_happens_to_its_data_workers(
             happen(cluster, what, number)
             cluster.run()
     for cluster in (without, beside):
-        cluster.tell(job_completed(12))
+        cluster.tell(job_completed())
         cluster.run()
     assert told(beside) == told(without)
     assert beside.told(JobFinished)
@@ -134,7 +134,7 @@ def test_the_number_that_was_decided_last_runs_and_a_late_decision_changes_nothi
     cluster.tell(decided(4, 1))
     cluster.run()
     assert cluster.running("data") == ["data-0"], "the newest stop"
-    cluster.tell(job_completed(12))
+    cluster.tell(job_completed())
     cluster.run()
     assert not cluster.pods
 

@@ -191,7 +191,7 @@ def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
 
 
 def test_completion_takes_the_books_and_ends_all_pods() -> None:
-    cluster = started(plan(workers=2))
+    cluster = started(plan(workers=2), actuator.JobOpened("job", samples_total=12, samples_given_up_max=2))
     cluster.tell(job_completed(samples_abandoned=2))
     cluster.tell(plan_decided(2, plan(workers=5)))
     cluster.run()

@@ -43,6 +43,8 @@ class JobSummary(View):
     """Time until the first parameter server is full, by the last forecast; null: none will be."""
     pods_pending: int
     """Number of pods that cannot run yet; the job's `pods` have the reasons."""
+    samples_given_up: int = 0
+    """That of its progress: also a finished job may have some."""
 
 
 @dataclass(slots=True)

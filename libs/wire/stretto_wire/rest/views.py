@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
 from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.books import GivenUp
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
     Alternative,
@@ -30,6 +31,7 @@ from stretto_messages.values import (
 from ..spec import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
+"""States of a job. A finished job may have given samples up: ``samples_given_up`` of its progress and summary."""
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
 CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
@@ -326,6 +328,8 @@ class Progress(View):
 
     samples_done: int = 0
     samples_total: int = 0
+    samples_given_up: int = 0
+    """Samples of `samples_total` that nobody trains, since their reading failed; also a finished job may have some."""
     epoch: int = 0
     samples_per_s: float = 0.0
     updated_at_s: float | None = None
@@ -457,6 +461,8 @@ class Books(View):
     evaluation: Evaluation | None
     shards: int
     requeued: int
+    given_up: list[GivenUp] = field(default_factory=list[GivenUp])
+    """The last shards that were given up, with the reasons; the audit has more of them, ``samples_abandoned`` all."""
 
 
 @dataclass(slots=True)
