@@ -27,7 +27,7 @@ from stretto_core.algorithms import SHARE
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Action
-from stretto_core.model.sharing import Ranking, Sharer, Speed
+from stretto_core.model.sharing import Ranking, Sharer
 from stretto_core.model.types import DataWorkerLimits, JobOpened
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB
@@ -99,7 +99,7 @@ def expected(rates: Mapping[str, Rates], ranking: Ranking) -> Expected:
 
 def distributed(left: Mapping[str, float], rates: Mapping[str, Rates], ranking: Ranking, room: int) -> dict[str, int]:
     """Give one data worker after the other to the smallest rank, up to what each job needs."""
-    sharers = {name: Sharer(1, left[name], rates[name].ideal_per_s, Speed(rates[name].one_per_s)) for name in left}
+    sharers = {name: Sharer(1, left[name], rates[name].ideal_per_s, rates[name].one_per_s) for name in left}
     most = {name: math.ceil(rates[name].ideal_per_s / rates[name].one_per_s - 0.1) for name in left}
     given = dict.fromkeys(left, 0)
     for _ in range(room):

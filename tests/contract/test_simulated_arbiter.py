@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import numpy as np
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_cli.main import app
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.selection import Selection, SelectionProblem
+from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings as Rules
 from stretto_core.machine import Action, Emit, Tick
 from stretto_core.model.types import JobLimits, JobOpened, JobProfile
@@ -23,6 +28,7 @@ from stretto_sim.cluster import Arrival, Policy, Settings, TraceJob, jobs_of, si
 from stretto_sim.cluster.stretto import Knobs, Services
 from stretto_wire import JobSpec, JobSubmitted
 from stretto_wire.codec import decode, encode
+from typer.testing import CliRunner
 
 META = Meta(1, 1000.0, "evt", {}, "_")
 Moment = tuple[float, Any, list[bytes]]
@@ -96,8 +102,76 @@ def test_the_service_and_the_simulator_read_their_defaults_in_core() -> None:
     simulated = Services([], Settings(nodes=1), Knobs()).arbiter
     assert replace(served.settings, capacity=NOTHING) == Rules(NOTHING)
     assert served.settings.background_algorithm == simulated.settings.background_algorithm == "exact"
-    assert live.settings.algorithm == "hull"
+    assert live.settings.algorithm == SELECT.default
     assert served.select is simulated.select is ArbiterMachine().select
+
+
+def test_a_round_of_the_live_arbiter_is_what_whatif_answers_to_the_same_problem() -> None:
+    """Goal: one default. Method: three equal jobs of which the greedy walk serves two; both get the round's problem."""
+    asked = list[tuple[SelectionProblem, Selection]]()
+    least = Plan(1, 1, 1.0, 1.0, GIB, GIB)
+    service = Arbiter(ArbiterSettings(cpu_cores=12, memory_bytes=64 * GIB, objective="gain", rho=0.0))
+    machine = service.machine("_", None)
+    choose = machine.select
+
+    def noted(problem: SelectionProblem) -> Selection:
+        asked.append((problem, choose(problem)))
+        return asked[-1][1]
+
+    machine.select = noted
+    for job in ("a", "b", "c"):
+        machine.handle(JobOpened(job, JobProfile(512, 10**8, JobLimits(least, replace(least, workers=9)))), 0.0)
+        proposal = PlanProposed(job=job, kind="warm-start", plan=least, cost_per_hour=0.1, reasons=("r",))
+        machine.handle(proposal, 0.0)
+        machine.handle(PlanApplied(job=job, version=1, plan=least, took_s=3.0), 0.0)
+    machine.state.last_round_s = 100.0
+    for job in ("a", "b", "c"):
+        machine.handle(offered(job, least, (4, 2400.0), (3, 2400.0)), 100.0)
+    decided = [action.fact.plan.workers for action in machine.handle(Tick(), 103.0)]
+    ((problem, found),) = asked
+    assert decided == [3, 3, 3]
+    assert hull(problem).value < found.value
+    document = {
+        "capacity": problem.free,
+        "objective": problem.objective,
+        "rho": problem.rho,
+        "jobs": [
+            {
+                "id": each.job,
+                "remaining_samples": each.remaining_samples,
+                "candidates": [
+                    {"id": option.id, "resources": option.amounts, "cost": option.cost, "gain": option.gain,
+                     "throughput": option.throughput}
+                    for option in each.options
+                ],
+            }
+            for each in problem.contenders
+        ],
+    }  # fmt: skip
+    answer = CliRunner().invoke(app, ["whatif", "select", "-", "-o", "json"], input=json.dumps(document))
+    told = json.loads(answer.stdout)
+    assert (told["chosen"], told["value"]) == (found.chosen, found.value)
+    assert told["gap"] < 1e-8
+
+
+def offered(job: str, plan: Plan, *rows: tuple[int, float]) -> CandidatesComputed:
+    """Return candidates of so many workers, each with its throughput."""
+    candidates = tuple(
+        Candidate(
+            id=f"c{i}",
+            plan=replace(plan, workers=workers),
+            cost_per_hour=0.1 * workers,
+            throughput=rate,
+            throughput_interval=Interval(low=rate * 0.95, high=rate * 1.05),
+            gain=rate - 1000.0,
+            overhead_s=5.0,
+        )
+        for i, (workers, rate) in enumerate(rows)
+    )
+    return CandidatesComputed(
+        job=job, plan_version=1, plan=plan, throughput=1000.0, algorithm="exact", plans_considered=9,
+        candidates=candidates,
+    )  # fmt: skip
 
 
 def live(pool: Settings, knobs: Knobs) -> Arbiter:
@@ -106,6 +180,7 @@ def live(pool: Settings, knobs: Knobs) -> Arbiter:
         ArbiterSettings(
             cpu_cores=pool.capacity.cpu_cores,
             memory_bytes=pool.capacity.memory_bytes,
+            algorithm=knobs.select,
             objective=knobs.objective,
             round_s=knobs.round_s,
             settle_s=knobs.settle_s,
@@ -135,8 +210,8 @@ def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
 
 
 def test_a_contested_round_is_decided_alike_with_the_help_of_the_background_algorithm() -> None:
-    """Goal: both ask a slower algorithm. Method: three jobs whose best shares no greedy choice finds."""
-    knobs = replace(Knobs(), objective="gain")
+    """Goal: both ask a slower algorithm. Method: three jobs whose best shares the greedy walk does not find."""
+    knobs = replace(Knobs(), select="hull", objective="gain")
     pool, plan = Settings(nodes=1, node_cpu_cores=10.0), Plan(1, 1, 1.0, 1.0, GIB, GIB)
     services = Services([], pool, knobs)
     recorder = Recorder(services.arbiter)

@@ -56,7 +56,7 @@ def changed(value: Any, *path: str | int) -> dict[str, Any]:
     return copy
 
 
-@pytest.mark.parametrize("name", ["exact", "hull", "weighted-greedy"])
+@pytest.mark.parametrize("name", ["exact", "exact-or-hull", "hull", "weighted-greedy"])
 def test_a_choice_is_told_with_its_gap(name: str) -> None:
     found = answer(CANDIDATES, "--algorithm", name)
     assert set(found) == {"chosen", "value", "bound", "gap", "solve_s"}

@@ -61,7 +61,7 @@ class Kind:
 
 FIT = Kind("fit", "robust")
 PARETO = Kind("pareto", "exact")
-SELECT = Kind("select", "hull")
+SELECT = Kind("select", "exact-or-hull")
 SHARE = Kind("share", "srtf")
 ALLOCATE = Kind("allocate", "certified")
 PLACE = Kind("place", "exact")

@@ -30,7 +30,7 @@ from stretto_messages.base import GIB
 from stretto_messages.values import Candidate
 
 
-def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> ArbiterMachine:
+def started(limits: ArbiterSettings, jobs: int, algorithm: str = SELECT.default) -> ArbiterMachine:
     """So many jobs under one worker and one PS each."""
     machine = ArbiterMachine(None, limits, SELECT.named(algorithm), algorithm)
     for number in range(jobs):

@@ -78,9 +78,17 @@ def expected(added: list[int]) -> list[tuple[int, int]]:
 
 
 async def feed(
-    client: Client, seconds: float, seed: int, jobs: Sequence[str] = JOBS, value_below: int = 600
+    client: Client,
+    seconds: float,
+    seed: int,
+    jobs: Sequence[str] = JOBS,
+    value_below: int = 600,
+    enough: asyncio.Event | None = None,
 ) -> set[str]:
-    """Publish additions at some hundreds a second; the ids of those that the stream has accepted."""
+    """Publish additions at some hundreds a second; the ids of those that the stream has accepted.
+
+    It ends after ``seconds``, or as soon as ``enough`` is set.
+    """
     randomness = random.Random(seed)
     end = asyncio.get_running_loop().time() + seconds
     accepted: set[str] = set()
@@ -91,7 +99,7 @@ async def feed(
             await client.publish(add(randomness.choice(jobs), randomness.randrange(value_below)), message_id)
             accepted.add(message_id)
 
-    while asyncio.get_running_loop().time() < end:
+    while asyncio.get_running_loop().time() < end and not (enough and enough.is_set()):
         await asyncio.gather(*(publish(f"feed:{seed}.{serial + n}") for n in range(5)))
         serial += 5
         await asyncio.sleep(0.01)

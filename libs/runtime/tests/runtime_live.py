@@ -23,6 +23,8 @@ from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import partition_of
 
 HERE = Path(__file__).parent
+SHORT_LEASE_S = 0.2
+"""Lease of a replica that succeeds a dead one and has no living one beside it: it waits for twice as long, at most."""
 ASK = """
 import sys, urllib.error, urllib.request
 try:
@@ -121,15 +123,23 @@ def settings_of(service: type[Service], server: EmbeddedServer, folder: Path, **
 
 
 @asynccontextmanager
-async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+async def starting(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+    """Run a replica inside the test, without a wait until it is ready; it leaves in the end."""
     runner = Runner(service(settings_of(service, server, folder, **more)))
     task = asyncio.create_task(runner.run())
     try:
-        await until_ready(runner)
         yield runner
     finally:
         runner.stop()
         await asyncio.wait_for(task, 60)
+
+
+@asynccontextmanager
+async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+    """Run a replica inside the test, from when it is ready; it leaves in the end."""
+    async with starting(service, server, folder, **more) as runner:
+        await until_ready(runner)
+        yield runner
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from runtime_counting import Counting, add
-from runtime_live import Replicas, eventually, published, running, until_ready
+from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running, until_ready
 from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed, NextShard
 from stretto_runtime import EmbeddedServer, Input, Meta
@@ -81,7 +81,7 @@ async def test_after_a_takeover_spans_tell_the_delivery(
     await client.publish(add("job-a", 1))
     await published(client, "dispatcher", 1)
     first.kill()
-    async with running(Counting, server, tmp_path, lease_s=1.0):
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
         path = tmp_path / "spans" / "dispatcher.jsonl"
         await eventually(path.exists)
         again = json.loads(path.read_text().splitlines()[0])

@@ -1,4 +1,4 @@
-"""GoldMiner's cluster experiment in small steps of time, shared CPUs as one pool: to hold the simulator against."""
+"""GoldMiner's cluster experiment in small steps of time, without sharing: to hold the simulator against."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ def tick_by_tick(trace: Sequence[TraceJob], policy: str, cluster: Cluster, tick_
                     break
                 j.update(state="runs", start_s=now)
         runs = [j for j in jobs if j["state"] == "runs"]
-        if policy in SHARED:
-            SHARED[policy](runs, sum(node["cpus"] for node in nodes))
         for j in runs:
             j["left_s"] -= j["share"] * tick_s
         now += tick_s
@@ -81,30 +79,3 @@ def _start(j: dict[str, Any], policy: str, cluster: Cluster, nodes: list[dict[st
         node["cpus"] -= size
         j["holds"].append((node, 0, size))
     return True
-
-
-def _in_order(runs: list[dict[str, Any]], cpus: float, order: Any) -> None:
-    for j in sorted(runs, key=order):
-        taken = min(j["job"].data_cpus, cpus)
-        j["share"] = taken / j["job"].data_cpus
-        cpus -= taken
-
-
-def _srtf(runs: list[dict[str, Any]], cpus: float) -> None:
-    """Remaining time times CPUs, at any speed in proportion to the CPUs: the CPU seconds that are left."""
-    _in_order(runs, cpus, lambda j: j["left_s"] * j["job"].data_cpus)
-
-
-def _maxtp(runs: list[dict[str, Any]], cpus: float) -> None:
-    """A GPU's share of speed per CPU: those that need the fewest CPUs per GPU."""
-    _in_order(runs, cpus, lambda j: j["job"].data_cpus / j["job"].gpus)
-
-
-def _fair(runs: list[dict[str, Any]], cpus: float) -> None:
-    """The same share of its ideal speed for each."""
-    lacking = sum(j["job"].data_cpus for j in runs)
-    for j in runs:
-        j["share"] = min(cpus / lacking, 1.0)
-
-
-SHARED = {"srtf": _srtf, "maxtp": _maxtp, "fair": _fair}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -16,12 +16,13 @@ from naive_data_workers import tick_by_tick
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_messages.base import InvalidValue
 from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
+from stretto_sim.data_workers.placing import Free, node_for, pack
 
-BY_QUEUE = "srtf-by-queue"
-LIVE = "srtf-live"
-NAMES = [name for name in SIMULATE_DATA_WORKERS.names() if name not in (BY_QUEUE, LIVE)]
-"""which know what a job needs"""
+NAMES = SIMULATE_DATA_WORKERS.names()
 SHARING = ("srtf", "maxtp", "fair")
+"""Policies under which every job tunes itself, and the arbiter shares out."""
+KNOWING = [name for name in NAMES if name not in SHARING]
+"""Policies that know what a job needs."""
 RATIOS = (4.0, 6.0, 10.0, 16.0, 24.0, 27.0, 48.0, 64.0)
 
 
@@ -41,11 +42,10 @@ def invented(
 
 
 class TestAgainstTheNaiveOne:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", KNOWING)
     @pytest.mark.parametrize("seed", [1, 2, 3])
     def test_every_job_fares_the_same(self, name: str, seed: int) -> None:
-        """Up to ticks, and where CPUs are shared up to what is less than the smallest worker on a node; under fair
-        every job has one of these too much or too little, so only its mean is the same."""
+        """Up to ticks."""
         drawn = np.random.default_rng(seed).uniform(4, 64, 24)
         trace = [
             replace(job, cpus_per_gpu=float(ratio))
@@ -53,12 +53,9 @@ class TestAgainstTheNaiveOne:
         ]
         found = simulate(trace, policy(name), Cluster(2))
         naive = tick_by_tick(trace, name, Cluster(2), 1.0)
-        within = 0.02 if name in SHARING else 0.0
-        for one, other in zip(found.jobs, naive, strict=True) if name != "fair" else ():
-            assert one.start_s == pytest.approx(other["start_s"], abs=8, rel=within)
-            assert one.end_s == pytest.approx(other["end_s"], abs=8, rel=within)
-        mean_s = np.mean([other["end_s"] - other["job"].submit_s for other in naive])
-        assert found.completion.mean_s == pytest.approx(mean_s, rel=0.05 if name == "fair" else 0.01)
+        for one, other in zip(found.jobs, naive, strict=True):
+            assert one.start_s == pytest.approx(other["start_s"], abs=8, rel=0)
+            assert one.end_s == pytest.approx(other["end_s"], abs=8, rel=0)
 
 
 class TestAgainstTheory:
@@ -72,37 +69,35 @@ class TestAgainstTheory:
             found = simulate(trace, policy(name), Cluster(1, 1, 8.0))
             assert found.mean_queue_s == pytest.approx(load / (1 - load) / 2 * run_s, rel=0.05)
 
-    @pytest.mark.proof
-    def test_cpus_for_one_job_at_a_time_go_to_the_shortest(self) -> None:
-        """One server, shortest remaining first, the best there is for the mean (Schrage, 1968): a GPU for everybody,
-        and each could use all CPUs that there are."""
-        jobs, load, lacks = 300, 0.8, 20_000.0
-        rng = np.random.default_rng(2)
-        when, sizes = np.cumsum(rng.exponential(100 / load, jobs)), rng.exponential(100.0, jobs)
-        trace = [TraceJob(float(t), 1000, 1, float(s) / 1000, lacks + 3.0) for t, s in zip(when, sizes, strict=True)]
-        found = simulate(trace, policy("srtf"), Cluster(1, 16, lacks + 3.0 * 2))
-        ends = _shortest_remaining_first(when, sizes)
-        # not to the second: training workers hold CPUs too, and ranks less than a hundredth apart change nothing
-        assert [one.end_s for one in found.jobs] == pytest.approx(ends, abs=10.0)
-        assert found.completion.mean_s == pytest.approx(np.mean(np.array(ends) - when), rel=0.005)
 
+class TestPlacing:
+    @given(
+        free=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), min_size=1, max_size=4),
+        gpus=st.integers(1, 8),
+        cpus=st.integers(1, 6),
+    )
+    def test_a_job_is_packed_if_there_is_any_way_on_as_few_nodes_as_any(
+        self, free: list[tuple[int, int]], gpus: int, cpus: int
+    ) -> None:
+        ways = [
+            way
+            for way in itertools.product(*(range(g + 1) for g, _ in free))
+            if sum(way) == gpus and all(n * cpus <= c for n, (_, c) in zip(way, free, strict=True))
+        ]
+        found = pack([Free(g, float(c)) for g, c in free], gpus, cpus)
+        assert (found is not None) == bool(ways)
+        if found is not None:
+            assert tuple(found.get(index, 0) for index in range(len(free))) in ways
+            assert len(found) == min(sum(n > 0 for n in way) for way in ways)
 
-def _shortest_remaining_first(when: Any, sizes: Any) -> list[float]:
-    """When each ends on a server of speed 1."""
-    ends, waiting, now = [0.0] * len(when), list[tuple[float, int]](), 0.0
-    for number in range(len(when) + 1):
-        until = when[number] if number < len(when) else math.inf
-        while waiting and now < until:
-            left, first = heapq.heappop(waiting)
-            if now + left > until:
-                heapq.heappush(waiting, (left - (until - now), first))
-                break
-            now += left
-            ends[first] = now
-        now = until
-        if number < len(when):
-            heapq.heappush(waiting, (sizes[number], number))
-    return ends
+    def test_of_the_nodes_that_have_room_the_fullest_takes_it(self) -> None:
+        assert pack([Free(8, 64.0), Free(2, 16.0), Free(3, 12.0)], 2, 4.0) == {1: 2}
+
+    def test_a_data_worker_goes_to_its_trainer_then_to_full_nodes(self) -> None:
+        free = {"a": 8.0, "b": 8.0, "c": 5.0}
+        assert node_for(free, {"b": 1}, 4.0) == "b"
+        assert node_for(free, {"d": 1}, 4.0) == "c"
+        assert node_for(free, {"c": 1}, 9.0) == ""
 
 
 class TestPromises:
@@ -128,7 +123,7 @@ class TestPromises:
         assert found.gpu_utilisation * cluster.all_gpus * (end_s - begin_s) == pytest.approx(held)
         assert 0 < found.cpu_utilisation <= 1 + 1e-9
 
-    @given(seed=st.integers(0, 10_000), name=st.sampled_from(NAMES))
+    @given(seed=st.integers(0, 10_000), name=st.sampled_from(KNOWING))
     @settings(max_examples=30)
     def test_no_cpu_second_is_lost(self, seed: int, name: str) -> None:
         """Trained steps are proportional to the CPU seconds of the data workers."""
@@ -141,7 +136,7 @@ class TestPromises:
         per_gpu = {"tuned": 16.0, "hardware": 8.0}.get(name)
         assert used == pytest.approx(held * per_gpu if per_gpu else work + 3.0 * held, rel=1e-6)
 
-    @given(seed=st.integers(0, 10_000), name=st.sampled_from(NAMES), shuffle=st.randoms(use_true_random=False))
+    @given(seed=st.integers(0, 10_000), name=st.sampled_from(KNOWING), shuffle=st.randoms(use_true_random=False))
     @settings(max_examples=30)
     def test_the_order_of_the_file_is_nothing_to_jobs_that_need_not_queue(
         self, seed: int, name: str, shuffle: Any
@@ -150,9 +145,9 @@ class TestPromises:
         other = shuffle.sample(trace, len(trace))
         ends = [_ends(simulate(jobs, policy(name), Cluster(4)), jobs) for jobs in (trace, other)]
         for job, end_s in ends[0].items():
-            assert end_s == pytest.approx(ends[1][job], rel=0.1 if name == "fair" else 0.03)
+            assert end_s == pytest.approx(ends[1][job], rel=0.03)
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", KNOWING)
     def test_a_job_alone_takes_its_time(self, name: str) -> None:
         found = simulate([TraceJob(50.0, 1000, 2, 0.25, 20.0)], policy(name))
         slow = 20.0 / 8.0 if name == "hardware" else 1.0
@@ -218,50 +213,35 @@ def _ends(found: Outcome, jobs: list[TraceJob]) -> dict[TraceJob, float]:
     return {job: one.end_s for job, one in zip(jobs, found.jobs, strict=True)}
 
 
-class TestByQueue:
-    """Nobody knows what a job needs: each tunes itself while it trains."""
+class TestLiveTuning:
+    """Nobody knows what a job needs: each tunes itself while it trains, as live jobs do."""
 
-    def test_a_job_alone_is_tuned_as_in_the_paper(self) -> None:
-        """Fig. 13: nine intervals at the speed of ever larger processes, then three data workers of 8 CPUs."""
-        found = simulate([TraceJob(0.0, 3600, 1, 1.0, 27.0)], policy(BY_QUEUE))
-        assert max(found.workers[0].amounts) == 3
-        known = simulate([TraceJob(0.0, 3600, 1, 1.0, 27.0)], policy("srtf"))
-        late_s = found.jobs[0].end_s - known.jobs[0].end_s
-        alone, sizing = 30 * (1 - 8 / 27), sum(30 * (1 - cpus / 24) for cpus in range(1, 9))
-        assert late_s == pytest.approx(alone + sizing, abs=60)
-        assert found.cpus.amounts[-2] == pytest.approx(27.0), "the training worker keeps 3"
-
-    def test_one_of_modest_needs_gives_back_what_it_does_not_use(self) -> None:
-        found = simulate([TraceJob(0.0, 7200, 1, 1.0, 5.0)], policy(BY_QUEUE))
-        assert found.cpus.amounts[0] == 8.0
-        assert found.cpus.amounts[-2] <= 6.0, "whole CPUs for the training worker"
-        assert found.completion.mean_s <= 7200 * 1.05
-
+    @pytest.mark.parametrize("name", SHARING)
     @pytest.mark.parametrize("cpus_per_gpu", [5.0, 27.0, 64.0])
-    def test_live_jobs_are_tuned_by_division_and_so_no_later_than_by_climbing(self, cpus_per_gpu: float) -> None:
-        jobs = [TraceJob(0.0, 3600, 1, 1.0, cpus_per_gpu)]
-        known, climbed, live = (simulate(jobs, policy(name)).jobs[0].end_s for name in ("srtf", BY_QUEUE, LIVE))
-        assert live <= climbed
+    def test_a_job_alone_has_all_that_it_needs_after_two_windows(self, name: str, cpus_per_gpu: float) -> None:
+        job = TraceJob(0.0, 3600, 1, 1.0, cpus_per_gpu)
+        found = simulate([job], policy(name))
         told_s = 3 * 30 * (1 - 3 / cpus_per_gpu)  # two windows tell, and the arbiter's answer stands in the third
-        assert live == pytest.approx(known, abs=told_s)
+        assert job.ideal_s < found.jobs[0].end_s <= job.ideal_s + told_s
+        enough = math.ceil(job.data_cpus / job.worker_cpus(Cluster()))
+        assert max(found.workers[0].amounts) in (enough, enough + 1), "one serves as many lanes as it has whole CPUs"
 
-    @pytest.mark.parametrize("name", [BY_QUEUE, LIVE])
-    @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3), st.sampled_from([0, 300, 3000]))
-    @settings(max_examples=25)
-    def test_whatever_the_trace_all_jobs_end_and_no_node_gives_more_than_it_has(
-        self, name: str, seed: int, jobs: int, nodes: int, span_s: int
-    ) -> None:
-        trace = invented(seed, jobs, span_s, 300)
-        found = simulate(trace, policy(name), Cluster(nodes))
-        assert len(found.jobs) == len(trace)
-        assert all(job.end_s - job.start_s >= job.ideal_s * (1 - 1e-6) for job in found.jobs)
-        assert max(found.cpus.amounts) <= 64.0 * nodes + 1e-6
+    def test_the_papers_order_of_policies(self) -> None:
+        """Mean completion as in Table 5, of generated traces as its authors describe theirs (tests/bench)."""
+        means_s = [
+            np.mean([simulate(paperlike(seed), policy(name)).completion.mean_s for seed in (0, 2)])
+            for name in ("srtf", "maxtp", "fair", "fixed")
+        ]
+        assert all(1.05 * one < other for one, other in itertools.pairwise(means_s)), means_s
 
-    @pytest.mark.proof
-    @pytest.mark.parametrize("nodes", [2, 4, 6])
-    def test_it_is_worse_than_to_know_and_better_than_a_fixed_ratio(self, nodes: int) -> None:
-        """Much worse where all GPUs are taken: the containers then hold all CPUs, and none is left to begin with."""
-        trace = invented(4, 30, 3600, 3600)
-        names = ("srtf", BY_QUEUE, "hardware")
-        known, tuned, fixed = (simulate(trace, policy(name), Cluster(nodes)).completion.mean_s for name in names)
-        assert known < tuned < fixed
+
+def paperlike(seed: int) -> list[TraceJob]:
+    """Jobs of eight hours, half of them of models that need more than 12 CPUs per GPU; 202 minutes at full speed."""
+    rng, jobs = np.random.default_rng(seed), 120
+    run_s = rng.lognormal(0.0, 1.5, jobs)
+    run_s *= 202 * 60 / run_s.mean()
+    gpus = rng.choice([1, 2, 4, 8], jobs, p=[0.89, 0.05, 0.04, 0.02])
+    ratios = np.where(rng.random(jobs) < 0.5, rng.choice([64, 35, 27, 24, 16], jobs), rng.choice([10, 9, 5], jobs))
+    when = np.sort(rng.random(jobs)) * 8 * 3600
+    columns = zip(when, run_s, gpus, ratios, strict=True)
+    return [TraceJob(float(at), 1000, int(count), float(s) / 1000, float(r)) for at, s, count, r in columns]

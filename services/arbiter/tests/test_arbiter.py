@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_core.algorithms import SELECT
 from stretto_core.machine import Tick
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodPending
 from stretto_messages.arbiter import PlanRefused
@@ -102,7 +103,10 @@ def test_a_decision_says_why_and_what_else_was_possible() -> None:
     why_not = {row.plan.workers: row.why_not for row in decided.alternatives}
     assert "cores" in why_not[40]
     assert len(decided.alternatives) == 3
-    assert (decided.algorithm, decided.round.algorithm, decided.round.objective) == ("hull", "hull", "efficiency")
+    assert (decided.algorithm, decided.round.algorithm, decided.round.objective) == (
+        *[SELECT.default] * 2,
+        "efficiency",
+    )
     assert 0 < decided.round.term == decided.round.value <= decided.round.bound
     assert decided.round.gap == pytest.approx(1 - decided.round.value / decided.round.bound)
 

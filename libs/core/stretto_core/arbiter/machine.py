@@ -36,7 +36,7 @@ from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.register import holds_s
 from stretto_core.arbiter.selection import SelectionAlgorithm
-from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.selection.exact import exact_or_hull
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState, Unplaced
 from stretto_core.arbiter.survey import survey
 from stretto_core.machine import Action, Emit, Tick
@@ -76,7 +76,7 @@ class ArbiterMachine:
         self,
         state: ArbiterState | None = None,
         settings: ArbiterSettings | None = None,
-        select: SelectionAlgorithm = hull,
+        select: SelectionAlgorithm = exact_or_hull,
         select_name: str = SELECT.default,
         ranking: Ranking = shortest_remaining,
         ranking_name: str = SHARE.default,

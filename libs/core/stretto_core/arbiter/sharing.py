@@ -20,7 +20,7 @@ from stretto_messages.values import NOTHING, Resources, larger, total
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words
-from stretto_core.model.sharing import Sharer, Speed
+from stretto_core.model.sharing import Sharer
 
 FIRST = -math.inf
 """Rank of data workers that a user asks for: his wish needs no gain."""
@@ -98,8 +98,8 @@ class _Round:
         if proposal is None or job.plan is None or not proposal.worker_per_s or not proposal.dequeued_per_s:
             return None
         left = max(job.profile.samples - self._context.state.samples_done.get(job.job, 0), 0)
-        speed = Speed(proposal.worker_per_s / cores)
-        return Sharer(job.plan.workers, left / job.profile.batch_size, proposal.dequeued_per_s, speed)
+        per_cpu = proposal.worker_per_s / cores
+        return Sharer(job.plan.workers, left / job.profile.batch_size, proposal.dequeued_per_s, per_cpu)
 
     def hand_out(self) -> dict[str, int]:
         """Return the number of data workers of each job."""

@@ -12,53 +12,22 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-TELLING = 0.1
-"""least relative change of CPUs whose effect exceeds noise"""
-SAME = 1e-9
-"""relative tolerance of equality"""
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Estimate of a job's data workers together: steps per second by CPUs, near the present number.
-
-    The next step's speed-up, up or down, is taken for that of the last one, until the queue tells (§3.4.2).
-    """
-
-    per_cpu: float
-    cpus: float = 0.0
-    steps_per_s: float = 0.0
-
-    def at(self, cpus: float) -> float:
-        """Return the steps per second with ``cpus`` CPUs."""
-        return max(self.steps_per_s + self.per_cpu * (cpus - self.cpus), 0.0)
-
-    def seen(self, cpus: float, steps_per_s: float) -> Speed:
-        """Return the estimate corrected by a measurement of the queue."""
-        if abs(cpus - self.cpus) <= TELLING * max(cpus, self.cpus):
-            return Speed(self.per_cpu, cpus, steps_per_s)
-        return Speed(max((steps_per_s - self.steps_per_s) / (cpus - self.cpus), 0.0), cpus, steps_per_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """A job as the policies see it: its ``gpus`` train ``steps_left`` more steps, ``ideal_per_s`` (t_i) at most."""
+    """A job as the policies see it: its ``gpus`` train ``steps_left`` more steps, ``ideal_per_s`` (t_i) at most.
+
+    ``per_cpu``: steps per second that a CPU of its data workers brings, as the queue tells (§3.4.2).
+    """
 
     gpus: int
     steps_left: float
     ideal_per_s: float
-    speed: Speed
+    per_cpu: float
 
     def steps_per_s(self, cpus: float) -> float:
         """Return the training speed t with these CPUs for data workers."""
-        return min(self.speed.at(cpus), self.ideal_per_s)
-
-    def lacks(self, cpus: float) -> float:
-        """Return the CPUs that bring the queue into the ideal state; 0 also where more CPUs bring nothing."""
-        if self.speed.per_cpu <= 0:
-            return 0.0
-        lacking = (self.ideal_per_s - self.speed.at(cpus)) / self.speed.per_cpu
-        return lacking if lacking > SAME * max(cpus, 1.0) else 0.0
+        return min(self.per_cpu * cpus, self.ideal_per_s)
 
 
 class Ranking(Protocol):

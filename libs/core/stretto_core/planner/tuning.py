@@ -315,7 +315,7 @@ class Tuning:
     def _is_slow(self, window: ProfileMeasured, feed: FeedProfile, now: float) -> bool:
         """Return True if the job was slower than alone for too long."""
         state = self.state
-        if not state.alone_per_s or _steps_per_s(window) >= (1 - self.rules.same) * state.alone_per_s:
+        if not _is_slower(state, _steps_per_s(window), feed, self.rules):
             state.slow_since_s = None
         elif state.slow_since_s is None:
             state.slow_since_s = now
@@ -379,6 +379,12 @@ def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_per_s: flo
 def _is_scant(state: TuningState, worker_per_s: float, rules: TuningRules) -> bool:
     """Return True if there was room for so few that they promised nothing: workers read no more for themselves."""
     return state.given < state.wanted and state.given * worker_per_s <= (1 + rules.same) * state.before_per_s
+
+
+def _is_slower(state: TuningState, per_s: float, feed: FeedProfile, rules: TuningRules) -> bool:
+    """Return True if the job is slower than alone, and not merely because there is room for too few data workers."""
+    is_short = state.given < state.wanted and feed.read_share >= rules.read_share_min
+    return not is_short and per_s < (1 - rules.same) * state.alone_per_s
 
 
 def _waits(feed: FeedProfile) -> str:

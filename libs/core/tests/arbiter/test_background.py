@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import background_solved, job_ended, plan_proposed
 from selection_problems import problems
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import BackgroundSolved
@@ -69,7 +70,7 @@ def held_up() -> tuple[ArbiterMachine, PlanDecided]:
 
 def test_only_who_could_be_served_better_waits_and_gets_what_the_background_solve_found() -> None:
     machine, decided = held_up()
-    assert (decided.job, decided.plan.workers, decided.round.algorithm) == ("job-0", 2, "hull")
+    assert (decided.job, decided.plan.workers, decided.round.algorithm) == ("job-0", 2, SELECT.default)
     assert (decided.round.background.outcome, decided.round.background.value) == ("begun", None)
     assert "1 of 2 jobs" in decided.round.background.reason
     task = machine.task()
@@ -91,7 +92,7 @@ def test_nobody_waits_longer_than_the_patience_and_what_comes_then_is_outdated()
     answer = solved(machine)
     assert told(machine, Tick(), 1002.9) == []
     (decided,) = told(machine, Tick(), 1003.0)
-    assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, "hull")
+    assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, SELECT.default)
     assert (decided.round.background.outcome, decided.round.background.took_s) == ("begun", None)
     assert "1.0 s" in decided.round.background.reason
     assert told(machine, answer, 1003.5) == []
@@ -132,7 +133,7 @@ def test_an_answer_that_is_not_better_or_is_none_is_dropped_with_the_reason() ->
     ):
         machine, _ = held_up()
         (decided,) = told(machine, answer_of(machine.task()), 1002.1)
-        assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, "hull")
+        assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, SELECT.default)
         assert (decided.round.background.outcome, decided.round.background.reason) == ("dropped", reason)
 
 

@@ -74,23 +74,24 @@ def test_no_decision_exceeds_the_devices_of_the_cluster(
     """Goal: the claims of all jobs never exceed the devices that there are; pods that find no room count as well.
 
     Method: random events of six jobs with drawn devices per pod, in two teams; claims counted anew from the plans after
-    each. A second machine knows nothing but the state and decides the same, so the index of sums is exact.
+    each. Now and then a second machine that knows nothing but the state decides the same: the index of sums is exact.
     """
     rng, now, capacity = random.Random(seed), 0.0, cluster(gpu=gpus, fpga=fpgas)
     limits = ArbiterSettings(
         capacity, stop_grace_s=7.0, apply_timeout_s=1e9, round_s=1.0, settle_s=0.0, quotas={"ads": ads} if ads else {}
     )
     machine = ArbiterMachine(None, limits)
-    for _ in range(120):
+    for step in range(120):
         now += rng.choice([0.0, 0.5, 2.0, 20.0])
         event = Tick() if rng.random() < 0.1 else event_of(machine, busy_cluster(rng, machine, list(NAMES)))
         if isinstance(event, JobOpened):
             team = "ads" if event.job in NAMES[:3] else "feed"
             event = replace(event, profile=replace(event.profile, extended=extended[event.job]), team=team)
         held = machine.state.claimed()
-        afresh = ArbiterMachine(pickle.loads(pickle.dumps(machine.state)), limits)
+        afresh = None if step % 8 else ArbiterMachine(pickle.loads(pickle.dumps(machine.state)), limits)
         actions = machine.handle(event, now)  # type: ignore[arg-type]
-        assert actions == afresh.handle(event, now)  # type: ignore[arg-type]
+        if afresh is not None:
+            assert actions == afresh.handle(event, now)  # type: ignore[arg-type]
         claimed = machine.state.claimed()
         for name in (GPU, FPGA):
             counted = sum(

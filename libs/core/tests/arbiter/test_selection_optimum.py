@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection_problems import brute_force, problems
 from stretto_core.algorithms import SELECT
+from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.selection import (
     Contender,
     Objective,
@@ -20,7 +21,8 @@ from stretto_core.arbiter.selection import (
     SelectionProblem,
     weighted_greedy,
 )
-from stretto_core.arbiter.selection.exact import exact
+from stretto_core.arbiter.selection import exact as proving
+from stretto_core.arbiter.selection.exact import Effort, exact, exact_or_hull
 from stretto_core.arbiter.selection.hull import hull
 from stretto_messages.base import InvalidValue
 
@@ -119,9 +121,53 @@ def test_edges(algorithm: SelectionAlgorithm) -> None:
         algorithm(SelectionProblem((Contender("a", 1, ()), Contender("a", 1, ())), {}))
 
 
-def test_they_are_installed_by_name_and_hull_is_the_default() -> None:
-    assert {"exact", "hull", "weighted-greedy"} <= set(SELECT.names())
-    assert SELECT.named(SELECT.default) is hull
+def test_they_are_installed_by_name_and_the_machine_has_the_same_default_as_every_command() -> None:
+    assert {"exact", "exact-or-hull", "hull", "weighted-greedy"} <= set(SELECT.names())
+    assert SELECT.named(SELECT.default) is ArbiterMachine().select is exact_or_hull
+
+
+def gaining(free: dict[str, float], *jobs: list[tuple[tuple[float, ...], float]]) -> SelectionProblem:
+    """Jobs whose options take amounts of the free resources, in their order, and bring a gain."""
+    contenders = tuple(
+        Contender(
+            f"job-{j}",
+            1e6,
+            tuple(Option(str(i), dict(zip(free, amounts, strict=True)), 1.0, gain, 100.0)
+                  for i, (amounts, gain) in enumerate(options)),
+        )
+        for j, options in enumerate(jobs)
+    )  # fmt: skip
+    return SelectionProblem(contenders, free, "gain")
+
+
+EQUAL = gaining({"cpu_cores": 11.0}, *[[((1.0,), 2.0), ((8.0,), 14.0)]] * 6)
+TWO_RESOURCES = gaining(
+    {"cpu_cores": 12.0, "memory_bytes": 7.0},
+    [((8.0, 4.0), 20.0), ((9.0, 5.0), 17.0)],
+    [((6.0, 2.0), 12.0), ((2.0, 1.0), 3.0)],
+    [((4.0, 5.0), 3.0), ((9.0, 1.0), 2.0)],
+    [((5.0, 8.0), 11.0), ((8.0, 3.0), 8.0)],
+    [((5.0, 7.0), 20.0), ((8.0, 8.0), 6.0)],
+    [((8.0, 4.0), 20.0), ((2.0, 3.0), 8.0)],
+)
+
+
+@pytest.mark.parametrize("problem", [EQUAL, TWO_RESOURCES], ids=["equal jobs", "two resources"])
+def test_the_default_proves_the_optimum_of_a_small_problem_that_the_greedy_walk_misses(
+    problem: SelectionProblem,
+) -> None:
+    found = SELECT.named(SELECT.default)(problem)
+    assert hull(problem).value < found.value == brute_force(problem)
+    assert found.bound == pytest.approx(found.value)
+
+
+def test_the_default_leaves_what_would_take_long_to_the_greedy_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and nodes limit the work, and no clock does: a replay decides the same."""
+    thousand = gaining({"cpu_cores": 1830.0}, *[[((1.0,), 2.0), ((8.0,), 14.0)]] * 1000)
+    monkeypatch.setattr(proving, "milp", None)
+    found = exact_or_hull(thousand)
+    assert (found.value, found.bound) == pytest.approx((hull(thousand).value, hull(thousand).bound))
+    assert found.value < found.bound
 
 
 def test_where_the_solver_may_look_no_further_what_is_proven_by_then_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +186,9 @@ def test_where_the_solver_may_look_no_further_what_is_proven_by_then_holds(monke
     )
     problem = SelectionProblem(contenders, {"cpu_cores": 60.0, "memory_bytes": 120.0}, "gain")
     optimum = exact(problem)
-    monkeypatch.setattr("stretto_core.arbiter.selection.exact.NODES_MOST", 1)
-    limited = exact(problem)
+    monkeypatch.setattr(proving, "SHORT", Effort(rows=None, nodes=1))
+    limited = exact_or_hull(problem)
+    assert limited == exact_or_hull(problem)
     assert limited.value <= optimum.value <= limited.bound
     assert limited.bound - limited.value > 1e-3 > optimum.bound - optimum.value
     assert limited.value == pytest.approx(value_of(problem, limited))

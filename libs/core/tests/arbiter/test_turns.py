@@ -58,7 +58,7 @@ def test_nobody_who_is_gone_or_has_nothing_to_gain_any_more_is_kept_waiting_for(
 
 
 @pytest.mark.parametrize("objective", ["efficiency", "gain", "completion"])
-@pytest.mark.parametrize("algorithm", ["hull", "weighted-greedy", "exact"])
+@pytest.mark.parametrize("algorithm", ["exact-or-hull", "hull", "weighted-greedy"])
 def test_a_decision_tells_what_its_round_reaches_and_what_is_proven(algorithm: str, objective: Objective) -> None:
     machine = started(
         ArbiterSettings(Resources(12.0, 100 * GIB), objective=objective, background_algorithm=""), 3, algorithm

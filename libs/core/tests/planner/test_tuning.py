@@ -211,6 +211,14 @@ def test_a_job_that_is_slower_with_them_falls_back_for_good() -> None:
     assert (job.said[-1].phase, job.said[-1].count) == ("fallen-back", 0)
 
 
+def test_a_job_that_is_slow_because_there_is_room_for_too_few_still_wants_as_many() -> None:
+    job = Job(train_s=0.01, prepare_s=0.05, workers=2, room=1)
+    alone_per_s = job.per_s
+    job.run(60)
+    assert (job.given, job.state.wanted) == (1, 10)
+    assert job.per_s < 0.6 * alone_per_s
+
+
 def test_data_workers_that_end_the_waiting_and_bring_nothing_go_until_workers_wait_more() -> None:
     job = Job(train_s=0.01, prepare_s=0.0107, slower=1.06)
     job.run(2 * RULES.windows)

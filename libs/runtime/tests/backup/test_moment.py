@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from runtime_backups import empty_server, put_back, taken
 from runtime_books import JOBS, feed, joined, settle
-from runtime_live import Replicas
+from runtime_counting import Counting
+from runtime_live import Replicas, running
 from stretto_bus import Client
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import read
@@ -87,15 +88,11 @@ async def test_backups_of_many_moments_under_load_go_on_exactly(
     for number in range(BACKUPS):
         async with empty_server(tmp_path / f"server{number}") as (other, restored):
             await put_back(restored, tmp_path / f"backup{number}")
-            heirs = Replicas(other, tmp_path)
-            try:
-                heirs.start(lease_s="1", state_folder=str(tmp_path / f"heir{number}"))
+            async with running(Counting, other, tmp_path / f"heir{number}"):
                 later = await feed(restored, 0.5, seed=100 + number)
-                found = await settle(restored, len(JOBS) if number else 1, replicas=None)
-                found.check(later)
-                assert found.inputs - later <= fed
-            finally:
-                heirs.end()
+                found = await settle(restored, len(JOBS) if number else 1)
+            found.check(later)
+            assert found.inputs - later <= fed
 
 
 async def test_the_streams_are_what_they_were(client: Client, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from runtime_books import expected, feed, joined, settle
 from runtime_counting import Add, Counter, Counting, CountingSettings, add
-from runtime_live import Replicas, connect, eventually, running, until_ready
+from runtime_live import SHORT_LEASE_S, Replicas, connect, eventually, running, until_ready
 from runtime_upgraded import Upgraded
 from stretto_bus import BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import Stored, read
@@ -361,7 +361,7 @@ async def test_a_damaged_frame_is_set_aside_once_however_many_owners_read_it(
     for data in SHAPES[:-3]:
         await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
     for seed in range(3):
-        replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+        replica = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="60", snapshot_inputs="1000000")
         await joined(client, 1)
         await feed(client, 0.3, seed=seed, jobs=(VICTIM, BESIDE, ELSEWHERE))
         (await settle(client)).check(set())
@@ -496,14 +496,14 @@ async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, 
 
 
 async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_and_double_nothing(
-    client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     """The newer cursor of every partition is damaged, too; each round heals what the last one damaged."""
     config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
     await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "duplicate_window": int(1e8)})
     fed: set[str] = set()
-    for seed in range(4):
-        replica = replicas.start(lease_s="1", snapshot_s="0.2", snapshot_inputs="20")
+    for seed in range(3):
+        replica = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="0.2", snapshot_inputs="20")
         await joined(client, 1)
         fed |= await feed(client, 1.5, seed=seed)
         (await settle(client)).check(fed)
@@ -518,9 +518,9 @@ async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_an
         assert len(newest) > 40
         for subject in newest.values():
             await damage(client, subject, ("flip", seed * 7))
-    replicas.start(lease_s="1")
-    fed |= await feed(client, 1, seed=9)
-    (await settle(client)).check(fed)
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+        fed |= await feed(client, 1, seed=9)
+        (await settle(client)).check(fed)
     found = await letters(client)
     assert len(found) == len(set(found)) > 100
 

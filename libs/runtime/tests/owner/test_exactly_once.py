@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from runtime_books import JOBS, books, feed, joined, settle
 from runtime_counting import Counting, add
-from runtime_live import Replicas, connect, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, connect, published, running
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import OrderedConsumer, read
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime import EmbeddedServer
 from stretto_wire.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
+
+WINDOW_S = 0.1
+"""The shortest duplicate window that the server takes."""
 
 
 async def shrink_duplicate_window(client: Client, seconds: float) -> None:
@@ -31,11 +34,13 @@ async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_noth
     await shrink_duplicate_window(client, 0.5)
     first, second, third = (replicas.start(lease_s="1") for _ in range(3))
     await joined(client, 3)
-    feeding = asyncio.create_task(feed(client, 11, seed=1))
-    await asyncio.sleep(1.5)
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(feed(client, 11, seed=1, enough=enough))
+    await asyncio.sleep(1.0)
     first.kill()
     replicas.start(lease_s="1")
-    await asyncio.sleep(2.0)
+    await joined(client, 3)
+    await asyncio.sleep(1.0)
     second.send_signal(signal.SIGSTOP)  # a zombie: it believes itself the owner when it wakes up
     await asyncio.sleep(3.0)
     second.send_signal(signal.SIGCONT)
@@ -46,55 +51,57 @@ async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_noth
     await asyncio.sleep(1.0)
     server.kill()
     await server.start()
+    await asyncio.sleep(1.0)
+    enough.set()
     fed = await feeding
     found = await settle(client, len(JOBS))
     found.check(fed)
 
 
 async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     """Nats-Msg-Id alone fails here: the server forgets ids, and only the scan of own outputs finds them."""
-    await shrink_duplicate_window(client, 0.1)
+    await shrink_duplicate_window(client, WINDOW_S)
     replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
     await joined(client, 1)
-    fed = await feed(client, 2, seed=2)
+    fed = await feed(client, 1, seed=2)
     await settle(client, 1)
     replica.kill()  # not one snapshot was written: everything is replayed, nothing may be published again
-    await asyncio.sleep(1.5)
-    replicas.start(lease_s="1")
-    fed |= await feed(client, 2, seed=3)
-    found = await settle(client, 1)
+    await asyncio.sleep(2 * WINDOW_S)
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+        fed |= await feed(client, 1, seed=3)
+        found = await settle(client, 1)
     found.check(fed)
 
 
 async def test_a_message_is_set_aside_once_however_long_the_outage(
-    server: EmbeddedServer, client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
-    await shrink_duplicate_window(client, 0.1)
+    await shrink_duplicate_window(client, WINDOW_S)
     replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
     for value in (-1, 666, 1):
         await client.publish(add("job-a", value))
     await published(client, "dispatcher", 1)
     replica.kill()
-    await asyncio.sleep(1.5)
-    replicas.start(lease_s="1")
-    for value in (-1, 1):
-        await client.publish(add("job-a", value))
-    await published(client, "dispatcher", 2)
+    await asyncio.sleep(2 * WINDOW_S)
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+        for value in (-1, 1):
+            await client.publish(add("job-a", value))
+        await published(client, "dispatcher", 2)
     assert [letter.headers["reason"] for letter in await client.dead_letters()] == ["refused", "fault", "refused"]
 
 
 async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shrink_duplicate_window(client, 0.1)
+    await shrink_duplicate_window(client, WINDOW_S)
     replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
     await joined(client, 1)
     fed = await feed(client, 1, seed=7)
     await settle(client, 1)
     replica.kill()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2 * WINDOW_S)
     create = OrderedConsumer._create
 
     async def lagging(consumer: OrderedConsumer) -> None:
@@ -102,7 +109,7 @@ async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
         consumer.backlog = 0  # as far as that replica knows, there is nothing
 
     monkeypatch.setattr(OrderedConsumer, "_create", lagging)
-    async with running(Counting, server, tmp_path, lease_s=1.0):
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
         monkeypatch.undo()
         fed |= await feed(client, 1, seed=8)
         found = await settle(client, 1)
@@ -110,23 +117,23 @@ async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
 
 
 async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     """The second owner saves its progress between outputs that the first has published; the third must know them."""
-    await shrink_duplicate_window(client, 0.1)
+    await shrink_duplicate_window(client, WINDOW_S)
     first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
     await joined(client, 1)
     fed = await feed(client, 1.5, seed=4)
     await settle(client, 1)
     first.kill()
-    slow = replicas.start(lease_s="1", snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
+    slow = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
     async with asyncio.timeout(60):
         while not await saved(client):
             await asyncio.sleep(0.01)
     slow.kill()
-    replicas.start(lease_s="1")
-    fed |= await feed(client, 1, seed=5)
-    found = await settle(client, 1)
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+        fed |= await feed(client, 1, seed=5)
+        found = await settle(client, 1)
     found.check(fed)
 
 

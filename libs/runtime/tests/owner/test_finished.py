@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import Add, CountState, Take, add
 from runtime_ending import FORGOTTEN_AFTER_S, Ending, EndingCounter
-from runtime_live import Replicas, eventually, published, running, saved_state
+from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running, saved_state
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_core.machine import CoreError
@@ -205,7 +205,7 @@ async def output_after(client: Client, seq: int, job: str) -> JobProgressed:
 
 
 async def test_a_killed_owners_successor_forgets_the_same_jobs(
-    server: EmbeddedServer, client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     """Goal: forgetting survives deaths. Method: owners are killed before the documents are removed, in the middle of
     a removal (a side is removed by hand), and after a job of a forgotten name has begun."""
@@ -223,18 +223,18 @@ async def test_a_killed_owners_successor_forgets_the_same_jobs(
     await eventually(lambda: time.time() - last_s > 1.2 * FORGOTTEN_AFTER_S)
     older = await older_side(client, "job-b")
     await client.bus.store(older, b"", {"KV-Operation": "PURGE"})
-    second = replicas.start(script="runtime_ending.py", lease_s="1")
+    second = replicas.start(script="runtime_ending.py", lease_s=str(SHORT_LEASE_S))
     seq = 0
     for job in ("job-a", "job-b"):
         seq = await client.publish(add(job, 7))
         message = await output_after(client, seq, job)
         assert (message.samples_done, message.samples_total) == (1, 7)
     second.kill()
-    replicas.start(script="runtime_ending.py", lease_s="1")
-    for job in ("job-a", "job-b"):
-        seq = await client.publish(add(job, 1))
-        message = await output_after(client, seq, job)
-        assert (message.samples_done, message.samples_total) == (2, 8), "the new job of that name is continued"
+    async with running(Ending, server, tmp_path, lease_s=SHORT_LEASE_S):
+        for job in ("job-a", "job-b"):
+            seq = await client.publish(add(job, 1))
+            message = await output_after(client, seq, job)
+            assert (message.samples_done, message.samples_total) == (2, 8), "the new job of that name is continued"
     assert not await client.dead_letters()
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import add
-from runtime_live import Replicas, eventually, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running
 from runtime_reporting import Reporting
 from stretto_bus import BusFault, Client
 from stretto_bus.ordered_consumer import Stored, read
@@ -118,7 +118,7 @@ async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_
         await asyncio.sleep(randomness.uniform(0.05, 0.7))
         if randomness.random() < 0.4:
             reporters.processes[-1].kill()
-            reporters.start(script="runtime_reporting.py", snapshot_s="0.4", lease_s="1")
+            reporters.start(script="runtime_reporting.py", snapshot_s="0.4", lease_s=str(SHORT_LEASE_S))
     async with asyncio.timeout(60):
         while len(found := await sums(client, JOB)) < len(numbers) + events:
             await asyncio.sleep(0.1)
@@ -168,7 +168,7 @@ async def test_reports_that_aged_out_before_a_successor_came_cost_only_themselve
     config = (await client.bus.ask(f"STREAM.INFO.{TELEMETRY}"))["config"]
     await client.bus.ask(f"STREAM.UPDATE.{TELEMETRY}", {**config, "max_msgs_per_subject": 5})
     await send(client, *[report(JOB, 7) for _ in range(5)], report(NEIGHBOUR, 3))
-    async with running(Reporting, server, tmp_path) as runner:
+    async with running(Reporting, server, tmp_path, lease_s=SHORT_LEASE_S) as runner:
         async with asyncio.timeout(60):
             while not await sums(client, NEIGHBOUR) or len(await sums(client, JOB)) < 19:
                 await asyncio.sleep(0.05)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from runtime_books import Books, feed, joined, settle
 from runtime_counting import Counting, CountState, add
-from runtime_live import Replicas, epochs, eventually, gone, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, published, running, starting
 from runtime_upgraded import Stuck, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
-from stretto_runtime import EmbeddedServer, Runner
+from stretto_runtime import EmbeddedServer
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import Refusal
@@ -71,8 +69,9 @@ async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
 ) -> None:
     old = [replicas.start(lease_s="1"), replicas.start(lease_s="1")]
     await joined(client, 2)
-    feeding = asyncio.create_task(feed(client, 8, seed=1))
-    await asyncio.sleep(1.5)
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(feed(client, 8, seed=1, enough=enough))
+    await asyncio.sleep(1)
     new = replicas.start(script="runtime_upgraded.py", lease_s="1")
     await joined(client, 3)
     await asyncio.sleep(1)
@@ -82,6 +81,8 @@ async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
     await asyncio.sleep(1)
     old[1].send_signal(signal.SIGTERM)
     await gone(old[1])
+    await asyncio.sleep(1)
+    enough.set()
     fed = await feeding
     found = await settle(client, 40)
     found.check(fed)
@@ -99,7 +100,7 @@ async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
         await client.publish(add("job-a", 1))
         await published(client, "dispatcher", 1)
         await eventually(lambda: b'stretto_snapshots_total{service="dispatcher"} 0.0' not in old.metrics.text())
-        async with started(Stuck, server, tmp_path / "new") as stuck:
+        async with starting(Stuck, server, tmp_path / "new", lease_s=1) as stuck:
             await eventually(lambda: stuck.report()["refusal"])
             report = stuck.report()
             assert (report["ready"], report["partitions"]) == (False, [])
@@ -111,27 +112,6 @@ async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
             assert (last.message.samples_done, last.message.samples_total) == (2, 3)
             assert old.report()["ready"]
             assert len(old.report()["partitions"]) == 16
-
-
-@asynccontextmanager
-async def started(kind: type[Counting], server: EmbeddedServer, folder: Path) -> AsyncIterator[Runner]:
-    """Not waiting until it is ready."""
-    runner = Runner(
-        kind(
-            kind.settings_type(
-                nats_url=server.url,
-                nats_credentials=server.login(kind.name).credentials,
-                state_folder=folder,
-                lease_s=1,
-            )
-        )
-    )
-    task = asyncio.create_task(runner.run())
-    try:
-        yield runner
-    finally:
-        runner.stop()
-        await asyncio.wait_for(task, 60)
 
 
 async def unsaved(client: Client, replicas: Replicas) -> tuple[set[str], Books]:
@@ -146,13 +126,13 @@ async def unsaved(client: Client, replicas: Replicas) -> tuple[set[str], Books]:
 
 
 async def test_what_a_dead_version_published_is_finished_by_one_that_decides_the_same(
-    client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     fed, before = await unsaved(client, replicas)
     fed |= await feed(client, 0.5, seed=2)  # nobody has decided these
-    replicas.start(script="runtime_upgraded.py", lease_s="1", epoch="0")
-    fed |= await feed(client, 1, seed=3)
-    found = await settle(client)
+    async with running(Upgraded, server, tmp_path, lease_s=SHORT_LEASE_S, epoch=0):
+        fed |= await feed(client, 1, seed=3)
+        found = await settle(client)
     found.check(fed)
     assert sum(map(len, found.counted.values())) > sum(map(len, before.counted.values()))
 
@@ -161,7 +141,7 @@ async def test_what_a_dead_version_published_is_never_decided_otherwise(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     fed, _ = await unsaved(client, replicas)
-    async with started(Upgraded, server, tmp_path) as other:
+    async with starting(Upgraded, server, tmp_path, lease_s=1) as other:
         await eventually(lambda: other.report()["refusal"])
         assert "was published, is in no snapshot, and this version decides it otherwise" in other.report()["refusal"]
         assert not other.report()["ready"]
@@ -194,7 +174,7 @@ async def test_who_is_refused_again_and_again_sets_nothing_aside_again(
     await published(client, "dispatcher", 1)
     first.kill()
     await gone(first)
-    async with started(Upgraded, server, tmp_path) as other:
+    async with starting(Upgraded, server, tmp_path, lease_s=1) as other:
         await eventually(lambda: other.report()["refusal"])
     assert len(await client.dead_letters()) == 1
 

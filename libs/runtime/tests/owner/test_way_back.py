@@ -17,7 +17,7 @@ from runtime_books import Books, feed, joined, settle
 from runtime_bucket import entries_of, put
 from runtime_counting import Counting, CountState, add
 from runtime_ending import Ending, EndingCounter
-from runtime_live import Replicas, epochs, eventually, gone, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, published, running, starting
 from runtime_upgraded import LARGE, Migrating, Returning, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_core.machine import Action
@@ -305,7 +305,8 @@ async def test_there_and_back_under_load_with_kills_loses_doubles_and_redecides_
     """
     old = [replicas.start(lease_s="1"), replicas.start(lease_s="1")]
     await joined(client, 2)
-    feeding = asyncio.create_task(feed(client, 16, seed=1, value_below=LARGE))
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(feed(client, 16, seed=1, value_below=LARGE, enough=enough))
     await asyncio.sleep(1)
     new = [replicas.start(script=UP, lease_s="1", way_back="true") for _ in range(3)]
     await joined(client, 5)
@@ -319,6 +320,7 @@ async def test_there_and_back_under_load_with_kills_loses_doubles_and_redecides_
     new[1].kill()
     await asyncio.sleep(2)
     await left(new[2])
+    enough.set()
     fed = await feeding
     fed |= await feed(client, 1, seed=2, value_below=LARGE)
     found = await settle(client, 40, replicas=replicas)
@@ -330,13 +332,13 @@ async def test_there_and_back_under_load_with_kills_loses_doubles_and_redecides_
     assert len(both) > len(decided) / 2
 
 
-async def dead_owner_of_the_next_version(client: Client, replicas: Replicas, epoch: str) -> tuple[set[str], Books]:
+async def dead_owner_of_the_next_version(
+    server: EmbeddedServer, client: Client, replicas: Replicas, folder: Path, epoch: str
+) -> tuple[set[str], Books]:
     """Version 1 has saved and left; version 2 has decided and published, saved nothing of it, and is dead."""
-    first = replicas.start(lease_s="1")
-    await joined(client, 1)
-    fed = await feed(client, 1, seed=1, value_below=LARGE)
-    await settle(client)
-    await left(first)
+    async with running(Counting, server, folder):
+        fed = await feed(client, 1, seed=1, value_below=LARGE)
+        await settle(client)
     slow = {"snapshot_s": "60", "snapshot_inputs": "1000000"}
     second = replicas.start(script=UP, lease_s="1", way_back="true", epoch=epoch, **slow)
     await joined(client, 1)
@@ -348,43 +350,33 @@ async def dead_owner_of_the_next_version(client: Client, replicas: Replicas, epo
 
 
 async def test_what_a_dead_next_version_published_is_finished_by_one_that_decides_the_same(
-    client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
-    fed, _ = await dead_owner_of_the_next_version(client, replicas, epoch="0")
-    replicas.start(lease_s="1")
-    fed |= await feed(client, 1, seed=3)
-    (await settle(client)).check(fed)
+    fed, _ = await dead_owner_of_the_next_version(server, client, replicas, tmp_path, epoch="0")
+    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+        fed |= await feed(client, 1, seed=3)
+        (await settle(client)).check(fed)
 
 
 async def test_what_a_dead_next_version_published_is_never_decided_otherwise(
-    client: Client, replicas: Replicas
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
     """The remedy that the refusal names: the next version once more, which leaves by SIGTERM."""
-    fed, before = await dead_owner_of_the_next_version(client, replicas, epoch="1")
-    back = replicas.start(lease_s="1")
-    async with asyncio.timeout(60):
-        while "decides it otherwise" not in (await reported(replicas, -1)).get("refusal", ""):
-            await asyncio.sleep(0.2)
-    assert (await settle(client)).counted == before.counted
-    once_more = replicas.start(script=UP, lease_s="1", way_back="true")
-    fed |= await feed(client, 1, seed=3, value_below=LARGE)
-    (await settle(client)).check(fed)
-    await left(once_more)
-    fed |= await feed(client, 1, seed=4)
-    (await settle(client, replicas=replicas)).check(fed)
-    assert back.poll() is None
+    fed, before = await dead_owner_of_the_next_version(server, client, replicas, tmp_path, epoch="1")
+    async with starting(Counting, server, tmp_path / "back", lease_s=1) as back:
+        await eventually(lambda: "decides it otherwise" in back.report()["refusal"])
+        assert (await settle(client)).counted == before.counted
+        once_more = replicas.start(script=UP, lease_s="1", way_back="true")
+        fed |= await feed(client, 1, seed=3, value_below=LARGE)
+        (await settle(client)).check(fed)
+        await left(once_more)
+        fed |= await feed(client, 1, seed=4)
+        (await settle(client)).check(fed)
     assert {deciders[-1] for deciders in (await epochs(client)).values()} == {0}
 
 
-async def reported(replicas: Replicas, number: int) -> dict[str, Any]:
-    try:
-        return (await asyncio.to_thread(replicas.reports))[number]
-    except FileNotFoundError:  # it starts
-        return {}
-
-
 async def test_a_job_without_a_way_back_is_named_and_refused_to_the_version_before(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     async with running(Upgraded, server, tmp_path / "new", way_back=True) as new:
         await client.publish(add("job-a", 1))
@@ -394,16 +386,15 @@ async def test_a_job_without_a_way_back_is_named_and_refused_to_the_version_befo
         assert "job-b can go on under this version only (job-b: " in new.report()["warning"]
         assert new.report()["ready"]
         assert b'stretto_no_way_back_keys{service="dispatcher"} 1.0' in new.metrics.text()
-    replicas.start(lease_s="1")
-    async with asyncio.timeout(60):
-        while not (refusal := (await reported(replicas, 0)).get("refusal", "")):
-            await asyncio.sleep(0.2)
-    assert "for 'job-b' is of version 2, this is 1" in refusal
-    assert "the snapshot has no way back: run version 2, or restore the backup of before it" in refusal
-    await client.publish(add("job-b", 1))
-    async with running(Upgraded, server, tmp_path / "newer", way_back=True):
-        last = (await published(client, "dispatcher", 3))[-1].message
-        assert (last.samples_done, last.samples_total) == (2, LARGE + 1)
+    async with starting(Counting, server, tmp_path / "old", lease_s=1) as old:
+        await eventually(lambda: old.report()["refusal"])
+        refusal = old.report()["refusal"]
+        assert "for 'job-b' is of version 2, this is 1" in refusal
+        assert "the snapshot has no way back: run version 2, or restore the backup of before it" in refusal
+        await client.publish(add("job-b", 1))
+        async with running(Upgraded, server, tmp_path / "newer", way_back=True):
+            last = (await published(client, "dispatcher", 3))[-1].message
+            assert (last.samples_done, last.samples_total) == (2, LARGE + 1)
 
 
 async def test_a_replay_shows_what_the_next_version_decided_otherwise(
@@ -430,21 +421,15 @@ async def test_a_replay_shows_what_the_next_version_decided_otherwise(
 
 
 async def test_a_backup_of_the_next_version_can_be_restored_under_the_version_before(
-    client: Client, replicas: Replicas, tmp_path: Path
+    server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    new = replicas.start(script=UP, lease_s="1", way_back="true")
-    await joined(client, 1)
-    fed = await feed(client, 1, seed=1, value_below=LARGE)
-    await settle(client)
-    await left(new)
+    async with running(Upgraded, server, tmp_path, way_back=True):
+        fed = await feed(client, 1, seed=1, value_below=LARGE)
+        await settle(client)
     manifest = await taken(client, tmp_path / "backup")
     assert manifest.versions == {"dispatcher": (2,)}
     async with empty_server(tmp_path / "other") as (other, restored):
         await put_back(restored, tmp_path / "backup")
-        heirs = Replicas(other, tmp_path)
-        try:
-            heirs.start(lease_s="1", state_folder=str(tmp_path / "heir"))
+        async with running(Counting, other, tmp_path / "heir"):
             fed |= await feed(restored, 0.5, seed=2)
             (await settle(restored)).check(fed)
-        finally:
-            heirs.end()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from stretto_core.model.sharing import Ranking, fair, max_throughput, shortest_remaining
-from stretto_core.offline.data_workers.placing import DUST, Free, pack
 
+from stretto_sim.data_workers.placing import DUST, Free, pack
 from stretto_sim.data_workers.trace import Cluster, TraceJob
 
 
@@ -29,13 +28,12 @@ class Need:
 class Policy:
     """Algorithms of the kind ``simulate data-workers``.
 
-    ``ranking`` shares out the CPUs that are left; None: nobody does. A policy knows the needs of each job, unless it
-    has a ``tuning``: then every job finds its needs by its queue.
+    Without a ``ranking``, a policy knows the needs of each job. With one, every job finds its number of data workers by
+    its queue, as live jobs do, and the arbiter shares out by that ranking the CPUs that training workers leave.
     """
 
     need: Callable[[TraceJob, Cluster], Need]
     ranking: Ranking | None = None
-    tuning: Literal["", "GoldMiner's", "live"] = ""
 
 
 def _tuned(job: TraceJob, cluster: Cluster) -> Need:
@@ -69,16 +67,9 @@ def _trainers(job: TraceJob, cluster: Cluster) -> Need:
     return Need(job.trainer_cpus, 0.0)
 
 
-def _container(job: TraceJob, cluster: Cluster) -> Need:
-    """Hold GPUs, each with its part of a node's CPUs until the job's own tuning requests less."""
-    return Need(cluster.cpus_per_gpu, 0.0)
-
-
 TUNED = Policy(_tuned)
 HARDWARE = Policy(_hardware)
 FIXED = Policy(_fixed)
 FAIR = Policy(_trainers, fair)
 MAXTP = Policy(_trainers, max_throughput)
 SRTF = Policy(_trainers, shortest_remaining)
-SRTF_BY_QUEUE = Policy(_container, shortest_remaining, tuning="GoldMiner's")
-SRTF_LIVE = Policy(_trainers, shortest_remaining, tuning="live")

@@ -9,7 +9,10 @@ At each event:
 2. jobs come,
 3. jobs start,
 4. jobs that tune themselves measure,
-5. the data workers are shared out anew.
+5. the arbiter hears of all that, and shares out the data workers.
+
+Without a ranking, a job has its data workers on its nodes from start to end. Those that the arbiter shares out are
+counted for the cluster as a whole, as the arbiter counts them.
 """
 
 from __future__ import annotations
@@ -17,29 +20,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from stretto_core.machine import Emit, Tick
-from stretto_core.offline.data_workers import DataWorkers, QueueState, SharingSettings
-from stretto_core.offline.data_workers.facts import (
-    Change,
-    JobConfigured,
-    JobGone,
-    JobObserved,
-    JobStarted,
-    NodesKnown,
-    WorkerMoved,
-    WorkerStarted,
-    WorkerStopped,
-)  # fmt: skip
-from stretto_core.offline.data_workers.machine import Worker
-from stretto_core.offline.data_workers.placing import DUST, Free, best_node, pack
 from stretto_messages.base import InvalidValue
 
-from stretto_sim.data_workers.live import Live
+from stretto_sim.data_workers.live import Sharing, Tuned
+from stretto_sim.data_workers.placing import DUST, Free, node_for, pack
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob
-from stretto_sim.data_workers.tuned import Tuned
 from stretto_sim.measures import Durations, Level, Progress, span_of
 
 NEARLY = 1e-9
@@ -80,8 +68,6 @@ class Outcome:
     cpus: Level = field(default_factory=Level)
     workers: list[Level] = field(default_factory=list[Level])
     """data workers of each job"""
-    moved: int = 0
-    """number of moves of data workers between nodes"""
 
     @property
     def completion(self) -> Durations:
@@ -116,7 +102,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Running:
-    """A job on its GPUs, at ``share`` of its ideal speed. ``left_s``: seconds left at the ideal speed."""
+    """A job on its GPUs, at ``share`` of its ideal speed. ``left_s``: seconds left at the ideal speed.
+
+    ``fixed``: node and CPUs of each data worker that it holds to its end; ``tuned``: it has others.
+    """
 
     number: int
     job: TraceJob
@@ -125,16 +114,12 @@ class _Running:
     start_s: float
     left_s: float
     share: float
-    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
-    tuned: Tuned | Live | None = None
+    fixed: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    tuned: Tuned | None = None
 
     @property
     def name(self) -> str:
         return str(self.number)
-
-    @property
-    def data_cpus(self) -> float:
-        return sum(worker.cpus for worker in self.workers.values())
 
     @property
     def ends_in_s(self) -> float:
@@ -166,12 +151,9 @@ class _Simulation:
         self.queue = deque[tuple[int, TraceJob]]()
         self.running: dict[str, _Running] = {}
         self.done: dict[int, Done] = {}
-        self.outcome = Outcome(cluster, bool(policy.tuning), workers=[Level() for _ in jobs])
+        self.outcome = Outcome(cluster, policy.ranking is not None, workers=[Level() for _ in jobs])
         self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
-        self.sharing: DataWorkers | None = None
-        if policy.ranking is not None:
-            self.sharing = DataWorkers(settings=SharingSettings(policy.ranking))
-            self.sharing.handle(NodesKnown(dict.fromkeys(self.free, cluster.cpus)), 0.0)
+        self.sharing = None if policy.ranking is None else Sharing(cluster, len(jobs), policy.ranking)
 
     def run(self) -> Outcome:
         now, total = 0.0, len(self.coming)
@@ -179,10 +161,11 @@ class _Simulation:
             before, now = now, self._next(now)
             for one in self.running.values():
                 one.left_s -= one.share * (now - before)
-            self._end(now)
+            ended = self._end(now)
             self._come(now)
-            self._start(now)
-            self._share(now)
+            started = self._start(now)
+            if self.sharing is not None:
+                self._share(self.sharing, ended, started, now)
             self._note(now)
             self.progress(len(self.done), total)
         self.outcome.jobs = [self.done[number] for number in range(total)]
@@ -198,7 +181,8 @@ class _Simulation:
             raise AssertionError(f"none of {len(self.running)} jobs goes on")
         return moment
 
-    def _end(self, now: float) -> None:
+    def _end(self, now: float) -> list[_Running]:
+        """Free what the jobs held that are over, and return them."""
         over = [one for one in self.running.values() if one.left_s <= NEARLY * max(one.job.ideal_s, now * one.share)]
         for one in over:
             self._use(one, -1)
@@ -206,32 +190,21 @@ class _Simulation:
             self.outcome.workers[one.number].set(now, 0)
             job = one.job
             self.done[one.number] = Done(job.submit_s, one.start_s, now, job.ideal_s, job.gpus)
-            if self.sharing is not None:
-                self.sharing.handle(JobGone(one.name), now)
+        return over
 
     def _come(self, now: float) -> None:
         while self.coming and self.coming[-1][1].submit_s <= now:
             self.queue.append(self.coming.pop())
 
-    def _start(self, now: float) -> None:
+    def _start(self, now: float) -> list[_Running]:
+        """Start the jobs that have room, in their order, and return them."""
+        started = list[_Running]()
         while self.queue and (one := self._placed(*self.queue[0], now)) is not None:
             self.queue.popleft()
             self.running[one.name] = one
             self._use(one, 1)
-            if self.sharing is not None:
-                self.sharing.handle(self._told(one, now), now)
-
-    def _told(self, one: _Running, now: float) -> JobStarted:
-        """Return the scheduler's event for a job that starts."""
-        job = one.job
-        if self.policy.tuning:
-            kind = Live if self.policy.tuning == "live" else Tuned
-            one.tuned = kind.begun(job, one.name, one.need, self.cluster, now)
-            return one.tuned.started(one.trainers)
-        return JobStarted(
-            one.name, one.trainers, one.need.trainer_cpus, job.worker_cpus(self.cluster), job.steps,
-            1 / (job.step_s_ideal * job.data_cpus), 1 / job.step_s_ideal,
-        )  # fmt: skip
+            started.append(one)
+        return started
 
     def _placed(self, number: int, job: TraceJob, now: float) -> _Running | None:
         """Return the job with its resources; None without room for them."""
@@ -243,10 +216,10 @@ class _Simulation:
         one = _Running(number, job, need, trainers, now, job.ideal_s, need.share)
         cpus = {name: free.cpus - trainers.get(name, 0) * need.trainer_cpus for name, free in self.free.items()}
         for size in need.worker_cpus:
-            node = best_node(cpus, trainers, dict.fromkeys(cpus, 0), size, size)
+            node = node_for(cpus, trainers, size)
             if not node:
                 return None
-            one.workers[f"data-{len(one.workers) + 1}"] = Worker(node, size)
+            one.fixed.append((node, size))
             cpus[node] -= size
         return one
 
@@ -254,75 +227,46 @@ class _Simulation:
         """Take (1) or return (-1) the resources that the job holds to its end."""
         for name, count in one.trainers.items():
             self._take(name, sign * count, sign * count * one.need.trainer_cpus)
-        if self.sharing is None:
-            for worker in one.workers.values():
-                self._take(worker.node, 0, sign * worker.cpus)
+        for node, cpus in one.fixed:
+            self._take(node, 0, sign * cpus)
 
     def _take(self, node: str, gpus: int, cpus: float) -> None:
         free = self.free[node]
         self.free[node] = Free(free.gpus - gpus, free.cpus - cpus)
 
-    def _share(self, now: float) -> None:
-        """Report the queues to core's scheduler and apply its actions."""
-        if self.sharing is None:
-            return
+    def _share(self, sharing: Sharing, ended: list[_Running], started: list[_Running], now: float) -> None:
+        """Tell the arbiter what is new at this moment; give every job the data workers that it decides on."""
+        tuning = [(one, one.tuned) for one in self.running.values() if one.tuned is not None]
+        proposals = [
+            proposal
+            for one, tuned in tuning
+            if tuned.due_s is not None and tuned.due_s <= now
+            if (proposal := tuned.measured(now, one.ends_in_s)) is not None
+        ]
+        if ended or started or proposals:
+            for one, tuned in tuning:  # ranks are those of the training that is left
+                done = int(tuned.samples * (1 - one.left_s / one.job.ideal_s))
+                sharing.progressed(one.name, min(max(done, 0), tuned.samples - 1), tuned.samples, now)
+        for one in ended:
+            sharing.ended(one.name, one.job.steps * one.job.gpus, now)
+        for one in started:
+            one.tuned = Tuned.begun(one.job, one.name, self.cluster, now)
+            sharing.started(one.tuned, now)
+        for proposal in proposals:
+            sharing.proposed(proposal, now)
         for one in self.running.values():
-            if (queue := self._seen(one, now)) is not None:
-                self.sharing.handle(JobObserved(one.name, queue, one.left_s / one.job.step_s_ideal), now)
-        for action in self.sharing.handle(Tick(), now):
-            assert isinstance(action, Emit)
-            assert isinstance(action.fact, Change)
-            self._do(action.fact)
-        for one in self.running.values():
-            if one.tuned is None:
-                one.share = min(one.data_cpus / one.job.data_cpus, 1.0)
-            else:
-                one.tuned.stands(one.data_cpus, now)
-                one.share = one.tuned.queue(one.data_cpus).steps_per_s * one.job.step_s_ideal
-
-    def _seen(self, one: _Running, now: float) -> QueueState | None:
-        """Return the scheduler's view of a job's queue: measured, where the job tunes itself."""
-        tuned, ideal_per_s = one.tuned, 1 / one.job.step_s_ideal
-        if tuned is None:
-            return QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
-        sizing, queue = tuned.sizing, tuned.queue(one.data_cpus)
-        if tuned.due_s is not None and tuned.due_s <= now:
-            tuned.asked = tuned.measure(now, one.ends_in_s) or tuned.asked
-        if tuned.asked is not None:
-            self._configure(one, tuned, tuned.asked, now)
-        return queue if tuned.is_observed and not sizing else None
-
-    def _configure(self, one: _Running, tuned: Tuned | Live, asked: JobConfigured, now: float) -> None:
-        """Apply the tuning's request, once the nodes of the training workers have room."""
-        assert self.sharing is not None
-        more = asked.trainer_cpus - tuned.trainer_cpus
-        if any(self.free[node].cpus + DUST < count * more for node, count in one.trainers.items()):
-            return
-        self._use(one, -1)
-        one.need = replace(one.need, trainer_cpus=asked.trainer_cpus)
-        self._use(one, 1)
-        tuned.trainer_cpus, tuned.asked = asked.trainer_cpus, None
-        self.sharing.handle(asked, now)
-
-    def _do(self, change: Change) -> None:
-        workers = self.running[change.job].workers
-        match change:
-            case WorkerStarted():
-                workers[change.worker] = Worker(change.node, change.cpus)
-            case WorkerMoved():
-                workers[change.worker] = replace(workers[change.worker], node=change.node)
-                self.outcome.moved += 1
-            case WorkerStopped():
-                del workers[change.worker]
+            if one.tuned is not None:
+                one.tuned.gets(sharing.given[one.name], now)
+                one.share = one.tuned.steps_per_s * one.job.step_s_ideal
 
     def _note(self, now: float) -> None:
         """Record levels, and check that nothing is allocated twice."""
-        cpus = {name: free.cpus for name, free in self.free.items()}
+        cpus = sum(free.cpus for free in self.free.values())
         for one in self.running.values():
-            self.outcome.workers[one.number].set(now, len(one.workers))
-            for worker in one.workers.values() if self.sharing is not None else ():
-                cpus[worker.node] -= worker.cpus
-        if min(cpus.values()) < -DUST * self.cluster.cpus or min(free.gpus for free in self.free.values()) < 0:
-            raise AssertionError(f"more is handed out than the nodes have; left are {cpus}")
+            self.outcome.workers[one.number].set(now, one.tuned.count if one.tuned else len(one.fixed))
+            cpus -= one.tuned.data_cpus if one.tuned else 0.0
+        least = min(cpus, *(free.cpus for free in self.free.values()))
+        if least < -DUST * self.cluster.all_cpus or min(free.gpus for free in self.free.values()) < 0:
+            raise AssertionError(f"more is handed out than the nodes have: {cpus} CPUs are left, {least} at the least")
         self.outcome.gpus.set(now, sum(one.job.gpus for one in self.running.values()))
-        self.outcome.cpus.set(now, self.cluster.all_cpus - sum(cpus.values()))
+        self.outcome.cpus.set(now, self.cluster.all_cpus - cpus)

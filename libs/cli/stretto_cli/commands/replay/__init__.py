@@ -24,6 +24,7 @@ from ...options import (
     answer,
     example,
 )
+from ...solving import silent
 
 
 def register(app: typer.Typer) -> None:
@@ -76,7 +77,8 @@ def replay(
     elsewhere = again.BusElsewhere(bus, credentials, ca) if bus else None
     if url:
         elsewhere = again.GatewayElsewhere(url, token)
-    found = asyncio.run(again.decide_again(folder, job, service or [], settings or [], elsewhere))
+    with silent():
+        found = asyncio.run(again.decide_again(folder, job, service or [], settings or [], elsewhere))
     answer(output, report.document(job, found), lambda: report.for_people(job, found))
     if not report.reproduced(found):
         raise typer.Exit(1)

@@ -43,9 +43,9 @@ def data_workers(
     FILE has the columns submit_s, steps, gpus, step_s_ideal, cpus_per_gpu: the seconds of a step that does not wait
     for data, and the CPUs per GPU that this takes. The training worker has 3 of them, at most half; the others can be
     data workers on any node. Policies without data workers are tuned (all CPUs beside the GPU) and hardware (8 per
-    GPU). Under fixed a job has as many as it can use, from start to end; under fair, maxtp and srtf as many as others
-    leave. All of these know what each job needs; under srtf-by-queue every job learns it from its own data queue, as
-    GoldMiner does, and under srtf-live how many data workers it needs, as jobs of Stretto do.
+    GPU). Under fixed a job has as many as it can use, from start to end. These three know what each job needs. Under
+    fair, maxtp and srtf every job learns it from its own data queue, as jobs of Stretto do, and the arbiter shares out
+    what training workers leave.
     """
     chosen = algorithm(SIMULATE_DATA_WORKERS, policy)
     jobs = [_job(row, line) for line, row in enumerate(jobs_in(file, Row, output), 2)]

@@ -28,7 +28,6 @@ def page_of(found: Outcome, result: dict[str, Any], policy: str) -> str:
         ("mean queueing", figures.seconds(result["mean_queue_s"])),
         ("GPUs allocated", f"{result['gpu_utilisation']:.1%}"),
         ("CPUs allocated", f"{result['cpu_utilisation']:.1%}"),
-        ("moved data workers", f"{found.moved:,}"),
     ]
     parts = [head("Data workers on a cluster", command, tiles)]
     if found.jobs:

@@ -2,10 +2,12 @@
 
 The relaxation bounds the value of any selection; the greedy walk along the hulls nearly reaches it. A row whose loss
 exceeds the difference of both is in no better selection (reduced-cost fixing). Few rows are left, for most jobs a
-single one.
+single one. ``exact_or_hull`` goes so far only where these rows, and the solver's nodes, are few.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,22 @@ from stretto_core.arbiter.selection.table import Floats, Ints, Table
 
 Flags = NDArray[np.bool_]
 
-NODES_MOST = 50_000
-"""Nodes that the solver explores at most (1,000 jobs have taken fifty). A limit in seconds would give other decisions
-on a busy machine, and in a replay."""
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Most work for a proof: ``rows`` of one programme, None for any number, and ``nodes`` that the solver explores.
+
+    A limit in seconds would give other decisions on a busy machine, and in a replay.
+    """
+
+    rows: int | None
+    nodes: int
+
+
+WHOLE = Effort(rows=None, nodes=50_000)
+"""Effort of ``exact``: 1,000 jobs have taken a hundred nodes."""
+SHORT = Effort(rows=150, nodes=50)
+"""Effort of ``exact_or_hull``: milliseconds for a dozen jobs, half a second at most for 1,000 (measured)."""
 UNITS = 1000.0
 """The programme is scaled so that its bound, or a higher value, is this number: the solver stops at an absolute gap of
 1e-6."""
@@ -40,6 +55,19 @@ def exact(problem: SelectionProblem) -> Selection:
 
     If the solver's nodes run out, it is the best selection found, with the bound proven so far.
     """
+    return _solved(problem, WHOLE)
+
+
+def exact_or_hull(problem: SelectionProblem) -> Selection:
+    """Return the optimum where a short proof finds it, and else a selection no worse than the greedy walk's.
+
+    The bound is the best that is proven by then: the solver's, or the relaxation's. Raises InvalidValue.
+    """
+    return _solved(problem, SHORT)
+
+
+def _solved(problem: SelectionProblem, effort: Effort) -> Selection:
+    """Return the best selection found within the effort, and the bound proven by then."""
     table = Table.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
@@ -47,7 +75,10 @@ def exact(problem: SelectionProblem) -> Selection:
     at = climb(table, relaxation)
     bound, most = relaxation.bound, FIRST_SHARE * _possible(table, relaxation, at)
     while _possible(table, relaxation, at) > 2 * PRECISION * relaxation.bound:
-        at, proven = _best_among(table, at, relaxation.loss <= most, relaxation.bound)
+        rows = _open_rows(table, at, relaxation.loss <= most)
+        if effort.rows is not None and len(rows) > effort.rows:
+            break
+        at, proven = _best_among(table, at, rows, relaxation.bound, effort.nodes)
         if (possible := _possible(table, relaxation, at)) <= most:  # no row left out is in a better selection
             bound = min(bound, proven)
             break
@@ -60,20 +91,24 @@ def _possible(table: Table, relaxation: Relaxation, at: Ints) -> float:
     return relaxation.bound * (1 + PRECISION) - table.value(at)
 
 
-def _best_among(table: Table, at: Ints, kept: Flags, most: float) -> tuple[Ints, float]:
-    """Return the best rows [jobs] among those ``kept`` and those of ``at``, and a bound on the value of all of these.
-
-    ``most`` is a bound on the value of any rows.
-    """
+def _open_rows(table: Table, at: Ints, kept: Flags) -> Ints:
+    """Return the rows among those ``kept`` and those of ``at``, without the jobs that have a single one of these."""
     kept = kept.copy()
     kept[at] = True
     counts = np.add.reduceat(kept.astype(np.int64), table.starts)
-    rows = np.flatnonzero(kept & (counts > 1)[table.job])
+    return np.flatnonzero(kept & (counts > 1)[table.job])
+
+
+def _best_among(table: Table, at: Ints, rows: Ints, most: float, nodes: int) -> tuple[Ints, float]:
+    """Return the best choice [jobs] among ``rows`` and those of ``at``, and a bound on the value of all such choices.
+
+    ``most`` is a bound on the value of any choice; the solver explores so many ``nodes`` at most.
+    """
     if not len(rows):
         return at, table.value(at)
     programme = _Programme(table, rows, at, most)
     for _ in range(FORBIDDEN_MAX):
-        found, proven = programme.solve()
+        found, proven = programme.solve(nodes)
         most = min(most, max(proven, table.value(at)))
         if found is None:
             break
@@ -97,8 +132,11 @@ class _Programme:
         self.unit = max(bound, float(table.values[rows].max())) / UNITS
         self.forbidden = list[Floats]()
 
-    def solve(self) -> tuple[Ints | None, float]:
-        """Return the best rows [jobs] that are not forbidden, or None, and a bound on the value of all of these."""
+    def solve(self, nodes: int) -> tuple[Ints | None, float]:
+        """Return the best rows [jobs] that are not forbidden, or None, and a bound on the value of all of these.
+
+        The solver explores so many ``nodes`` at most.
+        """
         table, count = self.table, len(self.jobs)
         forbidden = np.array(self.forbidden).reshape(-1, len(self.rows))
         matrix = vstack([self.once, csr_array(table.amounts[self.rows].T), csr_array(forbidden)])
@@ -109,7 +147,7 @@ class _Programme:
             integrality=np.ones(len(self.rows)),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, low, high),  # type: ignore[arg-type]  # arrays
-            options={"mip_rel_gap": 0.0, "node_limit": NODES_MOST},
+            options={"mip_rel_gap": 0.0, "node_limit": nodes},
         )
         if found.status == INFEASIBLE:
             return None, -np.inf
