@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from installed_gateway import eventually, installed_gateway
-from pydantic import TypeAdapter
 from rich.console import Console
 from stretto_cli.commands.audit import shown
 from stretto_cli.main import app
@@ -16,6 +15,7 @@ from stretto_gateway import job_audit
 from stretto_messages.actuator import JobFinished
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, GivenUp
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
+from stretto_wire.codec import adapter_of
 from stretto_wire.rest.audits import JobAudit
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
@@ -81,7 +81,7 @@ def test_books_that_agree_are_not_called_exact_without_the_samples_that_were_giv
         (ended()[0], "exact"),
         (completed, "exact but for what was given up: 60 of 300 samples (20%) were given up and never trained"),
     ):
-        found = TypeAdapter(JobAudit).dump_python(job_audit.finished(given, finished, "finished"), mode="json")
+        found = adapter_of(JobAudit).dump_python(job_audit.finished(given, finished, "finished"), mode="json")
         console = Console(width=120)
         with console.capture() as told:
             console.print(shown(found))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import stretto_wire as wire
 from installed_gateway import Installed, write_spec
-from pydantic import TypeAdapter
 from rich.console import Console
 from stretto_cli import options, render
 from stretto_cli.commands import explain, watch
@@ -27,6 +26,7 @@ from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
+from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
 
@@ -93,7 +93,7 @@ def view(workers: int = 2, now: float = 0.0) -> JobView:
 
 
 def document(of: JobView) -> dict[str, Any]:
-    return TypeAdapter(JobView).dump_python(of, mode="json")
+    return adapter_of(JobView).dump_python(of, mode="json")
 
 
 def shown(made: Any, width: int) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> N
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
-    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6), 1e6),)]
+    listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6), 1e6),)]
     reason = "the model cannot be built: no module 'a.b'; set model.path to the folder that holds it"
     listed.append({**listed[0], "name": "b", "status": "failed", "stalled_since_s": None, "reason": reason})
     for width in (80, 120):
@@ -264,7 +264,7 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     for number, message in enumerate([*messages(2), full, finished], start=1):
         projection.apply(message, number, float(number))
     found = document(projection.jobs["a"])
-    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
+    listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     for made in (
         watch.dashboard(found, 80, 40),
         explain.decisions(found, found["decisions"]),
@@ -290,7 +290,7 @@ def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_w
     for number, message in enumerate([*messages(2), completed, finished], start=1):
         projection.apply(message, number, float(number))
     found = document(projection.jobs["a"])
-    listed = [TypeAdapter(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
+    listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     made = (
         watch.dashboard(found, 80, 40),
         explain.decisions(found, []),
@@ -319,7 +319,7 @@ def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
 
 def test_teams_are_listed_where_there_are_any() -> None:
     """Goal: the list shows teams, but an installation without teams loses no column. Method: render both."""
-    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
+    listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))
     (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)
     assert "team" in first
