@@ -31,6 +31,7 @@ def place(folder: Path, *options: str, layers: Any = LAYERS) -> subprocess.Compl
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_what_was_learned_is_kept_and_used_again(tmp_path: Path) -> None:
     learn = ("--algorithm", "rl-lstm", "--model", "kept.npz", "--seed", "3")
     trained = place(tmp_path, *learn)
