@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from runtime_books import books
 from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, settings_of
@@ -47,6 +48,7 @@ async def test_a_slow_reader_holds_a_bounded_number_and_misses_nothing(client: C
     await consumer.close()
 
 
+@pytest.mark.night
 async def test_a_flood_behind_a_slow_machine_stays_in_the_stream(
     server: EmbeddedServer, client: Client, replicas: Replicas
 ) -> None:

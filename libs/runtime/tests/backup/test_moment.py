@@ -61,6 +61,7 @@ async def test_the_bucket_is_read_as_it_was_at_one_moment(client: Client) -> Non
         assert [stored.seq - first for stored in moment.entries] == [int(stored.data) for stored in moment.entries]
 
 
+@pytest.mark.night
 async def test_backups_of_many_moments_under_load_go_on_exactly(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:

@@ -495,6 +495,7 @@ async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, 
         await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
 
 
+@pytest.mark.night
 async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_and_double_nothing(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:

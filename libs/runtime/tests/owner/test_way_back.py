@@ -295,6 +295,7 @@ async def left(process: Any) -> None:
     await gone(process)
 
 
+@pytest.mark.night
 async def test_there_and_back_under_load_with_kills_loses_doubles_and_redecides_nothing(
     client: Client, replicas: Replicas
 ) -> None:
@@ -358,6 +359,7 @@ async def test_what_a_dead_next_version_published_is_finished_by_one_that_decide
         (await settle(client)).check(fed)
 
 
+@pytest.mark.night
 async def test_what_a_dead_next_version_published_is_never_decided_otherwise(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
