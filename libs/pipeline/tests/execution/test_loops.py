@@ -19,7 +19,7 @@ import pytest
 from stretto_pipeline.arrays import Arrays, Reader, Writer
 from stretto_pipeline.execution.datasets import PREPARED_MAX, LivePreparation, Numbered
 from stretto_pipeline.execution.graphs import GraphPreparation
-from stretto_pipeline.execution.lane import Alone, Lane
+from stretto_pipeline.execution.lane import Lane
 from stretto_pipeline.execution.protocol import Kind, Prepares, request
 from stretto_plane import Connection, Key, PeerFailed
 from test_run import FREE, MEET, running, steps_of, until
@@ -537,7 +537,7 @@ def made(graph: bytes) -> GraphPreparation:
 
 def test_lanes_know_what_home_may_ask_for_and_forget_the_rest(tmp_path: Path) -> None:
     address, key, numbered = f"unix:{tmp_path}/lane", Key.random(), Numbered()
-    lane = Lane(address, key, Alone(Adds()))
+    lane = Lane(address, key, Adds())
     all_made = [made(str(place).encode()) for place in range(PREPARED_MAX + 4)]
     with Connection(address, key, timeout_s=20.0) as link:
         writer, reader = Writer(), Reader()

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from stretto_pipeline.chain import chain_of
 from stretto_pipeline.execution.feed import Feed
 from stretto_pipeline.execution.processes import Processes, Settings
 
@@ -28,7 +27,7 @@ def test_a_process_that_was_about_to_start_does_not_outlive_the_close(monkeypatc
             assert closed.wait(WAIT_S)
 
     monkeypatch.setattr(subprocess, "Popen", Slow)
-    processes = Processes(chain_of("1"), Feed(1, 1, print), Settings("none", {}, [], {}), print)
+    processes = Processes(1, Feed(1, print), Settings("none", {}, [], {}), print)
     assert starting.wait(WAIT_S)
     processes.close()
     closed.set()

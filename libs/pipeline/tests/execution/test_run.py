@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stretto_pipeline.execution.sessions import ALONE
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 240.0
@@ -280,7 +281,7 @@ def running(
     """Run a program. plain: alone; meet: it waits for the test; free: a runner for which crossings cost nothing."""
     folder.mkdir()
     (folder / "free.py").write_text(free)
-    (folder / "train.py").write_text(HEAD + text if "keras" in text and "--tf1" not in options else text)
+    (folder / "train.py").write_text(HEAD + text if "keras" in text else text)
     environment = {
         **os.environ,
         "TMPDIR": str(folder),
@@ -483,9 +484,26 @@ def test_a_program_without_fit_runs_untouched_and_one_line_says_so(tmp_path: Pat
     assert status == 3
     assert out.startswith("['train.py', '3', '--an-option'] __main__ ")
     assert str(tmp_path / "run") in out
-    ways = "no Keras fit, no loop over 8 elements or more of a data set, no Session.run, "
-    ways += "no PyTorch DataLoader"
+    ways = "no Keras fit, no loop over 8 elements or more of a data set, no PyTorch DataLoader"
     assert errors == ("" if plain else f"stretto: the program ran without data workers: it called {ways}\n")
+
+
+SESSION = """
+import tensorflow as tf
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    numbers = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(20).map(lambda n: n * n)).get_next()
+    print([int(session.run(numbers)) for _ in range(20)])
+with tf.compat.v1.Session(graph=tf.Graph()):
+    pass
+"""
+
+
+def test_a_session_of_tensorflow_1_runs_as_alone_and_one_line_says_so(tmp_path: Path) -> None:
+    with running(tmp_path / "run", SESSION) as program:
+        status, out, errors = program.ended()
+    assert (status, out) == (0, f"{[n * n for n in range(20)]}\n"), errors
+    told = [line for line in errors.splitlines() if line.startswith("stretto:")]
+    assert told == [f"stretto: {ALONE}", "stretto: the program ran without data workers"]
 
 
 def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
