@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,11 @@ def settings() -> dict[str, Any]:
         "between": threads.get_inter_op_parallelism_threads(),
         "optimizer": tf.config.optimizer.get_experimental_options(),
     }
+
+
+def load() -> None:
+    """Import TensorFlow."""
+    importlib.import_module("tensorflow")
 
 
 def begin(settings: Mapping[str, Any]) -> None:

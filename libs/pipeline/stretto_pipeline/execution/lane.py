@@ -1,7 +1,7 @@
-"""A lane: it prepares elements in a process of its own (`python -m stretto_pipeline.execution.lane`).
+"""A lane: it prepares elements in a process of its own, forked from the nursery.
 
-Reads a `Start` as JSON, one line of standard input; prints one line once it serves. It ends when its standard input
-does: so it never outlives the program. It holds nothing that anybody would miss.
+It prints one line once it serves, and ends when its standard input does: so it never outlives the program. It holds
+nothing that anybody would miss.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -74,18 +73,12 @@ class Lane:
         return Kind.PREPARE, [str(cpu_us).encode(), *self._writers.setdefault(peer, Writer()).parts(prepared)]
 
 
-def main() -> None:
-    """Serve until standard input ends."""
-    start = Start(**json.loads(sys.stdin.readline()))
+def serve(start: Start) -> None:
+    """Serve until standard input ends. A fork's buffered streams may be another's: its descriptors are its own."""
     framework = cast(Framework, importlib.import_module(start.framework))
     framework.begin(start.settings)
     lane = Lane(start.address, Key.of(start.key.encode()), framework)
-    sys.stdout.write("serving\n")
-    sys.stdout.flush()
-    sys.stdin.read()
+    os.write(1, b"serving\n")
+    while os.read(0, 1 << 12):
+        pass
     lane.close()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

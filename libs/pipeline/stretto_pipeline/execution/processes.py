@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stretto_plane import Key
 
@@ -22,6 +19,7 @@ from ..arrays import Arrays
 from ..feeding import Joined, Left, Range
 from .feed import Feed
 from .lane import Start
+from .nursery import Forked, Nursery
 from .protocol import Preparation
 from .requests import Requests
 
@@ -51,16 +49,14 @@ class Processes:
         self._folder = Path(tempfile.mkdtemp(prefix="stretto-run-"))
         self._feed, self._settings, self._say = feed, settings, say
         self._key = Key.random()
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **settings.environment}
+        environment["PYTHONPATH"] = os.pathsep.join(settings.paths)
+        self._nursery = Nursery(settings.framework, environment, self._folder / "nursery.log")
         self._requests: dict[str, Requests] = {}
         """to lanes that serve, by the names of their starts"""
         self._lanes = [_Lane(f"data worker {number}", self) for number in range(count)]
         for each in self._lanes:
             each.start()
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes that run now."""
-        return [lane.process.pid for lane in self._lanes if lane.process is not None]
 
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
         """Ask a lane; the answer goes to the feed."""
@@ -71,21 +67,22 @@ class Processes:
         for lane in self._lanes:
             lane.leave()
         deadline_s = time.monotonic() + END_S
+        self._nursery.close(deadline_s)
         for lane in self._lanes:
             lane.end(deadline_s)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:
-        """Leave the lanes to the process that started them: this one was forked from it."""
+        """Leave the processes to the one that started them: this one was forked from it."""
         for lane in self._lanes:
             lane.leave()
+        self._nursery.forget()
 
     # --- for the lanes --------------------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> Settings:
-        """Settings of home."""
-        return self._settings
+    def fork(self, start: Start, errors: IO[str]) -> Forked:
+        """Return a new process of a lane. errors: a file for what it writes to standard error. Raises OSError."""
+        return self._nursery.fork(start, errors)
 
     def say(self, text: str) -> None:
         """Tell people."""
@@ -116,7 +113,7 @@ class _Lane:
     """One lane: its process, started again until it is closed."""
 
     def __init__(self, name: str, processes: Processes) -> None:
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Forked | None = None
         self._name, self._processes = name, processes
         self._closed = threading.Event()
 
@@ -129,22 +126,15 @@ class _Lane:
             self.process.kill()
 
     def leave(self) -> None:
-        """Let the process end: it ends when its standard input does."""
+        """Let the process end."""
         self._closed.set()
         if self.process is not None:
-            with contextlib.suppress(OSError):
-                assert self.process.stdin is not None
-                self.process.stdin.close()
+            self.process.leave()
 
     def end(self, deadline_s: float) -> None:
         """Wait for the end of the process, and make it end then."""
-        if self.process is None:
-            return
-        try:
-            self.process.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.process is not None:
+            self.process.end(deadline_s)
 
     def _run(self) -> None:
         say = self._processes.say
@@ -157,38 +147,26 @@ class _Lane:
                 if not self._closed.is_set():
                     say(f"{self._name} is lost: {error}")
             finally:
-                if self.process is not None and self.process.poll() is None and not self._closed.is_set():
+                if self.process is not None and not self._closed.is_set():
                     self.process.kill()
-                    self.process.wait()
         if not self._closed.is_set():
             say(f"{self._name} is not started any more: it ended {STARTS_MAX} times")
 
     def _serve(self, name: str) -> None:
         """Start the process, and let it be asked until it is lost. Raises PlaneError, OSError."""
-        settings, start = self._processes.settings, self._processes.start_of(name)
-        log = self._processes.log_of(name)
+        start, log = self._processes.start_of(name), self._processes.log_of(name)
         with log.open("w") as errors:
-            self.process = process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "stretto_pipeline.execution.lane"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
-                env={
-                    "TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **settings.environment,
-                    "PYTHONPATH": os.pathsep.join(settings.paths),
-                },
-            )  # fmt: skip
+            self.process = process = self._processes.fork(start, errors)
         if self._closed.is_set():  # whoever closed the lane meanwhile saw no process to end
             process.kill()
-            process.wait()
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(start)) + "\n")
-        process.stdin.flush()
-        if process.stdout.readline() != "serving\n":
+        if process.said() != "serving":
             told = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
             raise OSError(f"it did not start: {told[-1] if told else 'no reason told'}")
         with self._processes.serving(self, name, start.address):
             status = process.wait()
         if not self._closed.is_set():
-            say = self._processes.say
-            say(f"{self._name} is lost: it ended with status {status}; home prepares what it had in hand")
+            how = (
+                "the process that it was forked from has ended" if status is None else f"it ended with status {status}"
+            )
+            self._processes.say(f"{self._name} is lost: {how}; home prepares what it had in hand")

@@ -47,6 +47,10 @@ class Preparation(Protocol):
 class Framework(Protocol):
     """A module whose code runs in lanes, named in `Settings.framework`; imported there only."""
 
+    def load(self) -> None:
+        """Import the framework, and start nothing of it: lanes are forked from the process that did so."""
+        ...
+
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Set a lane's process up as home is, so that the same operations give the same bits."""
         ...

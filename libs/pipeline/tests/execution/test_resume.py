@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import test_loops
 import test_run
-from test_run import running, steps_of, until
+from program_harness import running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
