@@ -46,7 +46,6 @@ MODULES = (
         "tuning",
         "sharing",
         "partitioning",
-        "stages",
         "trainer",
         "lease_ahead",
         "adapted",

@@ -36,10 +36,6 @@ OutputOption = Annotated[
         "--output", "-o", help="Print a table for people, or json: one document, or one line per item of a stream."
     ),
 ]
-Tf1Option = Annotated[
-    bool,
-    typer.Option("--tf1", help="The program is one of TensorFlow 1: `import tensorflow` gives it that version's."),
-]
 OWN_VARIABLES = places.VARIABLES
 FolderOption = Annotated[
     Path, typer.Option("--folder", envvar=places.FOLDER, help="Folder in which `stretto up` keeps its state.")

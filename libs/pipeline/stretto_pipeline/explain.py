@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,11 @@ REFUSED = 2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The program to explain.
-
-    devices: type of device by type of operation. dot: also return a drawing. is_tf1: it is one of TensorFlow 1.
-    """
+    """The program to explain. dot: also return a drawing."""
 
     script: str
     arguments: tuple[str, ...] = ()
-    devices: dict[str, str] = field(default_factory=dict[str, str])
     dot: bool = False
-    is_tf1: bool = False
 
 
 def explain(
@@ -53,14 +48,11 @@ def explain(
     from .programs.captured import Captured
     from .programs.report import document, dot
     from .programs.running import first_step
-    from .programs.tf1 import use_tf1
 
-    if request.is_tf1:
-        use_tf1(script.resolve().parent)
     found: dict[str, Any] = {}
 
     def use(captured: Captured) -> None:
-        told = explained(captured, Prices(), request.devices, tell)
+        told = explained(captured, Prices(), tell)
         found.update(document(told), script=str(script))
         if request.dot:
             found["dot"] = dot(told)
@@ -82,7 +74,7 @@ def main() -> None:
         answers.flush()
 
     given = json.load(sys.stdin)
-    request = Request(given["script"], tuple(given["arguments"]), given["devices"], given["dot"], given["tf1"])
+    request = Request(given["script"], tuple(given["arguments"]), given["dot"])
     try:
         found = explain(request, lambda stage: say({"progress": [stage, 0, 1]}), lambda found: say({"result": found}))
         say({"result": found})

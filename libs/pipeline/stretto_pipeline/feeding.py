@@ -25,9 +25,7 @@ from math import inf
 from statistics import median
 
 CREDITS = 2
-"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting. Of a lane that itself
-asks others (chain.py) they are more: it gets one more with each answer, so that its answers do not seem late because
-more of them wait before each other (slow start, as in TCP)."""
+"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting."""
 SPARE = 2
 """Batches beyond those that lanes have in hand."""
 LATE_S, LATE_FACTOR = 0.05, 4.0
@@ -209,8 +207,6 @@ class _Lane:
     is_checked: bool = False
     """Its first answer waits for home's."""
     is_leaving: bool = False
-    answers: int = 0
-    """since it was trusted"""
 
     @property
     def is_trusted(self) -> bool:
@@ -228,11 +224,12 @@ class _Lane:
     def is_available(self) -> bool:
         return not self.late and self.failures < FAILURES_MAX and not self.is_leaving
 
-    def free(self, credits: int) -> int:
-        """Return how many more batches it may be asked for: one in all, until that one was compared."""
+    @property
+    def credits(self) -> int:
+        """How many more batches it may be asked for: one in all, until that one was compared."""
         if not self.is_available or self.is_checked:
             return 0
-        return (min(credits, CREDITS + self.answers) if self.is_trusted else 1) - len(self.asked)
+        return (CREDITS if self.is_trusted else 1) - len(self.asked)
 
     def is_leaving_with(self, wanted: Range) -> bool:
         """Return whether it leaves, and has a batch in hand."""
@@ -273,8 +270,7 @@ class FeedMachine:
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
     two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
-    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared. ``credits``:
-    batches that each lane is asked for at once.
+    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
 
     Larger than 250 lines: what each event may cause is one decision, and its parts share all of the state.
     """
@@ -285,9 +281,7 @@ class FeedMachine:
         *,
         is_home_ahead: bool = True,
         kind_of: Callable[[Range], Hashable] = lambda wanted: None,
-        credits: int = CREDITS,
     ) -> None:
-        self._credits = credits
         self.counts = Counts()
         self.is_alone = False
         """a lane's answer differed: home prepares everything"""
@@ -402,7 +396,6 @@ class FeedMachine:
                 self._actions.append(Excluded(event.lane))
             return
         lane.failures = 0
-        lane.answers += lane.is_trusted
         self.counts.answers += 1
         self.counts.lane_bytes += event.size_bytes
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)
@@ -478,9 +471,7 @@ class FeedMachine:
 
     def _ask(self, now_s: float) -> None:
         """Ask lanes for the batches that come next; one that is not trusted yet for the last of them."""
-        free = sorted(
-            (name for name, lane in self._lanes.items() if lane.free(self._credits) > 0), key=self._by_credits
-        )
+        free = sorted((name for name, lane in self._lanes.items() if lane.credits > 0), key=self._by_credits)
         if not free:
             return
         in_hand = {each for lane in self._lanes.values() for each in lane.asked if each not in lane.late}
@@ -496,7 +487,7 @@ class FeedMachine:
                 continue
             lane.asked[wanted] = now_s
             self._actions.append(Ask(name, wanted))
-            if lane.free(self._credits) > 0:
+            if lane.credits > 0:
                 free.append(name)
 
     def _is_sooner_here(self, lane: _Lane) -> bool:
@@ -537,13 +528,13 @@ class FeedMachine:
 
     def _window(self) -> Iterable[Range]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
-        return islice(self._order, min(bounded, SPARE + self._credits * len(self._lanes)))
+        return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
 
     def _is_taken(self, wanted: Range) -> bool:
         return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
 
     def _by_credits(self, name: str) -> int:
-        return -self._lanes[name].free(self._credits)
+        return -self._lanes[name].credits
 
     def _drop(self, wanted: Range, lane: str) -> None:
         self.counts.dropped += 1

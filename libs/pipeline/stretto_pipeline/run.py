@@ -16,14 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
-
-from .chain import DEVICE_OPTION, LANES_MAX, OPTION, Chain, ChainRefused, chain_of
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from .execution.data_workers import DataWorkers
     from .execution.importing import Hook
 
+LANES_MAX = 64
+"""Data workers of one program (taste)."""
+OPTION = "--data-workers"
 SWITCH = "STRETTO_PIPELINE"
 """Environment variable: `off` runs the plain program."""
 SEED = "STRETTO_PIPELINE_HASH_SEED"
@@ -34,13 +35,12 @@ SEED = "STRETTO_PIPELINE_HASH_SEED"
 class Options:
     """The command line.
 
-    is_exact: TensorFlow's optimizer of graphs is off, also in the plain program. is_tf1: the program is one of
-    TensorFlow 1. is_resuming: places in the data are kept beside its checkpoints, and its data go on there.
+    is_exact: TensorFlow's optimizer of graphs is off, also in the plain program. is_resuming: places in the data are
+    kept beside its checkpoints, and its data go on there.
     """
 
-    chain: Chain
+    data_workers: int
     is_exact: bool
-    is_tf1: bool
     is_resuming: bool
     script: Path
     arguments: tuple[str, ...]
@@ -63,27 +63,23 @@ class Way(Protocol):
 def options_of(arguments: Sequence[str], cores: int) -> Options:
     """Read a command line; the script's own options stand behind its name. Raises SystemExit."""
     parser = argparse.ArgumentParser("python -m stretto_pipeline.run", description=__doc__, allow_abbrev=False)
-    parser.add_argument(OPTION, default=str(min(LANES_MAX, max(1, cores - 1))), metavar="N|TYPE=N,…")
-    parser.add_argument(DEVICE_OPTION, action="append", default=[], metavar="OPERATION=TYPE")
+    parser.add_argument(OPTION, type=int, default=min(LANES_MAX, max(1, cores - 1)), metavar="N")
     parser.add_argument("--exact", action="store_true")
-    parser.add_argument("--tf1", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("script", type=Path)
     given = parser.parse_args(arguments[: (ours := _own_part(arguments))])
-    try:
-        chain = chain_of(given.data_workers, given.device_type)
-    except ChainRefused as error:
-        parser.error(str(error))
+    if not 1 <= given.data_workers <= LANES_MAX:
+        parser.error(f"{OPTION} {given.data_workers}: give 1 to {LANES_MAX}")
     if not given.script.is_file():
         parser.error(f"{given.script} is no file: name a Python script")
-    return Options(chain, given.exact, given.tf1, given.resume, given.script, tuple(arguments[ours:]))
+    return Options(given.data_workers, given.exact, given.resume, given.script, tuple(arguments[ours:]))
 
 
 def _own_part(arguments: Sequence[str]) -> int:
     """Return how many arguments are ours: up to the script. What stands behind it, `--` included, is the script's."""
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
-        place += 2 if arguments[place] in (OPTION, DEVICE_OPTION) else 1
+        place += 2 if arguments[place] == OPTION else 1
     return place + 1
 
 
@@ -93,16 +89,11 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     hash_seed: of this process, which its data workers need for the same hashes; None: their environment has it.
     """
     from .execution.importing import AfterImport
-    from .programs.tf1 import use_tf1
 
     sys.argv = [str(options.script), *options.arguments]
     sys.path[: 0 if sys.flags.safe_path else 1] = [str(options.script.resolve().parent)]
     paths = [each for each in sys.path if each]
-    exact: dict[str, Hook] = {}
-    if options.is_exact:
-        exact = {"tensorflow": _exact, "tensorflow.python.client.session": _exact_sessions}
-    if options.is_tf1:
-        use_tf1(options.script.resolve().parent)
+    exact: dict[str, Hook] = {"tensorflow": _exact} if options.is_exact else {}
     if environment.get(SWITCH, "").lower() == "off":
         AfterImport([exact], _raise)
         _run_script(options)
@@ -117,11 +108,12 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     from .execution.sessions import Sessions
 
     say = _sayer()
-    workers = DataWorkers(options.chain, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
+    workers = DataWorkers(options.data_workers, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
     resume = Resume(options.script.name, say, is_on=options.is_resuming)
     datasets, torch = Datasets(workers, resume), TorchLoader(workers)
-    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), Sessions(workers, resume), torch]
-    hooks = [datasets.hooks(), *(each.hooks() for each in ways), Checkpoints(resume).hooks()]
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), torch]
+    sessions = Sessions(say)
+    hooks = [datasets.hooks(), *(each.hooks() for each in (*ways, sessions)), Checkpoints(resume).hooks()]
     AfterImport(hooks, lambda missing: say(f"nothing moves: {missing}"))
     AfterImport([exact], _raise)
     try:
@@ -131,7 +123,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
             workers.close()
             if options.is_resuming and torch.was_asked:
                 say("resume: no place is kept for a PyTorch DataLoader: what its sampler drew is the program's own")
-            say(_brought(workers, ways))
+            say(_brought(workers, ways, has_sessions=sessions.was_asked))
 
 
 def _raise(error: Exception) -> None:
@@ -139,19 +131,12 @@ def _raise(error: Exception) -> None:
 
 
 def _run_script(options: Options) -> None:
-    from .programs.tf1 import LAYERS, WITHOUT_LAYERS
-
-    try:
-        runpy.run_path(str(options.script), run_name="__main__")
-    except AttributeError as error:
-        if options.is_tf1 and WITHOUT_LAYERS in str(error):
-            _sayer()(LAYERS)
-        raise
+    runpy.run_path(str(options.script), run_name="__main__")
 
 
-def _brought(workers: DataWorkers, ways: Sequence[Way]) -> str:
+def _brought(workers: DataWorkers, ways: Sequence[Way], *, has_sessions: bool) -> str:
     if workers.feed is None:
-        asked = any(each.was_asked for each in ways)
+        asked = has_sessions or any(each.was_asked for each in ways)
         known = ", no ".join(each.name for each in ways)
         return "the program ran without data workers" + ("" if asked else f": it called no {known}")
     counts = workers.feed.machine.counts
@@ -163,22 +148,6 @@ def _brought(workers: DataWorkers, ways: Sequence[Way]) -> str:
 
 def _exact(tensorflow: ModuleType) -> None:
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-def _exact_sessions(sessions: ModuleType) -> None:
-    from .execution.importing import replace_method
-
-    def made(original: Any) -> Any:
-        def init(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-            exact = sessions.config_pb2.ConfigProto()
-            if config is not None:
-                exact.CopyFrom(config)
-            exact.graph_options.rewrite_options.disable_meta_optimizer = True
-            original(session, target, graph, exact)
-
-        return init
-
-    replace_method(sessions.BaseSession, "__init__", made)
 
 
 def _sayer() -> Callable[[str], None]:

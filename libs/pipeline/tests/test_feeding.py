@@ -45,10 +45,7 @@ from stretto_pipeline.feeding import (
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane that joins, may stop, die or leave, fails at some batches, and may be wrong from its first answer on.
-
-    width: batches that it prepares at the same time, as one does that asks others.
-    """
+    """A lane that joins, may stop, die or leave, fails at some batches, and may be wrong from its first answer on."""
 
     takes_s: float
     joins_s: float = 0.0
@@ -57,7 +54,6 @@ class Lane:
     leaves_s: float = inf
     fails: frozenset[int] = frozenset()
     is_wrong: bool = False
-    width: int = 1
 
 
 @dataclass
@@ -72,7 +68,6 @@ class Run:
     window_bytes: int = 2**30
     home_fails: frozenset[int] = frozenset()
     is_home_ahead: bool = True
-    credits: int = CREDITS
     is_told_ahead: bool = True
     is_waiting: bool = False
     now_s: float = 0.0
@@ -87,11 +82,11 @@ class Run:
     leaving: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead, credits=self.credits)
+        self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead)
         self._queue: list[tuple[float, int, Any]] = []
         self._numbers = count()
         self._hand: dict[str, list[Range]] = {name: [] for name in self.lanes}
-        self._busy_until_s = {name: [0.0] * lane.width for name, lane in self.lanes.items()}
+        self._busy_until_s = dict.fromkeys(self.lanes, 0.0)
         self._held: set[tuple[Range, str]] = set()
         self._home: Range | None = None
         self._steps = self._consume()
@@ -143,9 +138,9 @@ class Run:
                 assert name not in self.leaving, "asked although it leaves"
                 self._hand[name].append(wanted)
                 self.asked.append((name, wanted))
-                assert len(self._hand[name]) <= self.credits
-                done_s = max(self.now_s, heapq.heappop(self._busy_until_s[name])) + lane.takes_s
-                heapq.heappush(self._busy_until_s[name], done_s)
+                assert len(self._hand[name]) <= CREDITS
+                done_s = max(self.now_s, self._busy_until_s[name]) + lane.takes_s
+                self._busy_until_s[name] = done_s
                 if done_s < lane.stops_s:
                     self.at(done_s, Answered(name, wanted, 1000, is_failure=wanted.start in lane.fails))
             case Prepare(wanted):
@@ -203,7 +198,6 @@ lanes = st.builds(
     leaves_s=st.just(inf) | st.floats(0, 5),
     fails=st.frozensets(st.integers(0, 60), max_size=20),
     is_wrong=st.sampled_from([False, False, False, True]),
-    width=st.integers(1, 5),
 )
 
 
@@ -216,7 +210,6 @@ lanes = st.builds(
     st.integers(1, 10**6),
     st.frozensets(st.integers(0, 60), max_size=10),
     st.booleans(),
-    st.integers(CREDITS, 12),
 )
 def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     drawn: list[Lane],
@@ -227,16 +220,15 @@ def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     window_bytes: int,
     home_fails: frozenset[int],
     is_home_ahead: bool,
-    credits: int,
 ) -> None:
     named = {f"lane-{number}": lane for number, lane in enumerate(drawn)}
-    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead, credits)
+    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead)
     run.run()
     assert [wanted.start for wanted, _ in run.delivered] == list(range(batches))
     assert not {name for _, name in run.delivered if name and named[name].is_wrong}, "used before it was compared"
     assert {*run.differing} <= {name for name, lane in named.items() if lane.is_wrong}
     assert all(named[name].fails for name in run.excluded)
-    slowest_s = max([FIRST_LATE_S, *(credits * lane.takes_s for lane in drawn)])
+    slowest_s = max([FIRST_LATE_S, *(CREDITS * lane.takes_s for lane in drawn)])
     assert max(run.waits_s) <= max(LATE_S, LATE_FACTOR * slowest_s) + 2 * home_s + 1e-9
 
 
@@ -273,17 +265,6 @@ def test_lanes_keep_a_trainer_busy_whose_home_does_nothing_ahead() -> None:
     assert run.now_s < 1.2 * 2000 * 0.01
     assert run.feed.counts.from_lanes > 0.95 * 2000
     assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
-
-
-@given(st.integers(2, 8), st.floats(0.02, 0.5))
-def test_a_lane_that_asks_others_is_kept_busy_by_more_credits(width: int, takes_s: float) -> None:
-    """Method: the lane answers as fast as those that it asks, home is slow, and no answer seems late."""
-    home_s = 10 * takes_s
-    run = Run({"lane": Lane(takes_s, width=width)}, shards_of(400, 400), home_s, 0.001, credits=2 * (1 + width))
-    run.run()
-    assert run.feed.counts.late == 0
-    assert run.now_s < 1.1 * 400 * takes_s / width + 6 * home_s
-    assert run.feed.counts.from_lanes >= 390
 
 
 def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:

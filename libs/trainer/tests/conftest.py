@@ -13,6 +13,9 @@ from warm_processes import WarmProcesses
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[WarmProcesses]:
-    processes = WarmProcesses()
+    processes = WarmProcesses(
+        "stretto.engine", "stretto.evaluate", "stretto.exports", "stretto.model_keras", "stretto.program",
+        "stretto.training",
+    )  # fmt: skip
     yield processes
     processes.close()

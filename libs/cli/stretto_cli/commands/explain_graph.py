@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 from stretto_client import figures
 
-from ..errors import BadInput
-from ..options import Output, OutputOption, Tf1Option, answer, console, example
+from ..options import Output, OutputOption, answer, console, example
 from ..render import table
 from ..trainer_process import run
 
@@ -27,7 +26,7 @@ def register(app: typer.Typer) -> None:
         context_settings={"ignore_unknown_options": True},
         epilog=example(
             "stretto explain-graph train.py --epochs 3",
-            "stretto explain-graph train.py --dot step.dot --device-type UniqueV2=gpu",
+            "stretto explain-graph train.py --dot step.dot",
             "stretto explain-graph train.py -o json -- -o an-option-of-the-script",
         ),
     )(explain_graph)
@@ -43,48 +42,25 @@ def explain_graph(
         ),
     ] = None,
     dot: Annotated[Path | None, typer.Option(help="File for a drawing of the step, for Graphviz.")] = None,
-    device_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device-type",
-            metavar="OPERATION=TYPE",
-            help="Type of device of all operations of a type, such as UniqueV2=gpu; may be repeated. Default: where "
-            "the program places them.",
-        ),
-    ] = None,
-    tf1: Tf1Option = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a training program up to its first step, and tell what of the step data workers could prepare for it.
 
-    The program runs as it is, in a process of its own: Keras `fit`, a `tf.function`, or sessions of TensorFlow 1. Some
-    steps are measured; then the process ends. Nothing is prepared elsewhere yet.
+    The program runs as it is, in a process of its own: Keras `fit`, or a `tf.function`. Some steps are
+    measured; then the process ends. Nothing is prepared elsewhere yet.
 
     Exit status 2 if the program fails before its first step, or has none.
     """
     asked = {
         "script": str(script),
         "arguments": arguments or [],
-        "devices": devices_of(device_type or []),
         "dot": dot is not None,
-        "tf1": tf1,
     }
     what = f"{script} was not explained"
     found = run(["stretto_pipeline.explain"], json.dumps(asked), quiet=output is Output.JSON, what=what)
     if dot is not None:
         dot.write_text(found.pop("dot"))
     answer(output, found, lambda: _shown(found))
-
-
-def devices_of(given: list[str]) -> dict[str, str]:
-    """Return types of devices by type of operation, from texts OPERATION=TYPE. Raises BadInput."""
-    found: dict[str, str] = {}
-    for each in given:
-        operation, equals, device = each.partition("=")
-        if not (operation and equals and device):
-            raise BadInput(f"--device-type {each}: give OPERATION=TYPE, such as UniqueV2=gpu")
-        found[operation] = device.lower()
-    return found
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -95,8 +71,8 @@ def _shown(found: dict[str, Any]) -> str:
         _print_pipeline(pipeline)
     for note in found["notes"]:
         console.print(f"  note    {escape(note)}", highlight=False)
-    if found["stages"]:
-        console.print(_stages(found["stages"]))
+    if found["moved"]:
+        console.print(_moved(found))
         console.print(_crossings(found))
     if found["frozen"]:
         console.print(
@@ -123,12 +99,11 @@ def _print_pipeline(pipeline: dict[str, Any]) -> None:
     console.print(f"          opened up to {escape(pipeline['ended_by'])}", style="dim", highlight=False)
 
 
-def _stages(stages: list[dict[str, Any]]) -> Any:
-    shown = table("stage", "device", "CPU ms", "operations", "dearest", right=("CPU ms",), wrapped="dearest")
-    for each in stages:
-        dearest = "; ".join(f"{one['node']} {one['cost_ms']:.3f} ms" for one in each["dearest"])
-        count = str(sum(each["operations"].values()))
-        shown.add_row(str(each["number"]), each["device"], f"{each['cost_ms']:.3f}", count, escape(dearest))
+def _moved(found: dict[str, Any]) -> Any:
+    shown = table("moves", "CPU ms", "dearest", right=("CPU ms",), wrapped="dearest")
+    moved = found["moved"]
+    dearest = "; ".join(f"{each['node']} {each['cost_ms']:.3f} ms" for each in moved["dearest"])
+    shown.add_row(f"{len(moved['nodes'])} operations", f"{found['moved_ms']:.3f}", escape(dearest))
     return shown
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput
-from ..options import Tf1Option, example
+from ..options import example
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,6 @@ def register(app: typer.Typer) -> None:
         epilog=example(
             "stretto run train.py --epochs 3",
             "stretto run --data-workers 4 train.py",
-            "stretto run --data-workers cpu=2,gpu=1 --device-type UniqueV2=gpu train.py",
             "stretto run --resume train.py",
             "STRETTO_PIPELINE=off stretto run --exact train.py",
         ),
@@ -35,22 +34,11 @@ def run(
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own arguments and options.")
     ] = None,
     data_workers: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--data-workers",
-            metavar="N|TYPE=N,…",
-            help="Number of data workers, up to 64; default: a core less than there are. With types, such as "
-            "cpu=2,gpu=1: those of the first type do the operations of that type and feed those of the next, and the "
-            "last feed the program. For steps of TensorFlow 2.",
-        ),
-    ] = None,
-    device_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device-type",
-            metavar="OPERATION=TYPE",
-            help="Type of data workers for all operations of a type, such as UniqueV2=gpu; may be repeated. Default: "
-            "the device on which the program places them, else cpu.",
+            metavar="N",
+            help="Number of data workers, up to 64; default: a core less than there are.",
         ),
     ] = None,
     exact: Annotated[
@@ -61,7 +49,6 @@ def run(
             "under the same option, to the last bit; else to 1 ulp of an operation.",
         ),
     ] = False,
-    tf1: Tf1Option = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -74,16 +61,15 @@ def run(
     """Run a training program; other processes on this machine prepare its batches.
 
     The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit`, of training loops over a
-    tf.data data set, of sessions of TensorFlow 1 and of loops over a PyTorch DataLoader, what depends on samples alone
-    moves to data workers; the order of samples, and so the numbers, stay. Two lines on stderr tell what moved, or why
-    nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
+    tf.data data set and of loops over a PyTorch DataLoader, what depends on samples alone moves to data workers; the
+    order of samples, and so the numbers, stay. Sessions of TensorFlow 1 run as alone. Two lines on stderr tell what
+    moved, or why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
 
     Output and exit status are the program's own.
     """
     if not script.is_file():
         raise BadInput(f"{script} is no file: name a Python script")
-    options = [] if data_workers is None else ["--data-workers", data_workers]
-    options += [part for each in device_type or [] for part in ("--device-type", each)]
-    options += [name for name, is_on in (("--exact", exact), ("--tf1", tf1), ("--resume", resume)) if is_on]
+    options = [] if data_workers is None else ["--data-workers", str(data_workers)]
+    options += [name for name, is_on in (("--exact", exact), ("--resume", resume)) if is_on]
     command = [sys.executable, "-P", "-m", "stretto_pipeline.run", *options, str(script), *(arguments or [])]
     os.execv(sys.executable, command)

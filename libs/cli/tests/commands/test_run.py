@@ -32,7 +32,7 @@ def test_output_status_input_and_process_are_those_of_the_program(tmp_path: Path
     ("arguments", "reason"),
     [
         (["nowhere.py"], "nowhere.py is no file: name a Python script"),
-        (["--data-workers", "0", __file__], "--data-workers 0: give 1 to 64 in all"),
+        (["--data-workers", "0", __file__], "--data-workers 0: give 1 to 64"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(arguments: list[str], reason: str) -> None:

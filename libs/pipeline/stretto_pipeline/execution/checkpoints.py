@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import wraps
-from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +24,6 @@ class Checkpoints:
             return {}
         return {
             "tensorflow.python.checkpoint.checkpoint": self._hook_checkpoints,
-            "tensorflow.python.training.saver": self._hook_savers,
             "keras.src.saving.saving_api": self._hook_keras,
             "keras.src.callbacks.backup_and_restore": self._hook_backups,
             **self._resume.seeds.hooks(),
@@ -56,32 +54,6 @@ class Checkpoints:
 
         replace_method(module.TrackableSaver, "save", save)
         replace_method(module.TrackableSaver, "restore", restore)
-
-    def _hook_savers(self, module: ModuleType) -> None:
-        def save(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, sess: Any, save_path: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
-                from tensorflow.python.training.training_util import global_step as step_of
-
-                if global_step is not None and not isinstance(global_step, Integral):
-                    global_step = int(step_of(sess, global_step))
-                step = f"{global_step:08d}" if saver._pad_step_number and global_step is not None else global_step
-                with self._resume.writing(save_path if step is None else f"{save_path}-{step}"):
-                    return original(saver, sess, save_path, global_step, *args, **kwargs)
-
-            return run
-
-        def restore(original: Any) -> Any:
-            @wraps(original)
-            def run(saver: Any, sess: Any, save_path: Any) -> Any:
-                result = original(saver, sess, save_path)
-                self._resume.read(save_path)
-                return result
-
-            return run
-
-        replace_method(module.Saver, "save", save)
-        replace_method(module.Saver, "restore", restore)
 
     def _hook_keras(self, module: ModuleType) -> None:
         def save(original: Any) -> Any:

@@ -7,23 +7,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..chain import OPTION, Chain
 from ..errors import ProgramRefused
 from .feed import Feed
 from .processes import Processes, Settings
 
 
 class DataWorkers:
-    """The data workers of a chain, of one framework.
+    """So many data workers, of one framework.
 
     paths: folders of the program's modules. environment: variables of data workers that the program has not. say:
     writes a line to people.
     """
 
     def __init__(
-        self, chain: Chain, paths: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
+        self, count: int, paths: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
-        self.chain = chain
+        self.count = count
         self.say = say
         self.feed: Feed | None = None
         """None: nothing has moved yet"""
@@ -39,28 +38,18 @@ class DataWorkers:
         """Return whether this is the program's process, and none that it forked."""
         return os.getpid() == self._pid
 
-    def started(
-        self,
-        framework: str,
-        settings: Mapping[str, Any],
-        *,
-        is_home_ahead: bool = True,
-        may_be_staged: bool = False,
-    ) -> Feed:
+    def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
         """Return the feed; its lanes start now if they did not. Raises ProgramRefused: another framework has them.
 
-        is_home_ahead: a thread beside the program's own may prepare at home. may_be_staged: preparations are cut for
-        a chain of several groups.
+        is_home_ahead: a thread beside the program's own may prepare at home.
         """
-        if self.chain.has_stages and not may_be_staged:
-            raise ProgramRefused(f"types of data workers are for steps of TensorFlow 2: give {OPTION} a number alone")
         if not self.is_ours:
             raise ProgramRefused("data workers prepare for the process that the program was started as")
         with self._starting:
             if self.feed is None:
-                feed = Feed(self.chain.last.count, self.chain.credits[-1], self.say, is_home_ahead=is_home_ahead)
+                feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
                 settled = Settings(framework, settings, self._paths, self._environment)
-                self._processes = Processes(self.chain, feed, settled, self.say)
+                self._processes = Processes(self.count, feed, settled, self.say)
                 feed.use(self._processes)
                 self._framework, self.feed = framework, feed
             elif framework != self._framework:

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ..chain import Chain
 from ..errors import ProgramRefused, in_words
 from ..partition.cut import Prices
 from . import graphs, splitting
@@ -27,7 +26,7 @@ from .importing import Hook, replace_method
 from .opening import Drawn, Opening, Orders, check_travels, shuffles_of
 from .places import Place
 from .resume import Identity, Resume, dropped
-from .splitting import Prepared, Split, Traced, moved_in_words, moved_us, moved_us_by_group, prepared_for, split_of
+from .splitting import Prepared, Split, Traced, moved_in_words, moved_us, prepared_for, split_of
 from .values import packed
 
 PREPARED_MAX = 16
@@ -64,10 +63,10 @@ class Splits:
         if self.of(element_spec) is None:
             self._splits.append((element_spec, split))
 
-    def prepared(self, split: Split, opening: Opening, chain: Chain) -> Prepared:
+    def prepared(self, split: Split, opening: Opening) -> Prepared:
         """Return how a data set is prepared for one of them. Raises ProgramRefused: that cannot be."""
         key = id(split), opening.stage_key
-        found = self._prepared.pop(key, None) or prepared_for(split, opening, chain)
+        found = self._prepared.pop(key, None) or prepared_for(split, opening)
         self._prepared[key] = found
         if len(self._prepared) > PREPARED_MAX:
             del self._prepared[next(iter(self._prepared))]
@@ -78,11 +77,11 @@ class Splits:
 class LivePreparation(GraphPreparation):
     """A preparation that lanes know as long as anything at home refers to it. live: the numbers of all of these."""
 
-    live: Callable[[], list[int]] = field(kw_only=True)
+    live: Callable[[], list[int]]
 
-    def live_numbers(self) -> list[int] | None:
-        """Return the numbers that lanes may still be asked for."""
-        return self.live()
+    def head(self) -> dict[str, Any]:
+        """Return the part that is JSON."""
+        return super().head() | {"live": self.live()}
 
 
 class Numbered:
@@ -255,7 +254,7 @@ class Datasets:
         try:
             with self.ours():
                 found = plan()
-            self.workers.started(graphs.FRAMEWORK, graphs.settings(), may_be_staged=True)
+            self.workers.started(graphs.FRAMEWORK, graphs.settings())
         except Exception as error:  # data workers never stop a program that would run without them
             reason = in_words(error)
         else:
@@ -271,18 +270,14 @@ class Datasets:
         if (left_us := moved_us(split, opening)) < splitting.REQUEST_US:
             raise ProgramRefused(f"{left_us / 1e3:.2f} ms of a step could move: too little")
         splits.keep(opening.dataset.element_spec, split)
-        return Plan(split, opening, splits.prepared(split, opening, self.workers.chain))
+        return Plan(split, opening, splits.prepared(split, opening))
 
     def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
         """Say what moves. once: not if the same was said before."""
-        chain, found = self.workers.chain, plan.split.partition
-        text = f"{title}: {chain.in_words} prepare {moved_in_words(found, plan.opening.moved)}"
+        what = moved_in_words(plan.split.partition, plan.opening.moved)
+        text = f"{title}: {self.workers.count} data workers prepare {what}"
         if not once or text not in self._said:
-            by_group = ""
-            if chain.has_stages:
-                costs = zip(chain.groups, moved_us_by_group(found, chain), strict=True)
-                by_group = ": " + ", ".join(f"{each.device} {cost_us / 1e3:.2f}" for each, cost_us in costs)
-            self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step{by_group}")
+            self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
         self._said.add(text)
 
     # --- places -------------------------------------------------------------------------------------------
@@ -356,7 +351,7 @@ class Datasets:
 
     def begin(self, plan: Plan, raw: RawElements) -> Pass:
         """Begin a pass with these raw elements."""
-        feed = self.workers.started(graphs.FRAMEWORK, graphs.settings(), may_be_staged=True)
+        feed = self.workers.started(graphs.FRAMEWORK, graphs.settings())
         prepared = plan.prepared
 
         def pull() -> Raw:

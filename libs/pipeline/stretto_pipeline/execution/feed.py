@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..arrays import Arrays, difference, size_bytes
-from ..chain import window_of
 from ..errors import in_words
 from ..feeding import (
+    CREDITS,
+    SPARE,
     Action,
     Answered,
     Ask,
@@ -93,18 +94,15 @@ _Job = tuple[Stream, Range, Sequence[Any]]
 class Feed:
     """Prepares elements of one program. The program's own thread takes them, one at a time.
 
-    lane_count: of its lanes, each of which is asked for so many ``credits`` of elements at once. is_home_ahead: home
-    prepares in a thread of its own; otherwise in the program's thread, while that waits.
+    is_home_ahead: home prepares in a thread of its own; otherwise in the program's thread, while that waits.
     """
 
-    def __init__(
-        self, lane_count: int, credits: int, say: Callable[[str], None], *, is_home_ahead: bool = True
-    ) -> None:
-        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of, credits=credits)
+    def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
+        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of)
         self.cpu_us = 0
         """CPU that lanes spent on answers"""
         self._say = say
-        self._ahead = window_of(lane_count, credits)
+        self._ahead = SPARE + CREDITS * lane_count
         self._lanes: Lanes | None = None
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)

@@ -6,10 +6,9 @@ It has the operations, seeds, sizes of batches and buffers, and names of files; 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from ..errors import ProgramRefused
 from ..partition.datasets import kind_of
 from ..partition.effects import Effect, effect_of
 from .opening import all_of, shuffles_of
@@ -115,47 +114,3 @@ def _title(kinds: Iterable[str]) -> str:
 
 def _digest(parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode()).hexdigest()[:32]
-
-
-# --- graphs of TensorFlow 1 -------------------------------------------------------------------------------------------
-
-
-def identity_in_graph(known: Any, source: str, maker: str) -> Identity:
-    """Return the identity of the data set behind a source of a graph. Raises ProgramRefused: it cannot be told."""
-    import tensorflow as tf
-
-    from ..partition.dataset_reading import dataset_operation, pipeline_in_graph
-    from ..partition.halves import needed_part
-    from ..partition.reading import Reading
-    from .graph_opening import functions_of
-
-    reading = Reading(needed_part(known.graph_def, [source, *([maker] if maker else [])]))
-    found = dataset_operation(reading, reading.graph.get_operation_by_name(source), [maker])
-    if found is None:
-        raise ProgramRefused(f"the data set behind {source} cannot be told")
-    end, inside = found
-    ops = pipeline_in_graph(inside.graph_def, inside, end)
-    unknown = "" if all(each.is_deterministic for each in ops) else UNORDERED
-    parts: list[object] = [known.iterator_of(source).name, maker]
-    for each in ops:
-        operation = inside.graph.get_operation_by_name(each.name)
-        settings = _settings(operation, tf.get_static_value)
-        parts.append((each.kind, each.name, settings))
-        if "Shuffle" in each.kind and not any(settings.get(name) for name in ("seed", "seed2")):
-            unknown = unknown or SEEDS
-        if random := unrepeatable(node.op for node in functions_of(inside, operation.node_def)):
-            unknown = unknown or f"its {each.kind} runs {random}, which may give other elements in another run"
-    return Identity(_title([each.kind for each in ops][::-1]), _digest(parts), -2, -2, unknown)
-
-
-def _settings(operation: Any, static: Any) -> Mapping[str, object]:
-    names = [each.name for each in operation.op_def.input_arg]
-    if len(names) != len(operation.inputs):  # a list among them: a map's captured values
-        return {}
-
-    def pairs() -> Iterator[tuple[str, object]]:
-        for name, tensor in zip(names, operation.inputs, strict=True):
-            if name in _SETTINGS and (value := static(tensor)) is not None:
-                yield name, value.tolist()
-
-    return dict(pairs())

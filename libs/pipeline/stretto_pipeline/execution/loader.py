@@ -174,7 +174,7 @@ class TorchLoader:
         if not source.is_told:
             source.is_told = True
             took_ms = min(source.took_s) * 1e3
-            self.workers.say(f"{source.name}: {self.workers.chain.in_words} prepare it: {took_ms:.2f} ms a step")
+            self.workers.say(f"{source.name}: {self.workers.count} data workers prepare it: {took_ms:.2f} ms a step")
         return feed, preparation, stream(f"pass {next(self._numbers)}", preparation)
 
     def tell_changed(self, source: _Source, name: str) -> None:

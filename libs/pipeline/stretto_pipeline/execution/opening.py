@@ -159,7 +159,7 @@ def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[
         batch=batch,
         maps_after=tuple(after),
         shuffles=tuple(shuffles),
-        moved=tuple(f"{op.kind} {op.name}".strip() for op in ops[end:] if op.kind in MAPS),
+        moved=tuple(op.kind for op in ops[end:] if op.kind in MAPS),
         ended_by=found.ended_by,
         is_apart=apart is not None,
         is_single=bool(under_repeat),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
@@ -48,6 +47,10 @@ class Preparation(Protocol):
 class Framework(Protocol):
     """A module whose code runs in lanes, named in `Settings.framework`; imported there only."""
 
+    def load(self) -> None:
+        """Import the framework, and start nothing of it: lanes are forked from the process that did so."""
+        ...
+
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Set a lane's process up as home is, so that the same operations give the same bits."""
         ...
@@ -60,27 +63,3 @@ class Framework(Protocol):
 def request(number: int, raw: Arrays, writer: Writer) -> Parts:
     """Return the request to prepare one raw element."""
     return [str(number).encode(), *writer.parts(raw)]
-
-
-def joined_parts(several: Sequence[Parts], live: Sequence[int] | None = None) -> Parts:
-    """Return the parts of several preparations as those of one; of a single one as they are.
-
-    live: the numbers that lanes may still be asked for, None: all.
-    """
-    if len(several) == 1:
-        return list(several[0])
-    head: dict[str, Any] = {"lengths": [len(each) for each in several]} | ({} if live is None else {"live": [*live]})
-    return [json.dumps(head).encode(), *(part for each in several for part in each)]
-
-
-def split_parts(parts: Sequence[memoryview]) -> list[Sequence[memoryview]]:
-    """Return the parts of each preparation that `joined_parts` was given."""
-    lengths = json.loads(bytes(parts[0])).get("lengths")
-    if lengths is None:
-        return [parts]
-    found: list[Sequence[memoryview]] = []
-    place = 1
-    for length in lengths:
-        found.append(parts[place : place + length])
-        place += length
-    return found

@@ -16,40 +16,26 @@ from .feed import Feed
 from .protocol import Kind, Preparation, request
 
 ANSWER_S = 60.0
-"""Time after which a lane that was asked for CREDITS elements and does not answer is left; others prepare its elements
-long before. See `answer_s_of`."""
+"""Time after which a lane that does not answer is left; home prepares its elements long before."""
 
 _Asked = tuple[Range, Preparation, Arrays]
-
-
-def answer_s_of(credits: int) -> float:
-    """Return the time for an answer of a lane that may have so many elements in hand.
-
-    It finishes one after the other, so the last answer takes as long as all of them:
-
-        answer_s = ANSWER_S * max(1, credits / CREDITS)
-    """
-    return ANSWER_S * max(1.0, credits / CREDITS)
 
 
 class Requests:
     """The requests to one lane under a name. Its answers go to the feed.
 
-    credits: requests that may be in hand at once. lost: called, perhaps several times, once a connection is lost.
+    lost: called, perhaps several times, once a connection is lost.
 
     Raises PlaneError, OSError: the lane cannot be reached.
     """
 
-    def __init__(
-        self, name: str, address: str, key: Key, *, credits: int, feed: Feed, lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, address: str, key: Key, *, feed: Feed, lost: Callable[[], None]) -> None:
         self._name, self._feed, self._lost = name, feed, lost
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._teaching = threading.Lock()
         self._taught: set[int] = set()
         with contextlib.ExitStack() as opened:
-            answer_s = answer_s_of(credits)
-            links = [opened.enter_context(Connection(address, key, timeout_s=answer_s)) for _ in range(credits)]
+            links = [opened.enter_context(Connection(address, key, timeout_s=ANSWER_S)) for _ in range(CREDITS)]
             self._opened = opened.pop_all()
         self._threads = [threading.Thread(target=self._work, args=(link,), daemon=True) for link in links]
         for each in self._threads:

@@ -7,6 +7,7 @@ value: a lane does not run the script. Answers are arrays (`trees`); home unpick
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -45,6 +46,12 @@ def settings() -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "paths": [os.path.abspath(each) for each in sys.path],
     }
+
+
+def load() -> None:
+    """Import PyTorch and what its loaders need."""
+    for name in ("cloudpickle", "torch.utils.data"):
+        importlib.import_module(name)
 
 
 def begin(settings: Mapping[str, Any]) -> None:

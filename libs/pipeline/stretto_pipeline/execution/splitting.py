@@ -12,24 +12,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..chain import DEVICE_OPTION, OPTION, Chain
 from ..errors import ProgramRefused
-from ..partition.cut import Prices, predecessors_of
+from ..partition.cut import Prices
 from ..partition.effects import SOURCES, Effect
 from ..partition.graph import Graph, Node, Tensor
 from ..partition.halves import Halves, halves_of, needed_part
 from ..partition.normalise import address_of, inlined
 from ..partition.partition import Partition, partition
 from ..partition.reading import Reading, read_graph, static_size
-from ..partition.stages import groups_of
 from ..partition.state import State, state_of
 from ..programs.analysis import CALL_US, GUESS_US, GUESSED_US, UNKNOWN_DIMENSION
 from ..programs.captured import size_bytes
 from ..programs.tf2 import Resources, given_of
 from ..programs.tracing import Trace, trace
-from .graphs import GraphPreparation, Table, array_of, cut, runs
+from .graphs import GraphPreparation, Table, array_of
 from .opening import Opening, sample_of, staged
-from .values import packed
 
 OPS_NAMED = 6
 CONTENTS_BYTES_MAX = 1 << 30
@@ -37,8 +34,6 @@ CONTENTS_BYTES_MAX = 1 << 30
 REQUEST_US = 200.0
 """Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
 XLA = "XLA compiles the step, or a part of it (jit_compile): its operations cannot be told apart"
-MAPS_SCOPE = "stretto"
-"""Scope of the maps of tf.data in the graph of a preparation."""
 numbers = itertools.count()
 """Names of preparations, one for each of this process."""
 
@@ -323,7 +318,7 @@ def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Openi
     inputs = {"{}:{}".format(*address_of(each)) for node in part.node for each in node.input}
 
     def prepare(*raw: Any) -> list[Any]:
-        with tf.name_scope(MAPS_SCOPE):
+        with tf.name_scope("stretto"):
             elements = staged(opening, raw)
         graph = tf.compat.v1.get_default_graph()
         given = {f"{step.source}:{place}": each for place, each in enumerate(elements)}
@@ -385,8 +380,8 @@ class Prepared:
     here: Callable[[Sequence[Any]], list[Any]]
 
 
-def prepared_for(split: Split, opening: Opening, chain: Chain) -> Prepared:
-    """Return the preparation of one data set. Raises ProgramRefused: it is too large for a lane, or cannot be cut."""
+def prepared_for(split: Split, opening: Opening) -> Prepared:
+    """Return the preparation of one data set. Raises ProgramRefused: it is too large for a lane."""
     step = split.traced
     outputs = {f"{step.source}:{place}": place for place in range(len(opening.dataset._flat_types))}
     local = {} if opening.has_stage else {name: outputs[name] for name in split.halves.taken if name in outputs}
@@ -419,46 +414,7 @@ def prepared_for(split: Split, opening: Opening, chain: Chain) -> Prepared:
         tables=tuple(tables),
         contents=tuple(contents),
     )
-    if not chain.has_stages:
-        return Prepared(preparation, names, local, used, lambda given: concrete(*given))
-    groups = placed(split.partition, chain)
-    in_maps = groups.get(step.source, 0)
-    chained = cut(
-        preparation,
-        lambda name: in_maps if name.startswith(f"{MAPS_SCOPE}/") else groups.get(name, 0),
-        len(chain.groups),
-    )
-    run = runs(chained)
-
-    def here(given: Sequence[Any]) -> list[Any]:
-        """Run the graphs that lanes run: TensorFlow's optimizer makes other bits of the whole."""
-        return chained.values_of(run(packed([array_of(given[place]) for place in used])))
-
-    return Prepared(chained, names, local, used, here)
-
-
-def placed(found: Partition, chain: Chain) -> dict[str, int]:
-    """Return the group of each operation that moves. Raises ProgramRefused: a group would have nothing to do."""
-    before = predecessors_of(found.graph, found.state)
-    devices = [each.device for each in chain.groups]
-    groups = groups_of(found.graph, found.moved, before, chain.devices, devices)
-    for number, device in enumerate(devices):
-        if number not in groups.values():
-            raise ProgramRefused(
-                f"no operation that moves is for the {device} data workers: name one, such as "
-                f"{DEVICE_OPTION} StringToHashBucketFast={device}, or give {OPTION} a number alone"
-            )
-    return {each: groups[name] for name in groups for each in (found.graph.by_name[name].members or (name,))}
-
-
-def moved_us_by_group(found: Partition, chain: Chain) -> list[float]:
-    """Return the CPU of one step that each group of a chain takes."""
-    before = predecessors_of(found.graph, found.state)
-    devices = [each.device for each in chain.groups]
-    costs_us = [0.0] * len(devices)
-    for name, number in groups_of(found.graph, found.moved, before, chain.devices, devices).items():
-        costs_us[number] += found.graph.by_name[name].cost_us
-    return costs_us
+    return Prepared(preparation, names, local, used, lambda given: concrete(*given))
 
 
 def _table(handle: Any, graph_def: Any, placeholder: str) -> tuple[Any, Any, tuple[str, str]]:

@@ -27,16 +27,6 @@ def packed(values: Sequence[NDArray[Any]]) -> Arrays:
     return found
 
 
-def with_values(arrays: Arrays, more: Arrays) -> Arrays:
-    """Return packed values with others behind them."""
-    count = len({name.partition(" ")[0] for name in arrays})
-    found = {**arrays}
-    for name, array in more.items():
-        number, space, part = name.partition(" ")
-        found[f"{int(number) + count}{space}{part}"] = array
-    return found
-
-
 def unpacked(arrays: Arrays) -> list[NDArray[Any]]:
     """Return the values that `packed` took. Raises ArraysRefused: lengths and bytes do not fit."""
     found: list[NDArray[Any]] = []

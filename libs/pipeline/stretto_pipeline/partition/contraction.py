@@ -116,7 +116,6 @@ def _one(nodes: Sequence[Node], name_of: dict[str, str]) -> Node:
         reads=frozenset().union(*(node.reads for node in nodes)),
         writes=frozenset().union(*(node.writes for node in nodes)),
         cost_us=sum(node.cost_us for node in nodes),
-        device=first.device,
         about=f"{first.name} (control flow of {len(nodes)} operations)",
         members=tuple(each for node in nodes for each in (node.members or (node.name,))),
     )

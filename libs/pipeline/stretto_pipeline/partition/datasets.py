@@ -81,7 +81,6 @@ class DatasetOp:
     """
 
     kind: str
-    name: str = ""
     function: Summary | None = None
     body: tuple[str, ...] = ()
     is_deterministic: bool = True
@@ -117,7 +116,7 @@ def opened(pipeline: Sequence[DatasetOp], written: frozenset[str] = frozenset())
         if reason:
             break
         if _would_join(pipeline, place):
-            reason = f"{_title(pipeline[place])}: {JOINED}"
+            reason = f"{pipeline[place].kind}: {JOINED}"
             first_open = 1 + next(at for at in range(place, len(pipeline)) if pipeline[at].kind in MAPS)
             break
         first_open = place
@@ -144,27 +143,22 @@ def _would_join(pipeline: Sequence[DatasetOp], place: int) -> bool:
     return behind[:1] != without_maps[:1] and without_maps[:1] == ["Repeat"]
 
 
-def _title(op: DatasetOp) -> str:
-    return f"{op.kind} {op.name}".strip()
-
-
 def _obstacle(op: DatasetOp, written: frozenset[str]) -> str:
     """Return why the walk ends at an operation, "" if it goes on before it."""
-    title = _title(op)
     if op.kind in SOURCES:
-        return f"{title}: the beginning of the pipeline"
+        return f"{op.kind}: the beginning of the pipeline"
     if op.kind in ENDS:
         detail = f" ({op.function.detail})" if op.function is not None and op.function.detail else ""
-        return f"{title}: {ENDS[op.kind]}{detail}"
+        return f"{op.kind}: {ENDS[op.kind]}{detail}"
     if not op.is_deterministic:
-        return f"{title}: it does not keep the order (deterministic is off)"
+        return f"{op.kind}: it does not keep the order (deterministic is off)"
     if op.kind in PASSED:
         return ""
     if op.kind not in MAPS:
-        return f"{title}: it is not among the operations that can be opened"
+        return f"{op.kind}: it is not among the operations that can be opened"
     if op.function is None:
-        return f"{title}: its function cannot be read"
-    return _obstacle_of(op.function, written, title)
+        return f"{op.kind}: its function cannot be read"
+    return _obstacle_of(op.function, written, op.kind)
 
 
 def _obstacle_of(function: Summary, written: frozenset[str], title: str) -> str:

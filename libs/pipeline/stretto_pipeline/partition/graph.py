@@ -40,7 +40,6 @@ class Node:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     cost_us: float = 0.0
-    device: str = ""
     about: str = ""
     members: tuple[str, ...] = ()
 

@@ -1,13 +1,12 @@
-"""A partition: sources, stages, crossings, what stays and why, and what it should bring."""
+"""A partition: sources, what moves, crossings, what stays and why, and what it should bring."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cut import Crossings, Prices, crossings_of, minimum_cut, objective_us, predecessors_of
+from .cut import Crossings, Prices, crossings_of, minimum_cut, objective_us
 from .graph import Graph, path_to, reached
-from .stages import Stage, stages_of
 from .state import Reason, State, state_of
 
 WORTH_SHARE = 0.05
@@ -36,7 +35,6 @@ class Partition:
     graph: Graph
     state: State
     moved: frozenset[str]
-    stages: tuple[Stage, ...]
     crossings: Crossings
     staying: tuple[Staying, ...]
     refusals: tuple[str, ...]
@@ -47,7 +45,7 @@ class Partition:
     @property
     def moved_us(self) -> float:
         """CPU of one step that data workers take."""
-        return sum(stage.cost_us for stage in self.stages)
+        return sum(self.graph.by_name[name].cost_us for name in sorted(self.moved))
 
     @property
     def speedup(self) -> float:
@@ -64,7 +62,6 @@ def partition(
     graph: Graph,
     prices: Prices,
     *,
-    devices: Mapping[str, str] = {},
     refusals: Sequence[str] = (),
     other_us: float = 0.0,
 ) -> Partition:
@@ -75,14 +72,12 @@ def partition(
     """
     state = state_of(graph)
     moved = frozenset[str]() if refusals else minimum_cut(graph, state, prices)
-    before = predecessors_of(graph, state)
     home_us = other_us + sum(node.cost_us for node in graph.nodes)
     saved_us = objective_us(graph, state, frozenset(), prices) - objective_us(graph, state, moved, prices)
     return Partition(
         graph=graph,
         state=state,
         moved=moved,
-        stages=stages_of(graph, moved, before, devices),
         crossings=crossings_of(graph, state, moved),
         staying=staying_of(graph, state),
         refusals=tuple(refusals),

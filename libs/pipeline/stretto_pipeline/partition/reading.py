@@ -76,7 +76,6 @@ class Reading:
             ),
             reads=frozenset(map(str, reads)),
             writes=frozenset(map(str, writes)),
-            device=operation.device,
             about=f"{operation.name} ({operation.type}{': ' + detail if detail else ''})",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..partition.cut import Prices
@@ -48,12 +48,11 @@ class Explained:
 def explained(
     captured: Captured,
     prices: Prices,
-    devices: Mapping[str, str],
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Explained:
     """Partition a captured step. tell: called with each stage of the work."""
     tell("reading the graph")
-    reading = Reading(captured.graph_def, captured.given, captured.arguments, captured.fed)
+    reading = Reading(captured.graph_def, captured.given, captured.arguments)
     batch = _batch_size(captured)
     graph = read_graph(
         reading,
@@ -72,7 +71,7 @@ def explained(
         graph = _with_pipeline(graph, pipeline, found, traced)
     tell("cutting")
     other_us = max(0.0, traced.process_us - sum(node.cost_us for node in graph.nodes))
-    found = partition(graph, prices, devices=devices, refusals=captured.refusals, other_us=other_us)
+    found = partition(graph, prices, refusals=captured.refusals, other_us=other_us)
     return Explained(captured, found, tuple(opening), costs, sizes, bool(traced.step_us))
 
 
@@ -162,7 +161,7 @@ def _with_pipeline(graph: Graph, pipeline: Pipeline, found: Opened, traced: Trac
             Tensor(f"{title}: raw {place}", each.dtype, size * calls, _travels(each))
             for place, (each, size) in enumerate(zip(before.components, sizes, strict=True))
         ),
-        about=f"raw elements behind {before.kind} {before.name}".strip(),
+        about=f"raw elements behind {before.kind}",
     )
     nodes = [raw]
     for number, op in enumerate(found.stage):
@@ -195,7 +194,7 @@ def _stage_node(title: str, number: int, op: DatasetOp, pipeline: Pipeline, befo
         ),
         reads=frozenset(map(str, op.function.reads)) if op.function is not None else frozenset(),
         cost_us=map_us(op, calls, traced) if op.kind in MAPS else 0.0,
-        about=f"tf.data {op.kind} {op.name}".strip(),
+        about=f"tf.data {op.kind}",
     )
 
 

@@ -48,10 +48,10 @@ class Pipeline:
 class Captured:
     """A step.
 
-    kind: `Keras fit`, `tf.function` or `session`. graph_def: its graph, without calls. targets, fetched: operations and
-    tensors that a run asks for. given: resources of placeholders. arguments: placeholders that are constants of a step.
-    fed: operations whose value Python code passes. written: resources that other runs write, with who does.
-    step: the function or the session whose graph it is; iterators: the program's own, that a function takes.
+    kind: `Keras fit`, `tf.function` or `eager loop`. graph_def: its graph, without calls. targets, fetched: operations
+    and tensors that a run asks for. given: resources of placeholders. arguments: placeholders that are constants.
+    written: resources that the step does not write alone, with who does. step: the function whose graph it is;
+    iterators: the program's own, that it takes.
     refusals: reasons for which nothing may move. run: runs the step once. values: runs what some tensors need, and
     returns their bytes.
     """
@@ -65,7 +65,6 @@ class Captured:
     values: Callable[[Sequence[str]], Mapping[str, int]]
     given: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: frozenset[str] = frozenset()
-    fed: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict[str, str])
     pipelines: tuple[Pipeline, ...] = ()
     step: Any = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ..partition.cut import Prices, minimum_cut
 from ..partition.graph import Graph, Tensor
 from ..partition.partition import WORTH_SHARE, Partition, Staying
-from ..partition.stages import Stage
 from .analysis import Explained
 
 FREE = Prices(0.0, 0.0)
@@ -36,14 +36,14 @@ def document(explained: Explained) -> dict[str, Any]:
         "pipelines": [
             {
                 "source": pipeline.source,
-                "operations": [f"{op.kind} {op.name}".strip() for op in pipeline.ops],
-                "movable": [f"{op.kind} {op.name}".strip() for op in opened.maps],
+                "operations": [op.kind for op in pipeline.ops],
+                "movable": [op.kind for op in opened.maps],
                 "ended_by": opened.ended_by,
-                "stays": [{"map": f"{op.kind} {op.name}".strip(), "reason": reason} for op, reason in opened.stays],
+                "stays": [{"map": op.kind, "reason": reason} for op, reason in opened.stays],
             }
             for pipeline, opened in explained.opened
         ],
-        "stages": [_stage(each, graph) for each in found.stages],
+        "moved": _moved(found) if found.moved else None,
         "sent": [_tensor(graph.tensors[name]) for name in found.crossings.sent],
         "received": [_tensor(graph.tensors[name]) for name in found.crossings.received],
         "frozen": list(found.state.frozen),
@@ -108,20 +108,13 @@ def _ms(cost_us: float) -> float:
     return round(cost_us / 1e3, 4)
 
 
-def _stage(stage: Stage, graph: Graph) -> dict[str, Any]:
-    counts: dict[str, int] = {}
-    for name in stage.nodes:
-        counts[graph.by_name[name].op] = counts.get(graph.by_name[name].op, 0) + 1
-    dearest = sorted(stage.nodes, key=lambda name: -graph.by_name[name].cost_us)[:OPS_NAMED]
+def _moved(found: Partition) -> dict[str, Any]:
+    nodes = [node for node in found.graph.nodes if node.name in found.moved]
+    dearest = sorted(nodes, key=lambda node: -node.cost_us)[:OPS_NAMED]
     return {
-        "number": stage.number,
-        "device": stage.device,
-        "cost_ms": _ms(stage.cost_us),
-        "nodes": list(stage.nodes),
-        "operations": counts,
-        "dearest": [
-            {"node": graph.by_name[name].title, "cost_ms": _ms(graph.by_name[name].cost_us)} for name in dearest
-        ],
+        "nodes": [node.name for node in nodes],
+        "operations": dict(Counter(node.op for node in nodes)),
+        "dearest": [{"node": node.title, "cost_ms": _ms(node.cost_us)} for node in dearest],
     }
 
 

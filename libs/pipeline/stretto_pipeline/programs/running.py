@@ -14,8 +14,8 @@ from ..errors import HookMissing, ProgramRefused
 from .captured import Captured, HookFailed, StepReached, ours
 
 NO_STEP = (
-    "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
-    "variables, or of a session that takes samples and writes a variable"
+    "{script} ended without a step of training: one of Keras `fit`, or of a `tf.function` that writes trainable "
+    "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
 )
 _REACHED_AGAIN_MAX = 3
 """Times that a program may catch the end at its first step before its process ends at once."""
@@ -33,7 +33,7 @@ def first_step(
     The program does not go on after it. If it catches that end again and again, `stop` is called, and its process ends
     at once. Raises ProgramRefused: the script cannot be run, fails, or has no step.
     """
-    from . import sessions, tf2
+    from . import tf2
 
     reached = 0
 
@@ -54,7 +54,6 @@ def first_step(
     try:
         with ExitStack() as hooks:
             hooks.callback(tf2.install(take))
-            hooks.callback(sessions.install(take))
             runpy.run_path(str(script), run_name="__main__")
     except StepReached:
         pass

@@ -13,7 +13,7 @@ import pytest
 from stretto_pipeline.arrays import Arrays
 from stretto_pipeline.execution.feed import Feed, Raw, Stream
 from stretto_pipeline.execution.protocol import Preparation
-from stretto_pipeline.feeding import CREDITS, Joined, Range
+from stretto_pipeline.feeding import Joined, Range
 
 NUMBERS = itertools.count()
 
@@ -58,7 +58,7 @@ def doubled(element: Sequence[Any]) -> list[Any]:
 
 @pytest.fixture(params=[True, False])
 def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
-    made = Feed(1, CREDITS, lambda text: None, is_home_ahead=request.param)
+    made = Feed(1, lambda text: None, is_home_ahead=request.param)
     made.use(Lanes())
     yield made
     made.close()
@@ -98,7 +98,7 @@ def test_elements_are_taken_also_once_the_feed_is_closed(feed: Feed) -> None:
 
 def test_an_error_of_ours_stops_no_program() -> None:
     said: list[str] = []
-    feed = Feed(1, CREDITS, said.append)
+    feed = Feed(1, said.append)
     one = stream(doubled)
     feed.take(one)
     feed.tell(Joined("lane"))  # no lanes are named: asking fails
@@ -110,7 +110,7 @@ def test_an_error_of_ours_stops_no_program() -> None:
 def test_a_lane_is_compared_anew_for_each_preparation() -> None:
     """Method: a lane that is right about the first preparation lies about the second one."""
     said: list[str] = []
-    feed, lanes = Feed(1, CREDITS, said.append), Lanes()
+    feed, lanes = Feed(1, said.append), Lanes()
     feed.use(lanes)
     feed.tell(Joined("lane"))
     wrong_by = {1: 0, 2: 1}

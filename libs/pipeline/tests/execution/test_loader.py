@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
+import program_harness
 import pytest
-from test_run import FREE, MEET, running, steps_of, until
+from program_harness import FREE, MEET, steps_of, until
 
 pytestmark = pytest.mark.slow
+running = partial(program_harness.running, warm=None)
+"""Programs of PyTorch start cold: the process that others are forked from has TensorFlow."""
 
 pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-pipeline[torch]")
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed here: pip install stretto-pipeline[torch]")

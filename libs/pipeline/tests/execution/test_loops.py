@@ -5,24 +5,21 @@ Each program runs alone and with data workers; both outputs tell all variables t
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from program_harness import FREE, MEET, running, steps_of, until
 from stretto_pipeline.arrays import Arrays, Reader, Writer
 from stretto_pipeline.execution.datasets import PREPARED_MAX, LivePreparation, Numbered
 from stretto_pipeline.execution.graphs import GraphPreparation
-from stretto_pipeline.execution.lane import Alone, Lane
+from stretto_pipeline.execution.lane import Lane
 from stretto_pipeline.execution.protocol import Kind, Prepares, request
 from stretto_plane import Connection, Key, PeerFailed
-from test_run import FREE, MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -336,7 +333,7 @@ def act(draw, data, iterators, action):
             print([each.numpy().tolist() for each in element])
             if place == count:
                 break
-for case in range(int(sys.argv[1]), int(sys.argv[1]) + 40):
+for case in range(FIRST, FIRST + 40):
     draw = random.Random(case)
     data, names = pipeline(draw)
     print("case", case, *names)
@@ -413,7 +410,8 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
     with running(tmp_path / "alone", START + VARIED, plain=True) as program:
         status, out, errors = program.ended()
         assert status == 0, errors
-    with running(tmp_path / "run", START + VARIED, "--data-workers", "1") as program:
+    # TensorFlow keeps a reference to the loop of a data set from its import on: it is hooked while that is imported
+    with running(tmp_path / "run", START + VARIED, "--data-workers", "1", warm=None) as program:
         ended = program.ended()
     assert ended[:2] == (0, out), ended[2]
     told: dict[str, str] = {}
@@ -431,23 +429,15 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
 @pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.night)])
 def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_path: Path, first: int) -> None:
     """Forty random programs in one, with free crossings, so that all that may move does."""
-    outputs: list[str] = []
-    for name, plain in (("alone", True), ("run", False)):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "train.py").write_text(START + RANDOM)
-        (folder / "free.py").write_text(FREE)
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)}
-        environment |= {"STRETTO_PIPELINE": "off"} if plain else {}
-        command = [sys.executable, "free.py", "--exact", "--data-workers", "1", "train.py", str(first)]
-        ended = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-        outputs.append(ended.stdout)
-    assert outputs[0] == outputs[1]
-    assert ended.stderr.count("data workers prepare ") >= 5
-    assert steps_of(ended.stderr)[0] > 100
+    text = START + RANDOM.replace("FIRST", str(first))
+    with running(tmp_path / "alone", text, plain=True, free=FREE) as program:
+        status, out, errors = program.ended()
+        assert status == 0, errors
+    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    assert ended[2].count("data workers prepare ") >= 5
+    assert steps_of(ended[2])[0] > 100
 
 
 MANY = """
@@ -537,7 +527,7 @@ def made(graph: bytes) -> GraphPreparation:
 
 def test_lanes_know_what_home_may_ask_for_and_forget_the_rest(tmp_path: Path) -> None:
     address, key, numbered = f"unix:{tmp_path}/lane", Key.random(), Numbered()
-    lane = Lane(address, key, Alone(Adds()))
+    lane = Lane(address, key, Adds())
     all_made = [made(str(place).encode()) for place in range(PREPARED_MAX + 4)]
     with Connection(address, key, timeout_s=20.0) as link:
         writer, reader = Writer(), Reader()

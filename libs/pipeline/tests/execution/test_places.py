@@ -106,7 +106,7 @@ def test_the_next_process_goes_on_at_the_place_of_the_checkpoint(tmp_path: Path)
 
 
 def test_places_that_wait_are_kept_until_they_are_claimed(tmp_path: Path) -> None:
-    """A program may write a checkpoint right after it has restored one, as MonitoredTrainingSession does."""
+    """A program may write a checkpoint right after it has restored one."""
     Program(tmp_path, PLACE).save("one")
     between = Program(tmp_path)
     between.resume.read(between.checkpoint)

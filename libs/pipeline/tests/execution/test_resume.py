@@ -7,14 +7,12 @@ checkpoint, and started again, until it ends. Both tell all variables to the las
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import test_loops
 import test_run
-import test_sessions
-from test_run import running, steps_of, until
+from program_harness import running, steps_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -82,36 +80,6 @@ tell("variables", model)
 print([label.numpy().tolist() for _, label in data.take(1)])
 """
 )
-SESSION = (
-    test_sessions.HEAD
-    + AT
-    + """
-tf.set_random_seed(7)
-data = raw(1000).shuffle(90, seed=4).repeat(2).map(parsed).batch(32)
-iterator = tf.data.make_initializable_iterator(data)
-texts, label = iterator.get_next()
-train, loss = model(hashed(texts), label, rate=0.0)
-step = tf.train.get_global_step()
-class Meets(tf.train.SessionRunHook):
-    def before_run(self, context):
-        return tf.train.SessionRunArgs(step)
-    def after_run(self, context, values):
-        at(int(values.results))
-scaffold = tf.train.Scaffold(local_init_op=tf.group(tf.local_variables_initializer(), iterator.initializer))
-config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-with tf.train.MonitoredTrainingSession(checkpoint_dir=os.environ["SAVED"], scaffold=scaffold, config=config,
-                                       hooks=[Meets()], save_checkpoint_steps=10) as session:
-    while not session.should_stop():
-        session.run(train)
-with tf.Session() as session:
-    tf.train.Saver().restore(session, tf.train.latest_checkpoint(os.environ["SAVED"]))
-    session.run(tf.local_variables_initializer())
-    print(int(session.run(step)))
-    tell("variables", session)
-"""
-)
-
-
 CASES = (
     test_loops.START
     + """
@@ -199,35 +167,30 @@ else:
 )
 
 
-def whole(folder: Path, text: str, options: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def whole(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the output of a program that runs whole, alone."""
     monkeypatch.setenv("SAVED", str(folder / "whole-saved"))
-    with running(folder / "whole", text, *options, plain=True) as program:
+    with running(folder / "whole", text, plain=True) as program:
         _, out, errors = program.ended()
     assert "variables" in out, errors
     return out
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "kills", "places"),
-    [(LOOPS, [], (25, 101), 4), (FIT, [], (31, 88), 3), (SESSION, ["--tf1"], (27, 46), 2)],
-    ids=["loops", "fit", "session"],
-)
+@pytest.mark.parametrize(("text", "kills", "places"), [(LOOPS, (25, 101), 4), (FIT, (31, 88), 3)], ids=["loops", "fit"])
 def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     text: str,
-    options: list[str],
     kills: tuple[int, int],
     places: int,
 ) -> None:
-    expected = whole(tmp_path, text, options, monkeypatch)
+    expected = whole(tmp_path, text, monkeypatch)
     monkeypatch.setenv("SAVED", str(tmp_path / "saved"))
     told = ""
     for count, kill in enumerate(kills, 1):
         folder = tmp_path / f"killed-{kill}"
         monkeypatch.setenv("MEETS", f"{kill - 6} {kill}")
-        with running(folder, text, "--resume", "--data-workers", str(count), *options, meet=True) as program:
+        with running(folder, text, "--resume", "--data-workers", str(count), meet=True) as program:
             program.meet(kill - 6)
             until(lambda: len(program.lanes) == count)  # noqa: B023
             program.go_on(kill - 6)
@@ -236,7 +199,7 @@ def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one
         told += (folder / "stderr").read_text()
     later = kills[-1] + 4
     monkeypatch.setenv("MEETS", f"{later}")
-    with running(tmp_path / "ended", text, "--resume", "--data-workers", "2", *options, meet=True) as program:
+    with running(tmp_path / "ended", text, "--resume", "--data-workers", "2", meet=True) as program:
         program.meet(later)
         until(lambda: len(program.lanes) == 2)
         program.go_on(later)

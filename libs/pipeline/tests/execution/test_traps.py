@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_run import FREE, MEET, running, steps_of, until
+from program_harness import FREE, MEET, running, steps_of, until
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,6 @@ from stretto_pipeline.partition.cut import Prices, crossings_of, minimum_cut, ob
 from stretto_pipeline.partition.effects import Effect
 from stretto_pipeline.partition.graph import ANY, Graph, Node, Tensor
 from stretto_pipeline.partition.partition import partition
-from stretto_pipeline.partition.stages import groups_of, stages_of
 from stretto_pipeline.partition.state import State, state_of
 
 PRICES = Prices(tensor_us=2, byte_us=1)
@@ -96,52 +95,6 @@ def test_a_reason_is_a_path_of_the_graph_from_an_effect(graph: Graph) -> None:
         assert Effect.WRITES in graph.by_name[reason.origin].effects
         for one, other in zip(reason.path, reason.path[1:], strict=False):
             assert other in graph.successors[one]
-
-
-@settings(max_examples=200)
-@given(graphs(), st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["cpu", "gpu"])))
-def test_a_stage_and_those_before_it_are_closed_and_have_one_device(graph: Graph, declared: dict[str, str]) -> None:
-    nodes = [
-        Node(each.name, "AB"[place % 2], each.effects, each.inputs, each.controls, each.outputs)
-        for place, each in enumerate(graph.nodes)
-    ]
-    graph = Graph(tuple(nodes), graph.fetched)
-    state = state_of(graph)
-    before = predecessors_of(graph, state)
-    stages = stages_of(graph, state.movable, before, declared)
-    assert sorted(name for stage in stages for name in stage.nodes) == sorted(state.movable)
-    for number in range(len(stages)):
-        assert is_closed(
-            graph, state, frozenset(name for stage in stages if stage.number <= number for name in stage.nodes)
-        )
-    for stage in stages:
-        assert {declared.get(graph.by_name[name].op, "cpu") for name in stage.nodes} <= {stage.device}
-
-
-@settings(max_examples=200)
-@given(
-    graphs(),
-    st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["cpu", "gpu", "tpu"])),
-    st.lists(st.sampled_from(["cpu", "gpu"]), min_size=1, max_size=3),
-)
-def test_a_node_runs_in_the_first_group_of_its_type_behind_what_it_needs(
-    graph: Graph, declared: dict[str, str], devices: list[str]
-) -> None:
-    nodes = [
-        Node(each.name, "AB"[place % 2], each.effects, each.inputs, each.controls, each.outputs)
-        for place, each in enumerate(graph.nodes)
-    ]
-    graph = Graph(tuple(nodes), graph.fetched)
-    state = state_of(graph)
-    before = predecessors_of(graph, state)
-    found = groups_of(graph, state.movable, before, declared, devices)
-    assert found.keys() == state.movable
-    for name, group in found.items():
-        assert is_closed(graph, state, frozenset(each for each, at in found.items() if at <= group))
-        least = max((found[each] for each in before[name]), default=0)
-        device = declared.get(graph.by_name[name].op, "cpu")
-        assert device not in devices[least:group]
-        assert devices[group] == device or (group == least and device not in devices[least:])
 
 
 def chain_of(*costs_us: float, size_bytes: int = 100) -> Graph:

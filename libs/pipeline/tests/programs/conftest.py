@@ -19,7 +19,6 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
     def explained_program(
         *parts: str,
         prices: Prices = FREE,
-        devices: dict[str, str] | None = None,
         use: Callable[[Explained], None] = lambda found: None,
     ) -> Explained:
         script = tmp_path / "train.py"
@@ -27,7 +26,7 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
         found: list[Explained] = []
 
         def took(captured: object) -> None:
-            found.append(explained(captured, prices, devices or {}))  # type: ignore[arg-type]
+            found.append(explained(captured, prices))  # type: ignore[arg-type]
             use(found[0])
 
         first_step(script, [], use=took)

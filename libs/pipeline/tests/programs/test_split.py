@@ -86,33 +86,6 @@ iterator = iter(raw().map(lambda n: n + tf.range(4, dtype=tf.int64)).batch(16))
 step(iterator)
 """,
 }
-V1 = """
-tf1 = tf.compat.v1
-tf1.disable_control_flow_v2()
-try:
-    with tf.Graph().as_default():
-        tf1.set_random_seed(5)
-        number = tf1.data.make_one_shot_iterator(raw().batch(20).map(lambda n: n + 1).repeat()).get_next()
-        table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer([str(n) for n in range(150)], [n % 50 for n in range(150)]), -1)
-        found = table.lookup(tf.strings.as_string(number))
-        _, keys = tf1.while_loop(
-            lambda place, _: place < 20,
-            lambda place, keys: (
-                place + 1, tf.concat([keys, [tf1.cond(found[place] < 0, lambda: 7, lambda: found[place])]], 0)),
-            [0, tf.zeros([0], tf.int32)], shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])])
-        with tf.control_dependencies([tf.debugging.assert_less(keys, 50)]):
-            keys = tf.identity(keys)
-        rows = tf.nn.embedding_lookup(tf1.get_variable("rows", [50, 4], use_resource=RESOURCE), keys)
-        dropped = tf.nn.dropout(rows, rate=0.0)
-        loss = tf.reduce_mean((tf.reduce_sum(dropped, 1) - tf.cast(number % 2, tf.float32)) ** 2)
-        step = tf1.train.AdagradOptimizer(0.1).minimize(loss, global_step=tf1.train.get_or_create_global_step())
-        with tf1.Session() as session:
-            session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-            session.run([step, loss])
-finally:
-    tf1.enable_control_flow_v2()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -192,58 +165,3 @@ def test_a_step_of_tensorflow_2(explain: Callable[..., Explained], program: str)
     assert whole == again  # else nothing could be compared
     assert split == whole
     assert shorter != whole
-
-
-@pytest.mark.parametrize("is_resource", [True, False])
-def test_a_step_of_tensorflow_1(explain: Callable[..., Explained], is_resource: bool) -> None:
-    results: dict[str, list[bytes]] = {}
-
-    def use(found: Explained) -> None:
-        import tensorflow as tf
-
-        cut, keys = halves(found), tf.compat.v1.GraphKeys
-        assert {found.partition.graph.by_name[name].op for name in found.partition.moved} >= {"control flow", "Map"}
-        whole = found.captured.step.graph
-        variables = [each.name for each in whole.get_collection(keys.GLOBAL_VARIABLES)]
-        initial = [each.initializer.name for each in whole.get_collection(keys.GLOBAL_VARIABLES)]
-        reads = [each.value().name for each in whole.get_collection(keys.GLOBAL_VARIABLES)]
-        tables = [each.name for each in whole.get_collection(keys.TABLE_INITIALIZERS)]
-        asked = [*found.captured.targets, *found.captured.fetched]
-        for name in ("whole", "again"):
-            with tf.compat.v1.Session(graph=whole) as session:
-                session.run([initial, tables])
-                for _ in range(STEPS):
-                    session.run(asked)
-                results[name] = [value.tobytes() for value in session.run(reads)]
-        # home in a graph of its own, with what initialises and reads its variables
-        home = tf.Graph()
-        with home.as_default():
-            merged = _joined(cut.second, whole.as_graph_def(), [*initial, *reads])
-            tf.graph_util.import_graph_def(merged, name="")
-        worker = tf.Graph()
-        with worker.as_default():
-            tf.graph_util.import_graph_def(_joined(cut.first, whole.as_graph_def(), tables), name="")
-        with tf.compat.v1.Session(graph=worker) as making, tf.compat.v1.Session(graph=home) as training:
-            making.run(tables)
-            training.run(initial)
-            for _ in range(STEPS):
-                values = making.run(list(cut.taken))
-                fed = dict(zip([f"{name}:0" for name in cut.taken.values()], values, strict=True))
-                training.run([*cut.targets, *found.captured.fetched], fed)
-            results["split"] = [value.tobytes() for value in training.run(reads)]
-        assert variables
-
-    explain(HEAD, V1.replace("RESOURCE", str(is_resource)), use=use)
-    assert results["whole"] == results["again"]
-    assert results["split"] == results["whole"]
-
-
-def _joined(part: Any, whole: Any, names: list[str]) -> Any:
-    """Return a part of a graph with what some more operations need of the whole."""
-    import tensorflow as tf
-
-    more = tf.compat.v1.graph_util.extract_sub_graph(whole, [name.partition(":")[0] for name in names])
-    made = type(part)(library=part.library, versions=part.versions)
-    made.node.extend(part.node)
-    made.node.extend(node for node in more.node if node.name not in {each.name for each in part.node})
-    return made

@@ -1,12 +1,13 @@
-"""Processes that start with TensorFlow imported, for tests that start many: an import costs some 5 s of CPU.
+"""Processes that start with modules imported, for tests that start many: TensorFlow's import costs some 5 s of CPU.
 
-One server process imports TensorFlow, Keras and the trainer once; each process that a test starts is a fork of it. The
-fork happens before any session, server or thread pool of TensorFlow exists.
+One server process imports the modules once; each process that a test starts is a fork of it. The fork happens before
+any session, server or thread pool of a framework exists.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -14,18 +15,25 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 class WarmProcesses:
-    """The server of forks. It ends with its last user, and its forks with it."""
+    """The server of forks. It ends with its last user, and its forks with it.
 
-    def __init__(self) -> None:
+    modules: names of those that it imports. Of each that has a function ``forked``, a fork calls it before its program.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -33,6 +41,7 @@ class WarmProcesses:
         self,
         *argv: str,
         environment: dict[str, str] | None = None,
+        cwd: str | None = None,
         stdin: IO[Any] | int,
         stdout: IO[Any] | int,
         stderr: IO[Any] | int,
@@ -41,7 +50,11 @@ class WarmProcesses:
         with self._lock:
             if self._server is None:
                 self._open()
-        request = {"argv": argv, "environment": environment if environment is not None else dict(os.environ)}
+        request = {
+            "argv": argv,
+            "environment": environment if environment is not None else dict(os.environ),
+            "cwd": cwd or os.getcwd(),
+        }
         fds = [each if isinstance(each, int) else each.fileno() for each in (stdin, stdout, stderr)]
         return WarmProcess(self, self.ask(request, fds)["pid"], argv)
 
@@ -49,9 +62,9 @@ class WarmProcesses:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *self._modules],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | QUIET,
+                env=os.environ | QUIET | {"PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
             )
 
@@ -102,14 +115,9 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def serve(connection: socket.socket) -> None:
-    import stretto.engine
-    import stretto.evaluate
-    import stretto.exports
-    import stretto.model_keras
-    import stretto.program
-    import stretto.training  # noqa: F401
-
+def serve(connection: socket.socket, names: list[str]) -> None:
+    modules = [importlib.import_module(name) for name in names]
+    at_fork = [module.forked for module in modules if hasattr(module, "forked")]
     living: set[int] = set()
     while True:
         message, fds, *_ = socket.recv_fds(connection, 2**18, 3)
@@ -124,7 +132,7 @@ def serve(connection: socket.socket) -> None:
             pid = os.fork()
             if not pid:
                 connection.close()
-                become(request["argv"], request["environment"], fds)
+                become(request["argv"], request["environment"], request["cwd"], fds, at_fork)
             living.add(pid)
             answer = {"pid": pid}
             for fd in fds:
@@ -135,7 +143,9 @@ def serve(connection: socket.socket) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def become(argv: list[str], environment: dict[str, str], fds: list[int]) -> None:
+def become(
+    argv: list[str], environment: dict[str, str], cwd: str, fds: list[int], at_fork: list[Callable[[], None]]
+) -> None:
     """Run ``argv`` in this process, which ends with it."""
     code = 1
     try:
@@ -144,7 +154,12 @@ def become(argv: list[str], environment: dict[str, str], fds: list[int]) -> None
             os.close(fd)
         os.environ.clear()
         os.environ.update(environment)
+        os.chdir(cwd)
+        tempfile.tempdir = None
+        sys.path[0] = cwd if argv[0] == "-m" else str(Path(argv[0]).resolve().parent)
         sys.path[1:1] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        for each in at_fork:
+            each()
         if argv[0] == "-m":
             sys.argv = argv[1:]
             runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
@@ -153,7 +168,9 @@ def become(argv: list[str], environment: dict[str, str], fds: list[int]) -> None
             runpy.run_path(argv[0], run_name="__main__")
         code = 0
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
+        code = 0 if ended.code is None else ended.code if isinstance(ended.code, int) else 1
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:
@@ -163,4 +180,4 @@ def become(argv: list[str], environment: dict[str, str], fds: list[int]) -> None
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
