@@ -197,7 +197,13 @@ def test_a_failure_within_a_graph_is_told_in_a_line_with_its_place():
     )
 
 
-@pytest.mark.parametrize("name", ["widths", "masked", "strings", "subclassed", "outputs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "subclassed",
+        *(pytest.param(name, marks=pytest.mark.night) for name in ("widths", "masked", "strings", "outputs")),
+    ],
+)
 def test_training_reaches_the_auc_of_keras(name: str):
     """Some hundred steps on data with a planted signal."""
     kind = TAKEN[name]

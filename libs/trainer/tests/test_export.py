@@ -153,6 +153,7 @@ def test_one_model_predicts_what_the_job_measured(
     assert json.loads((tmp_path / "out/export.json").read_text()) == document
 
 
+@pytest.mark.night
 def test_rows_that_adam_moves_without_a_batch_predict_the_same(tmp_path: Path) -> None:
     """Their steps are made when they are read: by the job's own evaluation, and by the export."""
     model = {"row_weights": "float32", "optimizer": "adam", "learning_rate": 0.01}
@@ -179,6 +180,7 @@ np.save(sys.argv[3], logit)
 """
 
 
+@pytest.mark.night
 def test_tables_beside_the_dense_model_predict_the_same(trained: Trained, tmp_path: Path) -> None:
     document = trained.export(tmp_path / "out", format="parquet")
     inputs, output = given(trained, tmp_path)
@@ -191,6 +193,7 @@ def test_tables_beside_the_dense_model_predict_the_same(trained: Trained, tmp_pa
     assert sum(name.startswith("tables/rows/bucket-") for name in document["files"]) == 64
 
 
+@pytest.mark.night
 def test_a_table_of_bfloat16_and_one_of_another_width_predict_the_same(tmp_path: Path) -> None:
     (tmp_path / "two_tables.py").write_text(TWO_TABLES)
     spec = JobSpec.parse({
@@ -554,6 +557,7 @@ def documents(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
+@pytest.mark.night
 def test_the_process_tells_its_progress_and_its_result(trained: Trained, tmp_path: Path) -> None:
     words = command(trained, tmp_path, tmp_path / "out", "--format", "parquet")
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -27,6 +27,10 @@ from stretto.model import Options  # noqa: E402
 from stretto.program import make_program  # noqa: E402
 from stretto.training import Trainer, Work  # noqa: E402
 
+BY_DAY = {"functional", "subclassed", "lists", "strings"}
+KINDS = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in TAKEN]
+"""All kinds of models: ``make test`` exports one of each way in which a model may be written and fed."""
+
 
 class Task:
     def __init__(self, kind: Kind) -> None:
@@ -68,7 +72,7 @@ def own_classes(model: Any) -> dict[str, type[Any]]:
     return {kind.__name__: kind for kind in kinds if kind.__module__ == "adapted_kinds"}
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_saved_model_gives_the_outputs_that_were_trained(name: str, tmp_path: Path) -> None:
     program, manifest, leaves, wanted = trained(TAKEN[name], tmp_path)
     inputs = program._form.pack([tf.constant(each) for each in leaves])
@@ -78,7 +82,7 @@ def test_a_saved_model_gives_the_outputs_that_were_trained(name: str, tmp_path: 
     assert largest(served.serve(inputs), wanted) < 1e-6 + TAKEN[name].noise
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(name: str, tmp_path: Path) -> None:
     """Goal: no file that cannot be loaded. Only models with classes of the user's own may be refused."""
     program, manifest, leaves, wanted = trained(TAKEN[name], tmp_path)

@@ -92,6 +92,7 @@ def test_a_program_that_fails_is_told_with_its_line(script: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_a_program_that_catches_every_end_is_explained_all_the_same(script: Path) -> None:
     stubborn = "while True:\n    try:\n        step(iterator)\n    except BaseException:\n        pass\n"
     script.write_text(SCRIPT.replace("for _ in range(10):\n    step(iterator)\n", stubborn))

@@ -497,6 +497,7 @@ def test_who_interrupts_the_start_leaves_nothing_running(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
     where = start_detached(StartOptions(tmp_path, settings={"STRETTO_ARBITER_SETTLE_S": "5"}))
     try:
@@ -511,6 +512,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_a_service_that_refuses_its_settings_fails_the_start_with_its_words(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="STRETTO_ARBITER_SETLE_S"):
         start_detached(StartOptions(tmp_path, settings={"STRETTO_ARBITER_SETLE_S": "5"}))

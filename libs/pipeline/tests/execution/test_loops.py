@@ -360,7 +360,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return out
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_variables_elements_and_traces_are_those_of_the_program_alone(tmp_path: Path, alone: str, count: int) -> None:
     with running(tmp_path / "run", START + LOOPS, "--data-workers", str(count), meet=True) as program:
         program.meet(4)
@@ -406,6 +406,7 @@ def test_errors_come_at_their_steps_and_what_follows_them_is_the_same(tmp_path: 
     assert "the rest of an iteration is prepared at home: InvalidArgumentError at an element" in ended[2]
 
 
+@pytest.mark.night
 def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path: Path) -> None:
     with running(tmp_path / "alone", START + VARIED, plain=True) as program:
         status, out, errors = program.ended()
@@ -426,7 +427,8 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
     assert "loop over a data set: 1 data workers prepare Map: " in told["eagerly"]
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.night)])
+@pytest.mark.parametrize("first", [0, 1000])
+@pytest.mark.night
 def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_path: Path, first: int) -> None:
     """Forty random programs in one, with free crossings, so that all that may move does."""
     text = START + RANDOM.replace("FIRST", str(first))
@@ -460,6 +462,7 @@ print("prepared", sum(type(each) is Prepared for each in gc.get_objects()), file
 """
 
 
+@pytest.mark.night
 def test_a_map_that_is_made_for_each_epoch_is_forgotten_after_some(tmp_path: Path) -> None:
     with running(tmp_path / "alone", START + MANY, plain=True) as program:
         status, out, errors = program.ended()

@@ -176,7 +176,13 @@ def whole(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return out
 
 
-@pytest.mark.parametrize(("text", "kills", "places"), [(LOOPS, (25, 101), 4), (FIT, (31, 88), 3)], ids=["loops", "fit"])
+@pytest.mark.parametrize(
+    ("text", "kills", "places"),
+    [
+        pytest.param(LOOPS, (25, 101), 4, id="loops", marks=pytest.mark.night),
+        pytest.param(FIT, (31, 88), 3, id="fit"),
+    ],
+)
 def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,6 +216,7 @@ def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one
     assert steps_of(errors)[1] > 0, "data workers stood ready; on a busy machine home may be faster for so few steps"
 
 
+@pytest.mark.night
 def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

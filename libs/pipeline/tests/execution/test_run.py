@@ -177,7 +177,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     return status, out
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_variables_metrics_and_status_are_those_of_the_program_alone(
     tmp_path: Path, alone: tuple[int, str], count: int
 ) -> None:
@@ -228,6 +228,7 @@ def test_no_data_worker_outlives_a_program_that_is_killed(tmp_path: Path) -> Non
         until(lambda: not each.is_running() or each.status() == psutil.STATUS_ZOMBIE)  # noqa: B023
 
 
+@pytest.mark.night
 def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_path: Path) -> None:
     with running(tmp_path / "alone", VARIED, plain=True) as program:
         status, out, errors = program.ended()
@@ -247,6 +248,7 @@ def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
     assert steps_of(ended[2])[0] > 0
 
 
+@pytest.mark.night
 def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
     """With free crossings everything that may move does, which is the hardest case."""
     with running(tmp_path / "alone", MOVING, plain=True) as program:
@@ -294,6 +296,7 @@ print("kept", sum(each() is not None for each in models), sum(each() is not None
 )
 
 
+@pytest.mark.night
 def test_passes_data_sets_and_models_that_are_over_are_let_go(tmp_path: Path) -> None:
     with running(tmp_path / "run", KEPT, "--data-workers", "1") as program:
         status, _, errors = program.ended()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from program_harness import FREE, MEET, running, steps_of, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 
 STEPS = (
     MEET
