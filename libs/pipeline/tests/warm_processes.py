@@ -42,11 +42,11 @@ class WarmProcesses:
         *argv: str,
         environment: dict[str, str] | None = None,
         cwd: str | None = None,
-        stdin: IO[Any] | int,
+        stdin: IO[Any] | int | None = None,
         stdout: IO[Any] | int,
         stderr: IO[Any] | int,
     ) -> WarmProcess:
-        """Run ``argv``, as Python itself would take it: ``-m module`` or a script."""
+        """Run ``argv``, as Python itself would take it: ``-m module`` or a script. ``stdin``: None for nothing."""
         with self._lock:
             if self._server is None:
                 self._open()
@@ -55,8 +55,10 @@ class WarmProcesses:
             "environment": environment if environment is not None else dict(os.environ),
             "cwd": cwd or os.getcwd(),
         }
-        fds = [each if isinstance(each, int) else each.fileno() for each in (stdin, stdout, stderr)]
-        return WarmProcess(self, self.ask(request, fds)["pid"], argv)
+        with open(os.devnull) as nothing:
+            files = (nothing if stdin is None else stdin, stdout, stderr)
+            fds = [each if isinstance(each, int) else each.fileno() for each in files]
+            return WarmProcess(self, self.ask(request, fds)["pid"], argv)
 
     def _open(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -21,8 +21,11 @@ from stretto_runtime.owner.recovery import document_of
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.streams import BusStreams
 from stretto_wire.registry import partition_of
+from warm_processes import WarmProcess, WarmProcesses
 
 HERE = Path(__file__).parent
+REPLICAS = WarmProcesses("runtime_counting")
+"""Replicas start as forks: the imports of one take a second of CPU. It ends with the tests."""
 SHORT_LEASE_S = 0.2
 """Lease of a replica that succeeds a dead one and has no living one beside it: it waits for twice as long, at most."""
 ASK = """
@@ -68,19 +71,20 @@ class Replicas:
         self._folder = folder
         self._log = (folder / "replicas.log").open("ab")
         self._places: list[Sequence[str]] = []
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | WarmProcess] = []
 
     def start(
         self, beside: Sequence[str] = (), script: str = "runtime_counting.py", **settings: str
-    ) -> subprocess.Popen[bytes]:
+    ) -> subprocess.Popen[bytes] | WarmProcess:
         """``beside``: a command that runs it in another place (a network namespace)."""
         settings = {"state_folder": str(self._state(len(self.processes))), **settings}
-        process = subprocess.Popen(
-            [*beside, sys.executable, str(HERE / script)],
-            env={**self._environment, **{f"STRETTO_{name.upper()}": value for name, value in settings.items()}},
-            stdout=self._log,
-            stderr=self._log,
-        )
+        environment = {**self._environment, **{f"STRETTO_{name.upper()}": value for name, value in settings.items()}}
+        if beside:
+            command = [*beside, sys.executable, str(HERE / script)]
+            process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+        else:
+            script = str(HERE / script)
+            process = REPLICAS.start(script, environment=environment, stdout=self._log, stderr=self._log)
         self.processes.append(process)
         self._places.append(beside)
         return process

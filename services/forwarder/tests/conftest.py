@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,9 +17,12 @@ import yaml
 from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import EmbeddedServer, provision
+from warm_processes import WarmProcess, WarmProcesses
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 WAIT_S = 60.0
+FORWARDERS = WarmProcesses("stretto_forwarder.service", "stretto_forwarder.settings", "stretto_runtime.program")
+"""Forwarders start as forks of a process that has imported them. It ends with the tests."""
 
 
 @dataclass
@@ -93,9 +94,9 @@ class ForwarderHarness:
     server: EmbeddedServer
     client: Client
     folder: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
+    processes: list[WarmProcess] = field(default_factory=list[WarmProcess])
 
-    def start(self, *endpoints: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
+    def start(self, *endpoints: dict[str, Any], **settings: Any) -> WarmProcess:
         """Start a forwarder for these endpoints."""
         path = self.folder / "endpoints.yaml"
         path.write_text(yaml.safe_dump([{"secret_env": "HOOK", "start": "beginning", **each} for each in endpoints]))
@@ -105,8 +106,8 @@ class ForwarderHarness:
         environment |= {f"STRETTO_{key.upper()}": str(value) for key, value in {**given, **settings}.items()}
         environment |= {"STRETTO_STATE_FOLDER": str(self.folder)}
         with (self.folder / "forwarder.log").open("ab") as log:
-            command = [sys.executable, "-m", "stretto_forwarder"]
-            self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            started = FORWARDERS.start("-m", "stretto_forwarder", environment=environment, stdout=log, stderr=log)
+            self.processes.append(started)
         return self.processes[-1]
 
     async def publish(self, numbers: range, job: str = "a") -> list[str]:

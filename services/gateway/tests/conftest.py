@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +15,11 @@ import httpx
 import pytest
 from stretto_bus import Client
 from stretto_runtime import EmbeddedServer, provision
+from warm_processes import WarmProcess, WarmProcesses
 
 START_S = 60.0
+GATEWAYS = WarmProcesses("stretto_gateway.app", "stretto_gateway.bus", "stretto_runtime.program", "uvicorn")
+"""Gateways start as forks: the imports of one take 1.6 s of CPU. It ends with the tests."""
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Running:
     token: str
     server: EmbeddedServer
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: WarmProcess
     settings: dict[str, str] = field(default_factory=dict[str, str])
 
     def http(self) -> httpx.Client:
@@ -51,15 +52,13 @@ class Running:
         self.process, self.url = start_gateway(self.server, self.folder, self.settings)
 
 
-def start_gateway(
-    server: EmbeddedServer, folder: Path, settings: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], str]:
+def start_gateway(server: EmbeddedServer, folder: Path, settings: dict[str, str]) -> tuple[WarmProcess, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     environment |= server.environment("gateway")
     environment |= {"STRETTO_STATE_FOLDER": str(folder), "STRETTO_GATEWAY_CALL_TIMEOUT_S": "0.5"}
     environment |= {"STRETTO_GATEWAY_RATE_PER_S": "0", **settings}
     with (folder / "gateway.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "stretto_gateway"], env=environment, stdout=log, stderr=log)
+        process = GATEWAYS.start("-m", "stretto_gateway", environment=environment, stdout=log, stderr=log)
     deadline = time.monotonic() + START_S
     where = folder / "run" / "gateway.json"
     while time.monotonic() < deadline:
