@@ -35,6 +35,7 @@ async def test_the_streams_leaders_are_killed(
 
 
 @pytest.mark.parametrize("cluster", ["always"], indirect=True, ids=["sync-always"])
+@pytest.mark.night
 async def test_all_servers_are_killed_at_once(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:

@@ -34,7 +34,7 @@ async def serves(node: Node) -> bool:
     return False
 
 
-@pytest.mark.parametrize("damaged", ["*", "*.blk"])
+@pytest.mark.parametrize("damaged", ["*", pytest.param("*.blk", marks=pytest.mark.night)])
 @pytest.mark.parametrize("cluster", ["always"], indirect=True, ids=["sync-always"])
 async def test_a_server_wakes_with_a_flipped_bit_in_each_of_its_files(
     cluster: Cluster, client: Client, replicas: Replicas, damaged: str

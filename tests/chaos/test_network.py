@@ -22,6 +22,7 @@ async def cluster(tmp_path: Path, network: Network) -> AsyncIterator[Cluster]:
     started.end()
 
 
+@pytest.mark.night
 async def test_a_server_is_cut_off_together_with_an_owner(
     cluster: Cluster, client: Client, replicas: Replicas, network: Network, tmp_path: Path, rounds: int
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_cli.main import app
@@ -198,6 +199,7 @@ def decides_alike(service: Arbiter, stream: Sequence[Moment]) -> None:
         assert [encode(message) for message in made] == decisions
 
 
+@pytest.mark.night
 def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
     """Goal: what is simulated is what runs. Method: record the arbiter of a simulation; give the service the bytes."""
     rng, count, pool = np.random.default_rng(3), 30, Settings(nodes=3)

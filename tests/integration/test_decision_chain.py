@@ -278,6 +278,7 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
     assert await chain.client.dead_letters() == []
 
 
+@pytest.mark.night
 async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_bit(chain: Chain) -> None:
     """By the gateway; from what is on disk, with nothing running; then under a setting that decides otherwise."""
     await chain.client.publish(submission())

@@ -321,6 +321,7 @@ async def test_no_message_of_a_pod_changes_anything_of_another_job(stage: Stage)
 
 
 @pytest.mark.slow
+@pytest.mark.night
 async def test_twenty_hostile_programs_change_nothing_while_the_victim_trains(stage: Stage) -> None:
     """Each seed draws another program; the victim leases and reports meanwhile, and its decisions repeat."""
     async with stage.services():

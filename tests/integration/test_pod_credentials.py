@@ -138,7 +138,13 @@ async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stag
     assert "authentication expired" not in stage.log()
 
 
-@pytest.mark.parametrize("clock_off_s", [-3600.0, 3600.0], ids=["an-hour-behind", "an-hour-ahead"])
+@pytest.mark.parametrize(
+    "clock_off_s",
+    [
+        pytest.param(-3600.0, id="an-hour-behind"),
+        pytest.param(3600.0, id="an-hour-ahead", marks=pytest.mark.night),
+    ],
+)
 async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock_off_s: float) -> None:
     """Goal: pods connect and renew, however wrong the actuator's clock is; their tokens end when the server says.
 

@@ -641,6 +641,7 @@ print(resident())
 """
 
 
+@pytest.mark.night
 def test_a_worker_does_not_hold_a_table_of_the_servers():
     """TensorFlow gives memory back only without oneDNN, whose allocator keeps it for later tensors."""
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "KERAS_BACKEND": "tensorflow"}

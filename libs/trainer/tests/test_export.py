@@ -570,6 +570,7 @@ def test_the_process_tells_its_progress_and_its_result(trained: Trained, tmp_pat
     assert "exists already" in documents(again.stdout)[-1]["error"]
 
 
+@pytest.mark.night
 def test_an_export_to_an_object_store_is_whole_there_and_can_be_added_to_and_continued(
     trained: Trained, shops: dict[str, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,6 +652,7 @@ def test_a_process_that_is_stopped_leaves_nothing(trained: Trained, tmp_path: Pa
 # --- the page ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_the_fences_of_the_page_run(tmp_path: Path) -> None:
     """Goal: what EXPORT.md shows, in one folder, in its order; what is said to need no Stretto cannot import it."""
     write_clicks(tmp_path)

@@ -350,6 +350,7 @@ def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any
     assert cluster.processes["worker-0"].poll() is None
 
 
+@pytest.mark.night
 def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp_path: Path):
     """Goal: both keep their processes, and every sample counts once, though the ledger goes back after the servers.
 
@@ -387,6 +388,7 @@ def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp
     assert cluster.processes["worker-0"].poll() is None
 
 
+@pytest.mark.night
 def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: str, tmp_path: Path):
     store = tmp_path / "store"
     store.mkdir()

@@ -70,6 +70,7 @@ def test_a_program_is_explained_as_one_document(script: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_people_see_what_moves_and_crosses_and_one_verdict(script: Path) -> None:
     done = CliRunner().invoke(app, ["explain-graph", str(script), "--words=200"])
     assert done.exit_code == 0, done.output
@@ -80,6 +81,7 @@ def test_people_see_what_moves_and_crosses_and_one_verdict(script: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_a_program_that_fails_is_told_with_its_line(script: Path) -> None:
     done = CliRunner().invoke(app, ["explain-graph", str(script), "--words", "many"])
     assert done.exit_code == 2

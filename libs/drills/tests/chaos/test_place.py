@@ -95,6 +95,7 @@ def test_of_two_runs_that_begin_in_one_moment_one_goes_on(installed: Installed) 
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_the_installation_of_a_run_that_is_killed_ends_by_itself(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("stretto")), "chaos", "--undisturbed", "1", "--seed", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}

@@ -219,6 +219,7 @@ async def check_served(client: Client, runner: Runner, added: dict[str, list[int
 @example([("flip", 3)], True)
 @settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(st.lists(hostile, min_size=4, max_size=12), st.booleans())
+@pytest.mark.night
 def test_whatever_bytes_stand_anywhere_cost_at_most_the_job_they_name(how: list[Any], both_sides: bool) -> None:
     asyncio.run(survive(how, both_sides))
 
