@@ -19,7 +19,7 @@ from tests.contract.subscriber import SubscriberUnavailable, validate_run
 from tests.e2e.typed import OWN_JOB, ROOT, shell
 
 JOB = "wide-deep-example"
-SAMPLES = 100_000
+SAMPLES = 150_000
 
 pytestmark = pytest.mark.slow
 
