@@ -121,15 +121,18 @@ def serve(connection: socket.socket, names: list[str]) -> None:
     modules = [importlib.import_module(name) for name in names]
     at_fork = [module.forked for module in modules if hasattr(module, "forked")]
     living: set[int] = set()
+    ended: dict[int, int] = {}
     while True:
         message, fds, *_ = socket.recv_fds(connection, 2**18, 3)
         if not message:
             break
         request = json.loads(message)
         if "poll" in request:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            living.discard(pid)
-            answer = {"returncode": os.waitstatus_to_exitcode(status) if pid else None}
+            pid, status = os.waitpid(request["poll"], os.WNOHANG) if request["poll"] in living else (0, 0)
+            if pid:
+                living.discard(pid)
+                ended[pid] = os.waitstatus_to_exitcode(status)
+            answer = {"returncode": ended.get(request["poll"])}
         else:
             pid = os.fork()
             if not pid:
