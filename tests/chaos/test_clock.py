@@ -39,6 +39,7 @@ async def test_only_the_wall_clock_of_one_process_is_stepped() -> None:
         assert later - wall - (since - monotonic) == pytest.approx(seconds, abs=1)
 
 
+@pytest.mark.night
 async def test_clocks_that_are_stepped_lose_and_double_nothing(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:

@@ -188,6 +188,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     server.kill()
 
 
+@pytest.mark.night
 async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tmp_path: Path) -> None:
     # who cannot come in: keys of another installation, damaged ones, a password in the URL
     foreign = EmbeddedServer(tmp_path / "foreign")

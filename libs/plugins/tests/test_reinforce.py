@@ -14,7 +14,7 @@ from stretto_plugins.learning.features import Form
 from stretto_plugins.learning.policy import Cell, Policy
 from stretto_plugins.learning.reinforce import Reinforce
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.night]
 FEW = 6
 
 

@@ -139,7 +139,16 @@ def dense_of(program: Program, model: Any) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.float32), *(variable.numpy().reshape(-1) for variable in others)])
 
 
-@pytest.mark.parametrize("name", TAKEN)
+BY_DAY = {
+    *("functional", "widths", "shared", "masked", "lists", "strings", "feature space", "nested", "subclassed", "pairs"),
+    *("tied", "normal", "frozen", "outputs", "sample weights"),
+}
+"""Kinds of models of ``make test``: one of each way in which a step may differ from Keras'."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in TAKEN]
+)
 def test_a_step_is_that_of_keras(name: str):
     """Weights of the batch's rows and of the dense layers after one step of SGD are those after `fit` on one batch."""
     kind = TAKEN[name]

@@ -69,7 +69,7 @@ def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [generated, criteo_text, parquet_strings])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.night) for model in MODELS[1:])])
 def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     arguments = {"seed": 5, "hidden": "16", **data(tmp_path)}
     spec = spec_of(SAMPLES, model={"entry": f"stretto.examples.{model}", "arguments": arguments})

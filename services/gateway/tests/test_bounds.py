@@ -72,6 +72,7 @@ def test_an_unknown_name_is_compared_with_few_names() -> None:
     assert "did you mean team-" in refused.remedy
 
 
+@pytest.mark.night
 def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path) -> None:
     """Goal: one team cannot fill the log. Method: submit large jobs until one is refused, restart, try two teams."""
     tokens = {team: given(tmp_path, f"of-{team}", "submitter", team=team) for team in ("loud", "calm")}

@@ -143,6 +143,7 @@ def test_what_grows_breaks_nobody(document: Schema, change: Callable[[Schema], o
     assert broken(document, changed) == []
 
 
+@pytest.mark.night
 def test_a_break_is_not_written(tmp_path: Path, document: Schema, capsys: pytest.CaptureFixture[str]) -> None:
     promised = deepcopy(document)
     promised["paths"]["/api/v1/gone"] = {"get": {"operationId": "getGone", "responses": {}}}

@@ -198,6 +198,7 @@ async def test_an_object_adopts_no_job_that_somebody_else_submitted_not_even_an_
     assert (await stage.rest("shared"))["status"] == "submitted"
 
 
+@pytest.mark.night
 async def test_two_replicas_write_as_one_and_the_second_takes_over(own_stage: Stage, tmp_path: Path) -> None:
     second = tmp_path / "second"
     second.mkdir()

@@ -138,7 +138,9 @@ def parts_of(found: Explained) -> Callable[[Any], None]:
     return split
 
 
-@pytest.mark.parametrize("program", [*TF2])
+@pytest.mark.parametrize(
+    "program", [pytest.param(name, marks=pytest.mark.night) if name == "keras" else name for name in TF2]
+)
 def test_a_step_of_tensorflow_2(explain: Callable[..., Explained], program: str) -> None:
     results: list[list[bytes]] = []
 

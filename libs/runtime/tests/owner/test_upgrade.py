@@ -64,6 +64,7 @@ class TestDocuments:
         assert machines.slots["a"].machine.state == CountState(3)
 
 
+@pytest.mark.night
 async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
     client: Client, replicas: Replicas
 ) -> None:
