@@ -43,10 +43,10 @@ class WarmProcesses:
         environment: dict[str, str] | None = None,
         cwd: str | None = None,
         stdin: IO[Any] | int | None = None,
-        stdout: IO[Any] | int,
-        stderr: IO[Any] | int,
+        stdout: IO[Any] | int | None = None,
+        stderr: IO[Any] | int | None = None,
     ) -> WarmProcess:
-        """Run ``argv``, as Python itself would take it: ``-m module`` or a script. ``stdin``: None for nothing."""
+        """Run ``argv``, as Python itself would take it: ``-m module`` or a script. A stream of None is /dev/null."""
         with self._lock:
             if self._server is None:
                 self._open()
@@ -55,8 +55,8 @@ class WarmProcesses:
             "environment": environment if environment is not None else dict(os.environ),
             "cwd": cwd or os.getcwd(),
         }
-        with open(os.devnull) as nothing:
-            files = (nothing if stdin is None else stdin, stdout, stderr)
+        with open(os.devnull, "r+") as nothing:
+            files = (nothing if each is None else each for each in (stdin, stdout, stderr))
             fds = [each if isinstance(each, int) else each.fileno() for each in files]
             return WarmProcess(self, self.ask(request, fds)["pid"], argv)
 

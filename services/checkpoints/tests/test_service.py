@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,10 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import ParameterServer
 from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.registry import STATE, STATE_PREFIX
+from warm_processes import WarmProcess, WarmProcesses
+
+SERVICES = WarmProcesses("stretto_checkpoints.service")
+"""The service starts as a fork of a process that has imported it, which ends with the tests."""
 
 
 def store(folder: Path, pod: str) -> None:
@@ -59,7 +60,7 @@ class Stage:
         self.hold = ""
         """the verb that is not answered, once"""
         self.held = asyncio.Event()
-        self._running: list[asyncio.subprocess.Process] = []
+        self._running: list[WarmProcess] = []
 
     async def open(self) -> None:
         connection = self.client.bus.connection
@@ -78,21 +79,18 @@ class Stage:
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
         environment |= {f"STRETTO_{name}": str(value) for name, value in told.items()}
-        command = (sys.executable, "-m", "stretto_checkpoints")
-        child = await asyncio.create_subprocess_exec(*command, env=environment, stderr=subprocess.DEVNULL)
-        self._running.append(child)
+        self._running.append(SERVICES.start("-m", "stretto_checkpoints", environment=environment))
 
     async def stop(self) -> None:
         """The oldest, in good order."""
         child = self._running.pop(0)
-        with contextlib.suppress(ProcessLookupError):
-            child.terminate()
-        await asyncio.wait_for(child.wait(), 60)
+        child.terminate()
+        await asyncio.to_thread(child.wait)
 
     async def kill(self) -> None:
         child = self._running.pop(0)
         child.kill()
-        await child.wait()
+        await asyncio.to_thread(child.wait)
 
     async def _answer(self, msg: Any) -> None:
         tokens, request = msg.subject.split("."), json.loads(msg.data)

@@ -14,8 +14,9 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -26,8 +27,9 @@ from cryptography.x509.oid import NameOID
 from stretto_bus import Client
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.server import free_port
+from warm_processes import WarmProcess
 
-from .conftest import Running, installed
+from .conftest import GATEWAYS, Running, installed
 from .test_rest import problem, spec
 
 
@@ -109,27 +111,34 @@ def test_settings_that_cannot_be_are_a_sentence_also_before_the_bus_is_there(
     tmp_path: Path, settings: dict[str, str], words: str
 ) -> None:
     given = {f"STRETTO_GATEWAY_{name}": value for name, value in settings.items()}
-    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}", **given) as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
+    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}", **given) as (process, lines):
+        said = lines.read()
+        assert process.wait() == 1
     assert words in said
     assert "Traceback" not in said
 
 
-def alone(folder: Path, **settings: str) -> subprocess.Popen[str]:
-    """A gateway that nobody waits for."""
+@contextlib.contextmanager
+def alone(folder: Path, **settings: str) -> Iterator[tuple[WarmProcess, IO[str]]]:
+    """A gateway that nobody waits for, and what it prints."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     environment |= {"STRETTO_STATE_FOLDER": str(folder), **settings}
-    command = [sys.executable, "-m", "stretto_gateway"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    reading, writing = os.pipe()
+    process = GATEWAYS.start("-m", "stretto_gateway", environment=environment, stdout=writing, stderr=writing)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        try:
+            yield process, lines
+        finally:
+            process.kill()
+            process.wait()
 
 
 async def test_a_gateway_that_waits_for_the_bus_lives_says_so_and_goes_on_with_it(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "nats")
     told = {**server.environment("gateway"), "STRETTO_GATEWAY_TOKEN": "t"}
-    with alone(tmp_path, **told) as process:
-        assert process.stdout is not None
-        assert any("ConnectionRefused" in line for line in process.stdout)
+    with alone(tmp_path, **told) as (process, lines):
+        assert any("ConnectionRefused" in line for line in lines)
         found = json.loads((tmp_path / "run/gateway.json").read_text())
         url = f"http://127.0.0.1:{found['port']}"
         async with httpx.AsyncClient(
@@ -157,18 +166,18 @@ async def test_a_gateway_that_waits_for_the_bus_lives_says_so_and_goes_on_with_i
 
 
 def test_a_signal_ends_a_gateway_that_still_waits_for_the_bus(tmp_path: Path) -> None:
-    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}") as process:
-        assert process.stdout is not None
-        assert any("ConnectionRefused" in line for line in process.stdout)
+    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}") as (process, lines):
+        assert any("ConnectionRefused" in line for line in lines)
         process.terminate()
         assert process.wait(30) == 0
 
 
 def test_who_the_bus_does_not_know_is_told_so_in_a_sentence(gateway: Running, tmp_path: Path) -> None:
     stranger = EmbeddedServer(tmp_path / "another").login("gateway").credentials
-    with alone(tmp_path, STRETTO_NATS_URL=gateway.server.url, STRETTO_NATS_CREDENTIALS=str(stranger)) as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
+    told = {"STRETTO_NATS_URL": gateway.server.url, "STRETTO_NATS_CREDENTIALS": str(stranger)}
+    with alone(tmp_path, **told) as (process, lines):
+        said = lines.read()
+        assert process.wait() == 1
     assert "gateway: cannot connect to" in said
     assert "Traceback" not in said
 
