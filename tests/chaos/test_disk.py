@@ -73,7 +73,8 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
         async with running(Counting, server, tmp_path) as runner:
             accepted = await feed(client, 1, seed=4)
             filler = fill(small_disk)
-            feeding = asyncio.create_task(feed(client, 8, seed=5))
+            serves_again = asyncio.Event()  # until then: a server notices a full disk when it writes a new file
+            feeding = asyncio.create_task(feed(client, 180, seed=5, enough=serves_again))
             await eventually(lambda: fill(small_disk) and not runner.report()["ready"])
             await eventually(lambda: "is the server's disk full" in str(runner.report()["faults"]))
             filler.unlink()
@@ -81,6 +82,7 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
             await asyncio.to_thread(server.stop)
             await server.start()
             await until_ready(runner)
+            serves_again.set()
             accepted |= await feeding
             accepted |= await feed(client, 0.5, seed=6)
             (await settle(client)).check(accepted)
