@@ -39,7 +39,7 @@ class Forked:
         self.pid = pid
         self._stdin, self._stdout, self._told = stdin, stdout, told
         self._process: IO[bytes] | None = None
-        """its descriptor, which no later process can have; None: it has ended already"""
+        """Descriptor of the lane's process, which no later process can have; None: the process has ended already."""
         with contextlib.suppress(ProcessLookupError):
             self._process = os.fdopen(os.pidfd_open(pid), "rb", 0)
 
@@ -179,7 +179,7 @@ def keep(connection: socket.socket) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     living: dict[int, tuple[int, int]] = {}
-    """process number and descriptor of what is told, by the descriptor of the process"""
+    """Process number, and descriptor to tell home, by the descriptor of each lane's process."""
     while True:
         for descriptor, _ in poll.poll():
             if descriptor in living:

@@ -92,7 +92,7 @@ def _possible(table: Table, relaxation: Relaxation, at: Ints) -> float:
 
 
 def _open_rows(table: Table, at: Ints, kept: Flags) -> Ints:
-    """Return the rows among those ``kept`` and those of ``at``, without the jobs that have a single one of these."""
+    """Return the ``kept`` rows and the rows of ``at``, of jobs with more than one such row."""
     kept = kept.copy()
     kept[at] = True
     counts = np.add.reduceat(kept.astype(np.int64), table.starts)
