@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_actuator.pods import inherited
+from stretto_actuator.pod.spec import inherited
 from stretto_core.model.teams import TeamQuota
 from stretto_runtime import Settings
 from stretto_runtime.settings import StreamsSettings

@@ -14,7 +14,7 @@ import pytest
 from packaging.utils import canonicalize_name
 from stretto.images import Part
 from stretto_actuator.backend import BackendError
-from stretto_actuator.pod_logs import PodLogs
+from stretto_actuator.pod.logs import PodLogs
 from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import Manifest, ManifestDamaged
 from stretto_messages.actuator import LOG_PART_MAX

@@ -25,7 +25,7 @@ app.kubernetes.io/managed-by: stretto
 stretto.dev/installation: {{ .Release.Name }}
 {{- end }}
 
-{{/* End of the names of everything that the actuator makes: stretto_actuator.kubernetes_manifest.Installation.name_of */}}
+{{/* End of the names of everything that the actuator makes: stretto_actuator.kubernetes.manifest.Installation.name_of */}}
 {{- define "stretto.trainer.suffix" -}}
 -{{ sha256sum .Release.Name | trunc 6 }}
 {{- end }}

@@ -20,10 +20,10 @@ from stretto_runtime.store_check import StoreCheck
 from stretto_wire.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
-from .boxes import warning_of
-from .credentials import Issuer
-from .pod_logs import PodLogs
-from .reconcile import Reconciler
+from .job.reconcile import Reconciler
+from .local.boxes import warning_of
+from .pod.credentials import Issuer
+from .pod.logs import PodLogs
 from .settings import ActuatorSettings
 
 REACH_AGAIN_S = 2.0

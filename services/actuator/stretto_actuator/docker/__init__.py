@@ -1,0 +1,1 @@
+"""Pods as containers of one Docker engine."""

@@ -1,0 +1,1 @@
+"""One job's pods brought to its plan: started, moved, closed."""

@@ -1,0 +1,1 @@
+"""Pods as Kubernetes pods."""

@@ -1,0 +1,364 @@
+"""Pods as processes of this machine.
+
+Each pod is a session of its own: a tiny shell that outlives the actuator and writes down the exit code, and the pod
+itself. Its record stands in its folder (``records.py``), where a restarted actuator finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from stretto_runtime.process.pid import ProcessIdentity
+from stretto_wire import EVENTS_KEPT_S
+
+from ..backend import HEADROOM, BackendError, Following, Places, PodSpec, PodStatus, exit_reason
+from ..pod import job_volumes
+from ..pod.devices import NO_DEVICES, Devices, Given, devices_of, paths
+from ..settings import ActuatorSettings
+from .boxes import Boxes, boxes_of, launch_of
+from .control_groups import Cgroups, Group
+from .processes import PodProcesses, integer
+from .records import PRIVATE, Record, Records
+
+LOG_BYTES = 1500
+ASK_AGAIN_S = 2.0
+LINE_BYTES_MAX = 2000
+LOG_READ_BYTES_MAX = 1 << 20
+DYING_TRIES = 50
+DYING_WAIT_S = 0.02
+CLEAR_EVERY_S = 3600.0
+
+# Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
+# not end it before the pod; the trap also keeps the signal at its default for the pod itself. Its own name is the
+# folder in which the pod starts. A rename is tried again: a signal to the whole session may meet it.
+SHELL = """
+rename() { mv "$1" "$2" || mv "$1" "$2"; }
+tell() { echo $1 > exit.tmp && rename exit.tmp exit; }
+while [ "$1" != -- ]; do
+  echo $$ > "$1" || { echo "not started: the pod cannot enter its control group $1"; tell 125; exit 125; }
+  shift
+done; shift
+trap : TERM
+(cd "$0" && exec "$@") &
+child=$!
+echo $child > pid.tmp && rename pid.tmp pid
+wait $child; code=$?
+while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
+tell $code
+"""
+
+
+def uptime_s() -> float:
+    """Return the seconds since the boot: nobody steps this clock, and a restarted actuator reads it on."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def backend_of(settings: ActuatorSettings) -> LocalBackend:
+    """Return the backend that the settings describe."""
+    return LocalBackend(
+        settings.state_folder, cgroups=settings.cgroups, boxes=boxes_of(settings), devices=devices_of(settings)
+    )
+
+
+class LocalBackend:
+    """Pods as processes of this machine; see the module.
+
+    Larger than 250 lines: all calls of the backend act on the same records and processes.
+
+    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
+    confined. ``devices``: those of this machine that pods get. ``clock``: the time of day; ``uptime_s``: the time since
+    the boot.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.time,
+        cgroups: bool = True,
+        boxes: Boxes | None = None,
+        devices: Devices = NO_DEVICES,
+        uptime_s: Callable[[], float] = uptime_s,
+    ) -> None:
+        self._state = folder.resolve()
+        self._records = Records(self._state / "pods")
+        self._processes = PodProcesses(self._records)
+        self._clock = clock
+        self._uptime_s = uptime_s
+        self._boxes = boxes
+        self._devices = devices
+        name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
+        self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
+        self._asked_at_s: dict[tuple[str, str], float] = {}
+        self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._following = Following()
+        self._cleared_at_s = -math.inf
+        self._watched: dict[tuple[str, str], int] = {}
+        """of pods whose jobs are followed: a descriptor that tells their end"""
+
+    # the protocol ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Nothing to do: everything is looked up when it is asked for."""
+
+    async def close(self) -> None:
+        for job, pod in [*self._watched]:
+            self._unwatch(job, pod)
+
+    def places(self, job: str, pod: str) -> Places:
+        files, scratch = self._records.files(job, pod), self._records.scratch(job, pod)
+        return Places(files=str(files), scratch=str(scratch), state=str(self._state))
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._following.add(job, changed)
+
+    async def list(self, job: str | None = None) -> list[PodStatus]:
+        for child in self._children.values():
+            child.poll()  # our own children must not stay zombies
+        result: list[PodStatus] = []
+        for record in self._records.all(job):
+            status = self._status(record)
+            if status.state == "running":
+                self._watch_end(record)
+                if "memory-watch" in record.limits:
+                    self._watch_memory(record, status)
+            result.append(status)
+        return result
+
+    async def launch(self, spec: PodSpec) -> None:
+        self._clear()
+        if self._records.known(spec.job, spec.pod):
+            return
+        folder = self._records.of(spec.job, spec.pod)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._adopt_unrecorded(spec, folder)
+                return
+            # not earlier: one that runs already has its devices
+            with self._records.choosing_devices() if spec.extended else contextlib.nullcontext():
+                held = self._records.held_devices(spec.job, spec.pod) if spec.extended else ()
+                given = self._devices.free_of(spec.extended, held)
+                environment = spec.environment | self._devices.environment(given)
+                self._start(replace(spec, environment=environment), given, folder, lock.fileno())
+
+    async def stop(self, job: str, pod: str, grace_s: float) -> None:
+        record = self._records.read(job, pod)
+        if record is None or self._status(record).state != "running":
+            return
+        now = self._uptime_s()
+        if record.stop_at_s is None:
+            self._records.write(replace(record, stop_at_s=now))
+        elif now - record.stop_at_s > grace_s:
+            self._processes.kill(record)
+            return
+        # again and again: a process with many native threads has been seen to miss one
+        if now - self._asked_at_s.get((job, pod), -ASK_AGAIN_S) >= ASK_AGAIN_S:
+            self._asked_at_s[job, pod] = now
+            self._processes.end(record)
+
+    async def kill(self, job: str, pod: str) -> None:
+        record = self._records.read(job, pod)
+        if record is not None and self._status(record).state == "running":
+            self._processes.kill(record)
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        record = self._records.read(job, pod)
+        if record is None:
+            raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
+        try:
+            memory_bytes = record.group.set(cpu_cores, memory_bytes)
+        except OSError as error:
+            raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
+        limits = _limits(record.group, cpu_cores)
+        if "memory-watch" in limits:
+            used = _resident_bytes(self._status(record).pids)
+            memory_bytes = max(memory_bytes, int(used * HEADROOM))
+        if "cpu-affinity" in (*limits, *record.limits):
+            self._processes.pin(record, cpu_cores)
+        self._records.write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
+        return cpu_cores, memory_bytes
+
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        text = _tail(self._records.of(job, pod) / "log", min(lines * LINE_BYTES_MAX, LOG_READ_BYTES_MAX))
+        return "\n".join(text.splitlines()[-lines:])
+
+    async def forget(self, job: str, pod: str) -> None:
+        record = self._records.read(job, pod)
+        if record is None or self._status(record).state == "running":
+            return
+        self._processes.kill_members(record)  # what it left behind in its session
+        for _ in range(DYING_TRIES):
+            if record.group.remove():
+                break
+            await asyncio.sleep(DYING_WAIT_S)
+        # nobody waits for the removal of what the pod has left, which may be millions of files
+        await asyncio.to_thread(self._records.put_away, job, pod, self._clock())
+        self._asked_at_s.pop((job, pod), None)
+        if (child := self._children.pop((job, pod), None)) is not None:
+            child.poll()
+
+    # starting --------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Remove the folders of pods whose events have aged out, unless their job goes on: names must stay used."""
+        now = self._clock()
+        if now - self._cleared_at_s >= CLEAR_EVERY_S:
+            self._cleared_at_s = now
+            self._records.clear(now - EVENTS_KEPT_S, self._following)
+
+    def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
+        group = self._cgroups.group(f"{spec.job}.{spec.pod}")
+        try:
+            group.make()
+            group.set(spec.cpu_cores, spec.memory_bytes)
+            self._records.lay(spec.job, spec.pod, spec.files)
+            scratch = self._records.scratch(spec.job, spec.pod)
+            self._records.lay_devices(spec.job, spec.pod, given)
+            command, environment = launch_of(self._boxes, spec, paths(given), folder, scratch)
+            job_volumes.link(spec.volumes, scratch)
+            with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", SHELL, str(scratch), *group.entries, "--", *command],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+        except OSError as error:
+            raise BackendError(f"{spec.job}/{spec.pod} cannot be started as {spec.command[0]}: {error}") from error
+        self._children[spec.job, spec.pod] = child
+        self._record_start(spec, group, child.pid)
+
+    def _record_start(self, spec: PodSpec, group: Group, shell: int) -> None:
+        birth = ProcessIdentity.of(shell)
+        if birth is None:
+            raise BackendError(f"{spec.job}/{spec.pod} has ended before it could be written down")
+        limits = _limits(group, spec.cpu_cores)
+        record = Record(
+            job=spec.job,
+            pod=spec.pod,
+            pid=shell,
+            birth=birth,
+            launched_at_s=self._clock(),
+            cpu_cores=spec.cpu_cores,
+            memory_bytes=spec.memory_bytes,
+            group=group,
+            limits=limits,
+        )
+        self._records.write(record)
+        if "cpu-affinity" in limits:
+            self._processes.pin(record, spec.cpu_cores)
+
+    def _adopt_unrecorded(self, spec: PodSpec, folder: Path) -> None:
+        """The actuator died between starting this pod and writing it down: its environment names it."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                environment = process.environ()
+                same = environment.get("STRETTO_POD_FOLDER") == spec.environment.get("STRETTO_POD_FOLDER")
+                if same and environment.get("STRETTO_POD") == spec.pod and os.getsid(process.pid) == process.pid:
+                    self._record_start(spec, self._cgroups.group(f"{spec.job}.{spec.pod}"), process.pid)
+                    return
+        raise BackendError(f"{folder}/lock is held by a process that is not the pod; end it, or remove the folder")
+
+    # what is there ---------------------------------------------------------------------------------------------
+
+    def _status(self, record: Record) -> PodStatus:
+        folder = self._records.of(record.job, record.pod)
+        base = PodStatus(
+            job=record.job,
+            pod=record.pod,
+            state="running",
+            cpu_cores=record.cpu_cores,
+            memory_bytes=record.memory_bytes,
+            limits=record.limits,
+            launched_at_s=record.launched_at_s,
+            adopted=(record.job, record.pod) not in self._children,
+        )
+        code = integer(folder / "exit")
+        if code is None:
+            alive = [
+                process.pid
+                for process in (self._processes.shell(record), self._processes.child(record))
+                if process is not None
+            ]
+            if alive:
+                return replace(base, pids=tuple(alive))
+            code = integer(folder / "exit")  # it may have ended while we looked
+        oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
+        log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
+        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log)
+
+    def _watch_end(self, record: Record) -> None:
+        """Notify the job's followers when the pod's shell ends, where the system offers that."""
+        key = record.job, record.pod
+        if record.job not in self._following or key in self._watched:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(record.pid)
+            if ProcessIdentity.of(record.pid) != record.birth:
+                os.close(descriptor)
+                return
+            self._watched[key] = descriptor
+            asyncio.get_running_loop().add_reader(descriptor, self._ended, *key)
+
+    def _ended(self, job: str, pod: str) -> None:
+        self._unwatch(job, pod)
+        self._following.notify(job)
+
+    def _unwatch(self, job: str, pod: str) -> None:
+        descriptor = self._watched.pop((job, pod))
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+    # weaker limits ---------------------------------------------------------------------------------------------
+
+    def _watch_memory(self, record: Record, status: PodStatus) -> None:
+        if not record.oom_killed and _resident_bytes(status.pids) > record.memory_bytes:
+            record = replace(record, oom_killed=True)
+            self._records.write(record)
+        if record.oom_killed:  # also one whose kill did not come to its end with an actuator before this one
+            self._processes.kill(record)
+
+
+def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
+    """Return the means that limit a pod in this group."""
+    names = list(group.names)
+    if "cpu" not in group.folders and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
+        names.append("cpu-affinity")
+    if "memory" not in group.folders:
+        names.append("memory-watch")
+    return tuple(names)
+
+
+def _resident_bytes(pids: tuple[int, ...]) -> int:
+    used = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            used += psutil.Process(pid).memory_info().rss
+    return used
+
+
+def _tail(log: Path, limit_bytes: int) -> str:
+    """The last lines of a log, for people who read why a pod failed."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - limit_bytes, 0))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

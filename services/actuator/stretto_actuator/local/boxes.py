@@ -1,0 +1,222 @@
+"""The boxes of local pods: which folders each one reads and writes. ``landlock.py`` puts a pod into its box.
+
+The services of an installation and all its pods are processes of one user. The box keeps a pod from the installation's
+state (keys, credentials, secrets, other jobs) and from changing any file but its job's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stretto_runtime import SettingsFault
+from stretto_runtime.settings import images_folder
+from stretto_wire.stores import canonical
+
+from ..backend import BackendError, PodSpec, folders_in
+from ..pod import job_volumes
+from ..settings import ActuatorSettings
+from . import landlock
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
+
+FILE_URL = "file://"
+SHARED_MEMORY = Path("/dev/shm")
+PRIVATE_FOLDER = 0o700
+OF_SCRATCH = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "CUDA_CACHE_PATH": "cache/cuda"}
+"""Variables that lead programs into the pod's own folder, where they would write elsewhere."""
+OF_THE_SHELL = ("PATH", "HOME", "LD_LIBRARY_PATH")
+MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
+"""Variables by which a pod's shell is found again."""
+
+LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock; landlock.main()"
+"""Imported, not run as a script: an import is compiled once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The reach of one pod. All paths are absolute and have no links in them.
+
+    ``closed``: places that are neither read nor written, but for what follows; all others are read. ``reads`` and
+    ``writes``: folders that are there already. ``devices``: files of devices.
+    """
+
+    closed: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+
+    def options(self) -> Iterator[str]:
+        """Yield the arguments of ``landlock.py``."""
+        for name, paths in ((CLOSED, self.closed), (READ, self.reads), (WRITE, self.writes), (DEVICE, self.devices)):
+            for path in paths:
+                yield from (name, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Makes the box of each pod of an installation.
+
+    ``state``: its state folder. ``stores``: folders in which each job has a folder for its checkpoints. ``memory``:
+    shared memory for images. ``closed``: files and folders elsewhere that hold secrets. ``writable``: folders that all
+    pods may write.
+    """
+
+    state: Path
+    stores: tuple[Path, ...]
+    memory: Path | None
+    closed: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+
+    def box(self, spec: PodSpec, folder: Path, scratch: Path) -> Box:
+        """Return the box of a pod with these folders; what it writes is made. Raises BackendError."""
+        stored = [self._plain(path) for url in spec.stores if (path := _local(url)) is not None]
+        own = [scratch, self.state / "spans" / spec.job, *stored]
+        barred = [self.state, *self.stores, *(place.parent for place in stored), *self.closed]
+        barred += [self.memory] if self.memory is not None else []
+        if self.memory is not None:
+            own.append(images_folder(self.memory, self.state, spec.job))
+        shared = [*self.writable, *([SHARED_MEMORY] if self.memory is None else [])]
+        try:
+            for place in (*own, *(scratch / name for name in OF_SCRATCH.values())):
+                place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            for place in stored:
+                self._plain(place)
+            volumes = [*job_volumes.folders_of(spec.volumes, [place.resolve() for place in barred])]
+            writes = _resolved((*own, *shared, *(place for place, is_writable in volumes if is_writable)))
+        except OSError as error:
+            raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
+        started_from = (place for place in self._started_from(spec) if place.is_dir())
+        reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
+        return Box(_resolved(barred), _resolved(reads), writes)
+
+    def _plain(self, folder: Path) -> Path:
+        """Return a job's folder. Raises BackendError: below the operator's store the way to it has a link.
+
+        A store may lie in the folder of another job, which can put links there.
+        """
+        store = max((each for each in self.stores if folder.is_relative_to(each)), default=folder.parent, key=_length)
+        if folder.resolve() != store.resolve() / folder.relative_to(store):
+            raise BackendError(f"checkpoint.url: on the way to {folder} is a link; name a store without links")
+        return folder
+
+    def _started_from(self, spec: PodSpec) -> Iterator[Path]:
+        """Yield the folders of the jobs whose checkpoints this one starts from: <store>/<job>/<checkpoint>/<file>."""
+        stores = dict.fromkeys((*self.stores, *(path.parent for url in spec.stores if (path := _local(url)))))
+        for store in stores:
+            for url in spec.reads:
+                for first in folders_in(str(store), (url,)):
+                    file = _local(url)
+                    job = file.parent.parent if file is not None else store
+                    yield job if job != store and job.is_relative_to(store / first) else store / first
+
+
+def launch_of(
+    boxes: Boxes | None, spec: PodSpec, devices: tuple[str, ...], folder: Path, scratch: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Return command line and environment of a pod with these files of devices and folders. Raises BackendError."""
+    if boxes is None:
+        return [*spec.command], spec.environment
+    box = replace(boxes.box(spec, folder, scratch), devices=devices)
+    return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
+
+
+def environment_around(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of what starts a pod outside of its box; the pod itself gets ``given``.
+
+    A job chooses variables. By ``PATH`` or ``LD_PRELOAD`` its code would run in the shell, in front of the box.
+    """
+    own = {name: value for name in OF_THE_SHELL if (value := os.environ.get(name)) is not None}
+    marks = {name: given[name] for name in MARKS if name in given}
+    return {**own, **marks, **{f"{BOXED}{name}": value for name, value in given.items()}}
+
+
+def environment_in(box: Box, given: dict[str, str], scratch: Path) -> dict[str, str]:
+    """Return the environment of a pod in its box: temporary files go where it may write."""
+
+    def fits(name: str) -> bool:
+        return any(Path(given.get(name, "")).is_relative_to(place) for place in box.writes)
+
+    return given | {name: str(scratch / place) for name, place in OF_SCRATCH.items() if not fits(name)}
+
+
+def command_in(box: Box, command: tuple[str, ...]) -> list[str]:
+    """Return the command line that starts ``command`` in its box."""
+    folder = str(Path(landlock.__file__).parent)
+    return [sys.executable, "-I", "-S", "-c", LAUNCH, folder, *box.options(), "--", *command]
+
+
+def boxes_of(settings: ActuatorSettings) -> Boxes | None:
+    """Return what makes the boxes of pods here, or None if pods are not confined.
+
+    Raises:
+        SettingsFault: pods have to be confined, and the kernel cannot, or a folder that pods may write is unsuitable.
+    """
+    if settings.local_confine == "off":
+        return None
+    if settings.local_confine == "required" and landlock.abi() < ABI_SCOPES:
+        raise SettingsFault(
+            f"STRETTO_ACTUATOR_LOCAL_CONFINE=required is refused: {_lack(landlock.abi())}; {_REMEDY}, or set auto"
+        )
+    if landlock.abi() < ABI_LEAST:
+        return None
+    state = settings.state_folder.resolve()
+    files = (settings.signing_key_file, settings.nats_credentials, settings.secrets_folder)
+    lists = (entry.removesuffix("/*") for entry in settings.allowed.stores)
+    stores = dict.fromkeys(path for url in (settings.store, *lists) if (path := _local(url)) is not None)
+    closed = tuple(path.resolve() for path in files if path is not None)
+    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state))
+
+
+def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for text in (part.strip() for part in settings.local_writable.split(",") if part.strip()):
+        folder = Path(text).resolve()
+        if not Path(text).is_absolute() or not folder.is_dir() or state.is_relative_to(folder):
+            raise SettingsFault(
+                f"STRETTO_ACTUATOR_LOCAL_WRITABLE={settings.local_writable!r} is refused at {text!r}: give absolute "
+                f"folders that exist and do not hold the state folder {state}, separated by commas"
+            )
+        found.append(folder)
+    return tuple(found)
+
+
+_REMEDY = "run Linux 6.12 or later, and where a filter of system calls (of a container) forbids Landlock, allow it"
+
+
+def _lack(version: int) -> str:
+    if version < ABI_LEAST:
+        return f"local pods are not confined: the kernel offers version {version} of Landlock, {ABI_LEAST} is needed"
+    return (
+        f"local pods may send signals to all processes of this user: the kernel offers version {version} of Landlock, "
+        f"{ABI_SCOPES} is needed"
+    )
+
+
+def warning_of(settings: ActuatorSettings) -> str:
+    """Return what local pods can do to each other and to the services, empty if they are confined."""
+    if settings.backend != "local":
+        return ""
+    if settings.local_confine == "off":
+        return "local pods are not confined: STRETTO_ACTUATOR_LOCAL_CONFINE=off; unset it"
+    version = landlock.abi()
+    return "" if version >= ABI_SCOPES else f"{_lack(version)}; {_REMEDY}"
+
+
+def _local(url: str) -> Path | None:
+    """Return the folder that a URL names, or None if it is in an object store or has no one spelling."""
+    try:
+        spelt = canonical(url)
+    except ValueError:
+        return None
+    return Path(spelt.removeprefix(FILE_URL)) if spelt.startswith(FILE_URL) else None
+
+
+def _length(path: Path) -> int:
+    return len(path.parts)
+
+
+def _resolved(paths: list[Path] | tuple[Path, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(path.resolve()) for path in paths))

@@ -1,0 +1,439 @@
+"""Hostile pods in their boxes: real processes that try what their user may, beside an honest one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from stretto_actuator.backend import BackendError, PodSpec
+from stretto_actuator.local.backend import landlock
+from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
+from stretto_actuator.local.backend.landlock import ABI_LEAST, ABI_SCOPES
+from stretto_actuator.settings import ActuatorSettings
+from stretto_runtime import SettingsFault
+from stretto_runtime.settings import images_folder
+from stretto_wire.pod_files import VolumeSpec
+
+MIB = 2**20
+LIMIT_S = 60.0
+TRIES = """
+import contextlib, ctypes, json, os, signal, sys
+done = []
+def attempt(name, work):
+    try:
+        work()
+    except OSError:
+        return
+    done.append(name)
+def read(path):
+    with open(path, "rb") as file:
+        file.read(1)
+def write(path):
+    with open(path, "ab") as file:
+        file.write(b"x")
+def trace(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, pid, None, None) != 0:  # PTRACE_ATTACH
+        raise OSError(ctypes.get_errno(), "ptrace")
+"""
+"""Beginning of a pod's program: ``attempt`` lists what succeeds in ``done``."""
+
+pytestmark = pytest.mark.skipif(landlock.abi() < ABI_SCOPES, reason="the kernel offers no such Landlock")
+
+
+class Place:
+    """An installation's state folder with what a hostile pod would like to have, and a folder beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.beside = folder / "data"
+        self.memory = folder / "shm"
+        self.beside.mkdir()
+        (self.beside / "dataset.csv").write_text("1,2")
+        self.secrets = [
+            self.state / name
+            for name in (
+                "nats/keys/root/account.seed",
+                "nats/keys/gateway/bus.creds",
+                "gateway.token",
+                "redis/redis.conf",
+                "secrets/s3",
+                "pods/other/worker-9/files/bus.creds",
+                "pods/other/worker-9/files/plane.pem",
+                "plane.secret",
+                "pods/other/worker-9/log",
+                "checkpoints/other/other-000001/manifest.json",
+                "spans/other/worker-0.jsonl",
+            )
+        ]
+        self.secrets.append(images_folder(self.memory, self.state, "other") / "other-000001.ps-0")
+        for file in self.secrets:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("secret")
+        self.backend = LocalBackend(self.state, boxes=self.boxes())
+
+    def boxes(self, **more: object) -> Boxes:
+        made = boxes_of(ActuatorSettings(state_folder=self.state, memory_folder=self.memory, **more))
+        assert made is not None
+        return made
+
+    def spec(self, script: str, job: str = "j", pod: str = "worker-0", **more: object) -> PodSpec:
+        environment = {"PATH": os.environ["PATH"], "STRETTO_POD": pod}
+        environment["STRETTO_POD_FOLDER"] = self.backend.places(job, pod).scratch
+        command = (sys.executable, "-S", "-c", TRIES + textwrap.dedent(script))
+        given = {"stores": (f"file://{self.state}/checkpoints/{job}",), **more}
+        return PodSpec(job, pod, command, environment, 1.0, 256 * MIB, **given)  # type: ignore[arg-type]
+
+    async def run(self, script: str, **more: object) -> list[str]:
+        """Return what a pod could do of what the script attempts."""
+        await self.backend.launch(self.spec(textwrap.dedent(script) + "\nprint(json.dumps(done))", **more))
+        code = await self.ended()
+        text = (await self.backend.logs("j", "worker-0", 5)).splitlines()
+        assert code == 0, text
+        return list(json.loads(text[-1]))
+
+    async def ended(self) -> int | None:
+        """Wait for the end of the one pod, and return its exit code."""
+        deadline = time.monotonic() + LIMIT_S
+        while (await self.backend.list("j"))[0].state != "exited":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        return (await self.backend.list("j"))[0].exit_code
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path.resolve())
+    yield made
+
+    async def clear() -> None:
+        while pods := await made.backend.list():
+            for pod in pods:
+                await made.backend.kill(pod.job, pod.pod)
+                await made.backend.forget(pod.job, pod.pod)
+            await asyncio.sleep(0.02)
+
+    asyncio.run(clear())
+
+
+def lay_traps(folder: Path, seed: Path) -> Path:
+    """Fill a job's folder with programs, modules and a library that copy ``seed``; returns the place of the copy."""
+    folder.mkdir()
+    stolen = folder / "stolen"
+    for name in ("mv", "kill", "sh", "python"):
+        (folder / name).write_text(f"#!/bin/sh\n/bin/cat {seed} > {stolen}\n")
+        (folder / name).chmod(0o700)
+    for name in ("landlock", "sitecustomize"):
+        (folder / f"{name}.py").write_text(f"open({str(stolen)!r}, 'w').write(open({str(seed)!r}).read())")
+    (folder / "library.c").write_text(
+        f'''
+        #include <stdio.h>
+        __attribute__((constructor)) static void steal(void) {{
+            char text[7] = {{0}};
+            FILE *from = fopen("{seed}", "r"), *to;
+            if (from && fread(text, 1, 6, from) && (to = fopen("{stolen}", "w"))) {{ fputs(text, to); fclose(to); }}
+        }}
+        '''
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "library.so", folder / "library.c"], check=True)
+    return stolen
+
+
+async def test_a_pod_neither_reads_nor_writes_what_is_not_its_jobs(place: Place) -> None:
+    script = f"""
+    for path in {[str(path) for path in place.secrets]}:
+        attempt("read " + path, lambda: read(path))
+        attempt("write " + path, lambda: write(path))
+        attempt("remove " + path, lambda: os.unlink(path))
+        attempt("link " + path, lambda: os.link(path, "stolen"))
+        attempt("move " + path, lambda: os.rename(path, "stolen"))
+        attempt("replace " + path, lambda: (write("mine"), os.rename("mine", path)))
+        attempt("by a link of its own", lambda: (os.symlink(path, "link"), read("link")))
+        with contextlib.suppress(OSError):
+            os.unlink("link")
+    """
+    assert await place.run(script) == []
+    assert [path.read_text() for path in place.secrets] == ["secret"] * len(place.secrets)
+
+
+async def test_a_pod_changes_nothing_that_services_run_from_or_the_user_keeps(place: Place) -> None:
+    folders = {sys.prefix, str(Path(landlock.__file__).parent), str(Path.home()), str(place.beside), "/tmp", "/etc"}
+    folders |= {str(place.state / name) for name in ("run", "pods/j/worker-0", "pods/j", "pods", "spans", ".")}
+    script = f"""
+    for folder in {sorted(folders)}:
+        attempt("write into " + folder, lambda: write(folder + "/planted"))
+    attempt("record", lambda: write("../pod.json"))
+    attempt("files", lambda: write("../files/job.json"))
+    """
+    (place.state / "run").mkdir()
+    assert await place.run(script, files={"job.json": b"{}"}) == []
+    assert not [folder for folder in folders if os.path.exists(f"{folder}/planted")]  # noqa: ASYNC240
+
+
+async def test_a_pod_neither_ends_nor_traces_nor_sees_into_others(place: Place) -> None:
+    await place.backend.launch(place.spec("import time; print('up', flush=True); time.sleep(60)", job="other"))
+    (other,) = await place.backend.list("other")
+    service = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        pids = [service.pid, os.getpid(), *other.pids]
+        script = f"""
+        for pid in {pids}:
+            attempt(f"look at {{pid}}", lambda: os.kill(pid, 0))
+            attempt(f"end {{pid}}", lambda: os.kill(pid, signal.SIGCONT))
+            attempt(f"trace {{pid}}", lambda: trace(pid))
+            attempt(f"environment of {{pid}}", lambda: read(f"/proc/{{pid}}/environ"))
+            attempt(f"memory of {{pid}}", lambda: read(f"/proc/{{pid}}/mem"))
+            attempt(f"files of {{pid}}", lambda: os.readlink(f"/proc/{{pid}}/fd/1"))
+            attempt(f"root of {{pid}}", lambda: read(f"/proc/{{pid}}/root{place.secrets[0]}"))
+        attempt("its shell", lambda: os.kill(os.getppid(), signal.SIGCONT))
+        """
+        assert await place.run(script) == []
+        assert service.returncode is None
+        assert psutil.Process(service.pid).status() != psutil.STATUS_ZOMBIE
+        assert [pod.state for pod in await place.backend.list("other")] == ["running"]
+    finally:
+        service.kill()
+        await service.wait()
+
+
+async def test_a_pod_neither_reads_from_nor_writes_to_a_terminal_of_its_user(place: Place) -> None:
+    keyboard, terminal = os.openpty()
+    script = f"""
+    attempt("keys", lambda: os.open("{os.ttyname(terminal)}", os.O_RDONLY | os.O_NOCTTY))
+    attempt("screen", lambda: os.open("{os.ttyname(terminal)}", os.O_WRONLY | os.O_NOCTTY))
+    """
+    try:
+        assert await place.run(script) == []
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+async def test_a_folder_of_checkpoints_that_another_job_turned_into_a_link_starts_nothing(place: Place) -> None:
+    """Method: a store that jobs choose lies in a job's own folder, which holds links to the keys."""
+    keys, store = place.secrets[0].parent, place.beside / "store"
+    (store / "hostile").mkdir(parents=True)
+    for name in ("j", "sub"):
+        (store / "hostile" / name).symlink_to(keys)
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    for url in (f"file://{store}/hostile/j", f"file://{store}/hostile/sub/j"):
+        with pytest.raises(BackendError, match="a link"):
+            await place.backend.launch(place.spec("", stores=(url,)))
+    assert {path.name for path in keys.iterdir()} == {place.secrets[0].name}
+
+
+async def test_a_job_reads_of_a_nested_store_only_the_job_that_it_starts_from(place: Place) -> None:
+    store = place.beside / "store"
+    own, others = (store / "team" / job / f"{job}-000001" / "manifest.json" for job in ("mine", "other"))
+    for file in (own, others):
+        file.parent.mkdir(parents=True)
+        file.write_text("secret")
+    place.backend = LocalBackend(place.state, boxes=place.boxes(allowed_stores=f"file://{store}/*"))
+    script = f"""
+    attempt("own", lambda: read("{own}"))
+    attempt("others", lambda: read("{others}"))
+    """
+    assert await place.run(script, stores=(f"file://{store}/team/j",), reads=(f"file://{own}",)) == ["own"]
+
+
+@pytest.mark.parametrize("way", ["PATH", "LD_PRELOAD", "PYTHONPATH", "ENV"])
+async def test_no_variable_of_a_job_brings_its_code_in_front_of_the_box(place: Place, way: str) -> None:
+    """Method: a former pod of the job has laid programs into the job's folder, and the job's variable names them."""
+    folder = place.state / "checkpoints/j"
+    stolen = lay_traps(folder, place.secrets[0])
+    value = {"PATH": f"{folder}:{os.environ['PATH']}", "LD_PRELOAD": f"{folder}/library.so", "ENV": f"{folder}/mv"}
+    script = f"assert os.environ.get({way!r}, '') == {value.get(way, str(folder))!r}\nprint(json.dumps(done))"
+    spec = place.spec(script)
+    await place.backend.launch(replace(spec, environment=spec.environment | {way: value.get(way, str(folder))}))
+    assert await place.ended() == 0
+    assert not stolen.exists()
+
+
+async def test_an_honest_pod_has_all_that_it_needs(place: Place) -> None:
+    images = images_folder(place.memory, place.state, "j")
+    script = f"""
+    import socket, subprocess, tempfile
+    attempt("dataset", lambda: read("{place.beside}/dataset.csv"))
+    attempt("list beside", lambda: os.listdir("{place.state.parent}"))
+    attempt("own files", lambda: read("../files/job.json"))
+    attempt("scratch", lambda: (write("a"), os.rename("a", "b"), os.mkdir("c"), os.rename("b", "c/b")))
+    attempt("temporary", lambda: tempfile.NamedTemporaryFile().write(b"x"))
+    attempt("null", lambda: write("/dev/null"))
+    attempt("random", lambda: read("/dev/urandom"))
+    attempt("image", lambda: (write("{images}/j-000001.worker-0"), os.unlink("{images}/j-000001.worker-0")))
+    attempt("spans", lambda: write("{place.state}/spans/j/worker-0.jsonl"))
+    def checkpoint():
+        os.makedirs("{place.state}/checkpoints/j/j-000001", exist_ok=True)
+        write("{place.state}/checkpoints/j/j-000001/part")
+        os.rename("{place.state}/checkpoints/j/j-000001/part", "{place.state}/checkpoints/j/j-000001/whole")
+    attempt("checkpoint", checkpoint)
+    attempt("server", lambda: socket.create_server(("127.0.0.1", 0)))
+    attempt("child", lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
+    child = subprocess.Popen(["sleep", "60"])
+    attempt("end its child", lambda: (child.kill(), child.wait()))
+    """
+    found = await place.run(script, files={"job.json": b"{}"})
+    every = ["dataset", "list beside", "own files", "scratch", "temporary", "null", "random", "image", "spans"]
+    assert found == [*every, "checkpoint", "server", "child", "end its child"]
+    await place.backend.forget("j", "worker-0")
+    assert not (place.state / "pods/j/worker-0/work").exists(), "its disk goes with it"
+
+
+@pytest.mark.parametrize("images", [True, False])
+async def test_shared_memory_is_open_where_it_holds_no_images(place: Place, images: bool) -> None:
+    if not images:
+        place.memory = None  # type: ignore[assignment]
+        place.backend = LocalBackend(place.state, boxes=place.boxes())
+    script = """
+    import multiprocessing
+    attempt("lock", multiprocessing.Lock)
+    """
+    assert await place.run(script) == ([] if images else ["lock"])
+
+
+async def test_a_job_reads_the_checkpoint_that_it_starts_from_and_does_not_change_it(place: Place) -> None:
+    file = place.state / "checkpoints/other/other-000001/manifest.json"
+    script = f'attempt("read", lambda: read("{file}"))\nattempt("write", lambda: write("{file}"))'
+    assert await place.run(script, reads=(f"file://{file}",)) == ["read"]
+
+
+async def test_a_volume_is_read_and_written_only_where_the_job_may_write(place: Place) -> None:
+    """Method: the same folder as a volume at its own path, and at one in the pod's folder."""
+    other = place.beside / "models"
+    other.mkdir()
+    script = f"""
+    attempt("read", lambda: read("clicks/dataset.csv"))
+    attempt("read it where it is", lambda: read("{place.beside}/dataset.csv"))
+    attempt("write", lambda: write("clicks/planted"))
+    attempt("write it where it is", lambda: write("{place.beside}/planted"))
+    attempt("output", lambda: write("out/model"))
+    attempt("secret by a link", lambda: (os.symlink("{place.secrets[0]}", "out/link"), read("out/link")))
+    """
+    volumes = (
+        VolumeSpec(name="clicks", path="clicks", folder=str(place.beside)),
+        VolumeSpec(name="models", path="out", folder=str(other), writable=True),
+    )
+    assert await place.run(script, volumes=volumes) == ["read", "read it where it is", "output"]
+    assert (other / "model").read_bytes() == b"x"
+    await place.backend.forget("j", "worker-0")
+    assert (place.beside / "dataset.csv").exists(), "the pod's folder goes, the volume stays"
+
+
+@pytest.mark.parametrize("which", ["state", "above the state", "in the state", "absent", "link"])
+async def test_a_volume_opens_no_place_of_the_installation(place: Place, which: str) -> None:
+    """The list of an operator who did not think of it opens neither keys nor other jobs' checkpoints."""
+    (place.beside / "link").symlink_to(place.state)
+    folders = {
+        "state": place.state,
+        "above the state": place.state.parent,
+        "in the state": place.state / "checkpoints/other",
+        "absent": place.beside / "absent",
+        "link": place.beside / "link",
+    }
+    volumes = (VolumeSpec(name="v", path="v", folder=str(folders[which])),)
+    with pytest.raises(BackendError, match=r"volumes\.v = folder:"):
+        await place.backend.launch(place.spec("", volumes=volumes))
+    assert await place.backend.list() == []
+
+
+async def test_places_of_secrets_outside_the_state_folder_are_closed_and_listed_outputs_open(place: Place) -> None:
+    seed, output = place.beside / "pods.seed", place.beside / "models"
+    seed.write_text("secret")
+    output.mkdir()
+    place.backend = LocalBackend(place.state, boxes=place.boxes(signing_key_file=seed, local_writable=str(output)))
+    script = f"""
+    attempt("seed", lambda: read("{seed}"))
+    attempt("dataset", lambda: read("{place.beside}/dataset.csv"))
+    attempt("output", lambda: write("{output}/model"))
+    """
+    assert await place.run(script) == ["dataset", "output"]
+
+
+async def test_the_actuator_asks_and_ends_a_confined_pod(place: Place) -> None:
+    polite = "import time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(60)"
+    await place.backend.launch(place.spec(polite))
+    deadline = time.monotonic() + LIMIT_S
+    while "up" not in await place.backend.logs("j", "worker-0", 5):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    await place.backend.stop("j", "worker-0", 5.0)
+    while (await place.backend.list())[0].state != "exited":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert (await place.backend.list())[0].exit_code == 0
+
+
+@pytest.mark.parametrize("version", range(ABI_LEAST, ABI_SCOPES + 1))
+def test_older_kernels_close_files_too(place: Place, version: int) -> None:
+    """The rights of each version of Landlock, as a kernel of that version is asked for them."""
+    box = place.boxes().box(place.spec(""), place.state, place.state / "work")
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(landlock.__file__).parent)!r})
+import landlock
+landlock.confine({box.closed!r}, (), {box.writes!r}, {version})
+open({str(place.secrets[0])!r})
+"""
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
+
+
+def test_a_box_that_cannot_be_made_starts_nothing(tmp_path: Path) -> None:
+    command = command_in(Box((), (), (str(tmp_path / "gone"),)), (sys.executable, "-c", "print('it ran')"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == landlock.CANNOT_CONFINE
+    assert "cannot be confined" in done.stdout
+    assert "it ran" not in done.stdout
+
+
+def test_temporary_files_go_where_the_pod_may_write(tmp_path: Path) -> None:
+    box = Box((), (), (str(tmp_path),))
+    assert environment_in(box, {"TMPDIR": "/tmp"}, tmp_path / "work")["TMPDIR"] == str(tmp_path / "work/tmp")
+    assert environment_in(box, {"TMPDIR": f"{tmp_path}/x"}, tmp_path / "work")["TMPDIR"] == f"{tmp_path}/x"
+
+
+def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ActuatorSettings(state_folder=tmp_path)
+    assert warning_of(here) == ""
+    assert "unset it" in warning_of(ActuatorSettings(state_folder=tmp_path, local_confine="off"))
+    assert boxes_of(ActuatorSettings(state_folder=tmp_path, local_confine="off")) is None
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    assert boxes_of(here) is None
+    assert "not confined" in warning_of(here)
+    assert "Linux 6.12" in warning_of(here)
+    with pytest.raises(SettingsFault, match="LOCAL_CONFINE=required is refused"):
+        boxes_of(ActuatorSettings(state_folder=tmp_path, local_confine="required"))
+    monkeypatch.setattr(landlock, "abi", lambda: ABI_SCOPES - 1)
+    assert boxes_of(here) is not None
+    assert "signals" in warning_of(here)
+
+
+@pytest.mark.parametrize("folder", ["relative", "/nowhere/at/all", "/"])
+def test_an_unsuitable_folder_to_write_is_refused(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(SettingsFault, match="LOCAL_WRITABLE"):
+        boxes_of(ActuatorSettings(state_folder=tmp_path, local_writable=folder))
+
+
+def test_the_box_is_little_beside_the_start_of_a_pod(place: Place) -> None:
+    box = place.boxes().box(place.spec(""), place.state, place.state / "work")
+    took_s = []
+    for _ in range(5):
+        began = psutil.Process().cpu_times()
+        subprocess.run(command_in(box, ("/bin/true",)), check=True)
+        now = psutil.Process().cpu_times()
+        took_s.append(now.children_user + now.children_system - began.children_user - began.children_system)
+    assert min(took_s) < 0.05
