@@ -53,7 +53,7 @@ class Node:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
-            self.process.wait(20)
+            self.process.wait(60)
         self.process = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from cluster import Cluster
 from runtime_books import feed, joined, settle
 from runtime_counting import Counting
 from runtime_live import Replicas, connect, eventually, running, until_ready
-from stretto_bus import Client
+from stretto_bus import BusFault, CallRefused, CallTimeout, Client
+from stretto_messages.dispatcher import NextShard
 from stretto_runtime import EmbeddedServer, provision
 
 
@@ -64,6 +66,17 @@ def fill(folder: Path) -> Path:
     return filler
 
 
+async def ask(client: Client, enough: asyncio.Event) -> None:
+    """Have the service write, also while the full stream takes no input that it could answer."""
+    for serial in itertools.count():
+        if enough.is_set():
+            return
+        request = NextShard(job="asked", request_id=f"asked.{serial}", pod="worker-1")
+        with contextlib.suppress(CallTimeout, CallRefused, BusFault):
+            await client.call(request, timeout_s=1)
+        await asyncio.sleep(0.1)
+
+
 async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(small_disk / "nats")
     await server.start()
@@ -73,8 +86,9 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
         async with running(Counting, server, tmp_path) as runner:
             accepted = await feed(client, 1, seed=4)
             filler = fill(small_disk)
-            serves_again = asyncio.Event()  # until then: a server notices a full disk when it writes a new file
+            serves_again = asyncio.Event()
             feeding = asyncio.create_task(feed(client, 180, seed=5, enough=serves_again))
+            asking = asyncio.create_task(ask(client, serves_again))
             await eventually(lambda: fill(small_disk) and not runner.report()["ready"])
             await eventually(lambda: "is the server's disk full" in str(runner.report()["faults"]))
             filler.unlink()
@@ -84,6 +98,7 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
             await until_ready(runner)
             serves_again.set()
             accepted |= await feeding
+            await asking
             accepted |= await feed(client, 0.5, seed=6)
             (await settle(client)).check(accepted)
     finally:

@@ -92,7 +92,7 @@ class House:
             process.terminate()
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+                process.wait(60)
             process.kill()
             process.wait()
 
@@ -251,7 +251,7 @@ async def test_no_secret_is_told_in_start_failure_and_reconnect(house: House, tm
     # a service is told to leave, another is killed
     running[0].send_signal(signal.SIGTERM)
     running[1].kill()
-    running[0].wait(30)
+    running[0].wait(60)
     found |= dict(house.written())
     kept = {name: text async for name, text in house.stored(client)}
     assert sum("environment_from" in text for text in kept.values()) >= 2, "the event, and a snapshot"

@@ -84,7 +84,7 @@ def installed_gateway(folder: Path) -> Iterator[Installed]:
         call(installation.down)
         patch.undo()
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(60)
 
 
 def write_spec(folder: Path, name: str | None = None, **more: object) -> tuple[str, str]:

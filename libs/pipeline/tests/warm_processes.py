@@ -80,8 +80,9 @@ class WarmProcesses:
 
     def close(self) -> None:
         if self._server is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it, too
             self._socket.close()
-            self._server.wait(20)
+            self._server.wait(60)
 
 
 class WarmProcess:

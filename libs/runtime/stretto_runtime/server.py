@@ -27,6 +27,8 @@ from stretto_runtime.access.provision import KEY_VARIABLE, server_config
 from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
+END_S = 60.0
+"""A server that is asked to end first writes what it holds; on a busy disk that takes a while."""
 SERVER_VARIABLE = "NATS_SERVER"
 STORE = "jetstream"
 """the folder of the streams, in the server's folder"""
@@ -167,7 +169,7 @@ class EmbeddedServer:
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-            self._process.wait(10)
+            self._process.wait(END_S)
         self._process = None
 
 

@@ -39,7 +39,7 @@ class Books:
 
     @property
     def settled(self) -> bool:
-        return sum(map(len, self.added.values())) <= sum(map(len, self.counted.values()))
+        return not self.missing()
 
     def missing(self) -> list[str]:
         """A line for each job with fewer outputs than inputs."""

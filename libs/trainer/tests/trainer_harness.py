@@ -123,11 +123,11 @@ class Cluster:
         await self.nc.subscribe("tel.v1.>", cb=self._telemetry)
 
     def stop(self) -> None:
-        self.run(self.nc.close(), 10)
+        self.run(self.nc.close(), 60)
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     # --- pods ---------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Cluster:
     def kill(self, pod: str) -> None:
         """Kill -9 a pod, and requeue its shard as the dispatcher does."""
         self.processes[pod].send_signal(signal.SIGKILL)
-        self.processes[pod].wait(10)
+        self.processes[pod].wait(60)
         self.run(self._requeue(pod))
 
     def terminate(self, pod: str, timeout_s: float = 60.0) -> int:

@@ -34,7 +34,7 @@ def server_url(tmp_path: Path) -> Iterator[str]:
         yield _address(tmp_path)
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 def _address(folder: Path) -> str:

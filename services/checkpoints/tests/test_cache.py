@@ -30,7 +30,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         assert time.monotonic() < deadline
     yield found
     process.kill()
-    process.wait(5)
+    process.wait(60)
 
 
 def _answers(url: str) -> bool:

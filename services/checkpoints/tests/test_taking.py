@@ -119,7 +119,7 @@ class Slow(SharedMemory):
 
     def reserve(self, *args: Any) -> dict[str, str]:
         self.begun.set()
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(60)
         return super().reserve(*args)
 
 
@@ -180,7 +180,7 @@ class Store:
         self.go_on = threading.Event()
 
     def remove(self, url: str) -> None:
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(60)
         self.removed.append(url.rsplit("/", 2)[1])
 
 

@@ -130,7 +130,7 @@ class ForwarderHarness:
         for process in self.processes:
             process.terminate()
         for process in self.processes:
-            process.wait(15)
+            process.wait(60)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ async def test_a_gateway_that_waits_for_the_bus_lives_says_so_and_goes_on_with_i
             assert (await http.post("/api/v1/jobs", json=spec())).status_code == 201
             await client.close()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     server.stop()
 
 
@@ -169,7 +169,7 @@ def test_a_signal_ends_a_gateway_that_still_waits_for_the_bus(tmp_path: Path) ->
     with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}") as (process, lines):
         assert any("ConnectionRefused" in line for line in lines)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_who_the_bus_does_not_know_is_told_so_in_a_sentence(gateway: Running, tmp_path: Path) -> None:

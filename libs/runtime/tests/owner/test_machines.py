@@ -74,7 +74,7 @@ async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
 
     class Patient(Factory):
         def machine(self, key: str, state: Any) -> Counter:
-            assert all(event.wait(5) for event in heard), "nothing else was done meanwhile"
+            assert all(event.wait(60) for event in heard), "nothing else was done meanwhile"
             return Counter(state)
 
     for event in heard:
