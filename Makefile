@@ -69,7 +69,7 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 	@$(BIN)/python -m tests.check types style
 
 proto: setup  ## generate proto/ from libs/wire and the gateway
-	@$(BIN)/python -m stretto_wire.documents proto
+	@$(BIN)/python -m stretto_protodocs.documents proto
 	@$(BIN)/python -m stretto_gateway.openapi proto
 
 references: setup  ## generate the reference pages of the documentation from the code

@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "style": (
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
-        ("python", "-m", "stretto_wire.documents", "--check", "proto"),
+        ("python", "-m", "stretto_protodocs.documents", "--check", "proto"),
         ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
         ("python", "libs/docs/references.py", "--check"),
         ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),

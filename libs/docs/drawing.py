@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import NamedTuple
 
-from stretto_wire.registry import ANYBODY, CHANNELS, SERVICES, Channel
+from stretto_wire.contract.registry import ANYBODY, CHANNELS, SERVICES, Channel
 
 FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 BOX, INK, PALE, GROUND = "#3f51b5", "#7a859c", "#c5cae9", "#ffffff"

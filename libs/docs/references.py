@@ -40,8 +40,9 @@ from stretto_runtime.settings import (
     StreamsSettings,
     TeamsSettings,
 )
-from stretto_wire.registry import ANYBODY, CHANNELS, FORWARDER, SERVICES, Channel
-from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
+from stretto_wire.contract.registry import ANYBODY, CHANNELS, FORWARDER, SERVICES, Channel
+from stretto_wire.contract.schemas import message_schema, schema_name
+from stretto_wire.jobspec.schema import Schema, job_schema
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -30,7 +30,7 @@ from stretto_messages.base import Message
 from stretto_messages.gateway import PlanRequested
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.deciding import Used, serving

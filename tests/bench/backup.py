@@ -18,7 +18,7 @@ from stretto_bus.bus import Bus
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.provision import streams
 from stretto_runtime.backup import restore, take
-from stretto_wire.registry import STATE_PREFIX
+from stretto_wire.contract.registry import STATE_PREFIX
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most

@@ -24,7 +24,7 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.values import Plan
 from stretto_runtime import serve
-from stretto_wire.kubernetes import INSTALLATION
+from stretto_wire.jobspec.kubernetes import INSTALLATION
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most

@@ -33,7 +33,7 @@ from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
 from stretto_messages.arbiter import PlanDecided
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Pod, cpu_s, fleet, sent, store

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from stretto_bus import Client
 from stretto_messages.dispatcher import MarkLedger, NextShard, ShardReport
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row, row_at_most

@@ -37,7 +37,7 @@ from stretto.program import make_program, options_of
 from stretto.readers.criteo import CATEGORIES
 from stretto.training import Trainer, Work
 from stretto_plane import Key
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.feeding_server import server

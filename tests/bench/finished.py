@@ -20,7 +20,7 @@ from stretto_bus import Client
 from stretto_messages.base import Message
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import STATE
+from stretto_wire.contract.registry import STATE
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import GIVE_UP_S, MIB, Replica, fleet, store

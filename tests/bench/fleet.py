@@ -20,11 +20,11 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.values import Plan, StepTimes
-from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import encode
-from stretto_wire.registry import subject_of
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.cloudevents import headers_of
+from stretto_wire.contract.registry import subject_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 GIB, MIB = 2**30, 2**20
 GIVE_UP_S = 180.0

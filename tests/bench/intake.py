@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from stretto_bus import Client
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import TELEMETRY
+from stretto_wire.contract.registry import TELEMETRY
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store

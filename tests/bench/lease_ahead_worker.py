@@ -19,7 +19,7 @@ from stretto.program import make_program
 from stretto.tracing import Tracing
 from stretto.worker import Worker
 from stretto_messages.dispatcher import NextShard
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
 

@@ -18,9 +18,9 @@ from stretto_core.machine import CoreError
 from stretto_messages.base import Message, example_of
 from stretto_runtime import Meta, Service
 from stretto_wire.codec import encode
+from stretto_wire.contract.registry import Channel, channel_of, inputs_of, parse_on, requests_of, subject_of
+from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.errors import WireError
-from stretto_wire.registry import Channel, channel_of, inputs_of, parse_on, requests_of, subject_of
-from stretto_wire.submission import JobSubmitted
 
 from tests.bench.rows import Row, row
 

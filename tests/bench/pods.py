@@ -28,7 +28,7 @@ from stretto_messages.gateway import JobCancelled
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.settings import FACTS_BYTES
-from stretto_wire.registry import PROFILES_KEPT_S, STREAM, TELEMETRY
+from stretto_wire.contract.registry import PROFILES_KEPT_S, STREAM, TELEMETRY
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Pod, fleet, sent, store

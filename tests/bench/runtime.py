@@ -30,7 +30,7 @@ from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import STATE, STREAM
+from stretto_wire.contract.registry import STATE, STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Replica, cpu_s, store

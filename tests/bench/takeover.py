@@ -24,7 +24,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.owner.terms import fence_subject
-from stretto_wire.registry import PARTITIONS, STREAM, partition_of
+from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most

@@ -16,7 +16,7 @@ from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
 from stretto_runtime.access.provision import server_config
 from stretto_runtime.server import binary, free_port, keys_of
-from stretto_wire.registry import OPERATOR
+from stretto_wire.contract.registry import OPERATOR
 
 SIZE = 3
 READY_S = 40.0

@@ -36,9 +36,9 @@ from stretto_runtime.access.certificates import SERVER_DAYS
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.keys import Keys
 from stretto_runtime.settings import StreamsSettings
-from stretto_wire.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.fleet import Job, store
 

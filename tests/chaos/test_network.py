@@ -11,7 +11,7 @@ from cluster import Cluster, Network, Node
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
 from stretto_bus import Client
-from stretto_wire.registry import PARTITIONS
+from stretto_wire.contract.registry import PARTITIONS
 
 
 @pytest.fixture

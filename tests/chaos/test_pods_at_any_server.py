@@ -17,7 +17,7 @@ from stretto_messages.base import example_of
 from stretto_messages.pods import PodPing, PodPingReply
 from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
-from stretto_wire.inboxes import inbox_of_pod
+from stretto_wire.contract.inboxes import inbox_of_pod
 
 JOB, POD = "job-a", "ps-1"
 

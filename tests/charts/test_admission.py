@@ -13,8 +13,8 @@ import celpy.adapter
 import pytest
 from stretto_actuator.backend import PodSpec
 from stretto_actuator.kubernetes.backend.manifest import Installation, manifest, policy, secret
-from stretto_wire.kubernetes import KubernetesSpec
-from stretto_wire.pod_files import VolumeSpec
+from stretto_wire.jobspec.kubernetes import KubernetesSpec
+from stretto_wire.jobspec.pod_files import VolumeSpec
 
 from tests.charts.rendering import EVERYTHING, Object, of_kind, rendered
 

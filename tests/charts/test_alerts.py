@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from stretto_gateway.summaries import START_BOUNDS_S
-from stretto_wire.registry import PARTITIONS, SERVICES
+from stretto_wire.contract.registry import PARTITIONS, SERVICES
 
 from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered
 from tests.charts.test_dashboards import is_answered, shown

@@ -12,7 +12,7 @@ from stretto_actuator.pod.spec import inherited
 from stretto_core.model.teams import TeamQuota
 from stretto_runtime import Settings
 from stretto_runtime.settings import StreamsSettings
-from stretto_wire.allowed import Allowed
+from stretto_wire.policy.allowed import Allowed
 
 from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered
 from tests.release.versions import current

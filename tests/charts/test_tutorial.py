@@ -13,7 +13,7 @@ import kubernetes_validate
 import yaml
 from stretto_cli.main import load
 from stretto_wire import JobSpec
-from stretto_wire.allowed_volumes import volumes_allow
+from stretto_wire.policy.allowed_volumes import volumes_allow
 
 from tests.charts.rendering import Object, chart, component, containers, merged, name_of, of_kind, with_pods
 from tests.e2e.tutorials import commands, steps

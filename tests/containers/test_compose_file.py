@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from stretto_runtime.access.provision import server_config
-from stretto_wire.registry import SERVICES
+from stretto_wire.contract.registry import SERVICES
 
 from tests.containers.images import name_of
 

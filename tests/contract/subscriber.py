@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stretto_wire.inboxes import inbox_of
+from stretto_wire.contract.inboxes import inbox_of
 
 PROTO = Path(__file__).parents[2] / "proto"
 SOURCE = PROTO / "subscribers" / "node"

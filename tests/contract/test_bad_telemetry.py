@@ -23,7 +23,7 @@ from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.scenario import PLAN
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_wire.submission import SPEC
+from stretto_wire.contract.submission import SPEC
 
 from tests.contract.driven_service import DrivenService, is_of_the_wire
 

@@ -25,8 +25,8 @@ from stretto_planner.settings import PlannerSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import Meta
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 JOB = "job-a"
 SPEC = JobSpec.parse({"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 100}})

@@ -14,7 +14,7 @@ from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.profiler import StragglerDetected
 from stretto_messages.scenario import NOW_S
 from stretto_runtime import EmbeddedServer, provision
-from stretto_wire.cloudevents import headers_of
+from stretto_wire.contract.cloudevents import headers_of
 
 from tests.contract.subscriber import SubscriberUnavailable, install, validate_run
 

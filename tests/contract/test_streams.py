@@ -11,8 +11,8 @@ import yaml
 from stretto_messages.base import MAX_MESSAGE_BYTES, example_of
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_runtime.access.provision import REPORT_BYTES_MAX, streams
-from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import document_of
+from stretto_wire.contract.cloudevents import headers_of
 
 PROTO = Path(__file__).parents[2] / "proto"
 

@@ -19,7 +19,7 @@ import yaml
 from stretto_cli.main import COMMANDS, load
 from stretto_core.planner.tuning import TuningRules
 from stretto_wire import JobSpec
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.registry import CHANNELS
 
 from tests.docs.screenshots import BYTES_MAX
 from tests.docs.site import DOCS, OWN, module

@@ -27,8 +27,8 @@ from stretto_messages.dispatcher import AuditLedger
 from stretto_messages.values import ParameterServer
 from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_wire import encode
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 
 @dataclass

@@ -32,8 +32,8 @@ from stretto_oom.settings import OomSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import EmbeddedServer, Runner, provision
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.integration.pods import end_pods
 

@@ -31,8 +31,8 @@ from stretto_messages.values import Plan, StepTimes
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import EmbeddedServer, Runner, provision
-from stretto_wire import spec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 GIB = 2**30
 JOB = "ctr-1"

@@ -22,8 +22,8 @@ from stretto_messages.gateway import JobCancelled
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import serve
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from tests.integration.test_parameters_come_back import FAKE_POD, House, opened
 

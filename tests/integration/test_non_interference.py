@@ -69,9 +69,9 @@ from stretto_runtime.owner.reports import TURN_S
 from stretto_runtime.owner.snapshots import Mark, cursor_in
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire import spec
-from stretto_wire.registry import partition_of
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import partition_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 from tests.integration.pods import end_pods
 

@@ -29,7 +29,7 @@ from stretto_plane.certificates import SEED_BYTES
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
 from stretto_runtime.server import free_port
-from stretto_wire.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
+from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods
 

@@ -31,7 +31,7 @@ from stretto_profiler.service import Profiler
 from stretto_runtime import EmbeddedServer, Runner, Service, provision
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire.registry import partition_of
+from stretto_wire.contract.registry import partition_of
 
 from tests.integration.pods import end_pods
 

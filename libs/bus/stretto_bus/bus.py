@@ -23,7 +23,7 @@ import structlog
 from nats.aio.msg import Msg as Msg
 from nats.aio.subscription import Subscription as Subscription
 from pydantic_core import from_json
-from stretto_wire.inboxes import inbox_of
+from stretto_wire.contract.inboxes import inbox_of
 
 from stretto_bus.connection import FLUSH_S, Connection, Sent, direct, final
 from stretto_bus.faults import BusFault, Fenced, NobodyListens
@@ -123,7 +123,7 @@ class Bus:
     ) -> Bus:
         """Connect, waiting for the server for ``within_s`` seconds (None: as long as it takes).
 
-        ``inbox`` is where answers may go, if not below the user's own name (``stretto_wire.inboxes``).
+        ``inbox`` is where answers may go, if not below the user's own name (``stretto_wire.contract.inboxes``).
 
         Raises:
             BusFault: the server refused our login, or its certificate is not to be trusted.

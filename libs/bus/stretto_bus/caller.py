@@ -15,8 +15,8 @@ from typing import Any
 from stretto_messages.base import Message
 from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.codec import decode, encode
+from stretto_wire.contract.registry import channel_of, subject_of
 from stretto_wire.errors import WireError
-from stretto_wire.registry import channel_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, CallRefused, CallTimeout, NobodyListens

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from stretto_messages.base import Message
-from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import encode
+from stretto_wire.contract.cloudevents import headers_of
+from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, TELEMETRY, channel_of, parse, partition_of, subject_of
 from stretto_wire.errors import WireError
-from stretto_wire.registry import DEAD_LETTERS, STREAM, TELEMETRY, channel_of, parse, partition_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller

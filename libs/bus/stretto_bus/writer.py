@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from stretto_bus.bus import PIPELINED, Bus, Receiver
 from stretto_bus.connection import Sent, lines_of

@@ -15,7 +15,7 @@ from stretto_bus.catchup import MergedConsumer, PullConsumer, Span, open_consume
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
 from stretto_runtime import EmbeddedServer
 from stretto_wire.codec import encode
-from stretto_wire.registry import STREAM, subject_of
+from stretto_wire.contract.registry import STREAM, subject_of
 
 FILTERS = [
     "*.evt.v1.gateway.job-cancelled.*",

@@ -23,7 +23,7 @@ from stretto_bus.writer import (
 )
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.settings import StreamsSettings
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 SUBJECT = "evt.v1.dispatcher.job-progressed.a"
 NUMBER = 2 * BATCH_MESSAGES + 3

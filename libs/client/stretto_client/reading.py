@@ -71,7 +71,7 @@ def with_name(text: str, name: str | None) -> str:
     except (ValueError, TypeError):
         pass
     try:
-        from stretto_wire.jobfile import read_job
+        from stretto_wire.jobspec.jobfile import read_job
 
         return json.dumps({**read_job(text).model_dump(mode="json", exclude_unset=True), "name": name})
     except ImportError:

@@ -1,4 +1,7 @@
-"""Facts of the gateway: what users asked for. ``JobSubmitted`` carries a specification: ``stretto_wire.submission``."""
+"""Facts of the gateway: what users asked for.
+
+``JobSubmitted`` carries a specification: ``stretto_wire.contract.submission``.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fault
-from stretto_wire.registry import OPERATOR, USERS
+from stretto_wire.contract.registry import OPERATOR, USERS
 
 from stretto_runtime.access.cache_user import REDIS, make_cache_user
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS

@@ -12,7 +12,7 @@ import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.writer import fullness_in
-from stretto_wire.registry import STREAM, TELEMETRY
+from stretto_wire.contract.registry import STREAM, TELEMETRY
 
 from stretto_runtime.access.certificates import ending
 from stretto_runtime.process.telemetry import Metrics

@@ -12,8 +12,8 @@ from stretto_bus.ordered_consumer import Stored
 from stretto_messages.base import CLUSTER as CLUSTER
 from stretto_messages.base import JOB_PATTERN, Message
 from stretto_wire.codec import decode
-from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
-from stretto_wire.registry import Input as Input
+from stretto_wire.contract.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
+from stretto_wire.contract.registry import Input as Input
 
 Kind = Literal["message", "request", "observation", "tick", "reports", "damaged"]
 REPORTS: Kind = "reports"

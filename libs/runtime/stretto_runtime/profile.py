@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stretto_core.model.types import DataWorkerLimits, JobLimits, JobOpened, JobProfile, Prices
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 NO_END_IN_SIGHT = 10**13
 """samples of a dataset that grows, for decisions: a change of plan has all the time to pay off"""

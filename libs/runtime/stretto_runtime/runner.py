@@ -18,7 +18,7 @@ from stretto_bus.tasks import unless
 from stretto_bus.writer import learn_streams
 from stretto_messages.base import Message
 from stretto_wire.codec import encode
-from stretto_wire.registry import PARTITIONS, STREAM, partition_of
+from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 
 from stretto_runtime.health_warnings import HealthWarnings
 from stretto_runtime.inputs import CLUSTER, Routes, observation_entry

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from stretto_bus.login import Login
-from stretto_wire.registry import OPERATOR
+from stretto_wire.contract.registry import OPERATOR
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.keys import Keys, write_private

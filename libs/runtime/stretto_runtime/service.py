@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
 from stretto_messages.base import Message
-from stretto_wire.registry import EVENTS_KEPT_S, inputs_of, requests_of
+from stretto_wire.contract.registry import EVENTS_KEPT_S, inputs_of, requests_of
 
 from stretto_runtime.inputs import Input, Meta
 from stretto_runtime.process.faults import RuntimeFault

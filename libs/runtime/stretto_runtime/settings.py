@@ -23,12 +23,12 @@ from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import Resources, extended_of
-from stretto_wire.allowed import Allowed, checked_folders, checked_images, entries_of
-from stretto_wire.allowed_volumes import checked_volumes
-from stretto_wire.extended import OfCluster
+from stretto_wire.contract.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S, USERS
 from stretto_wire.findings import findings_of
-from stretto_wire.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S, USERS
-from stretto_wire.stores import canonical
+from stretto_wire.jobspec.extended import OfCluster
+from stretto_wire.policy.allowed import Allowed, checked_folders, checked_images, entries_of
+from stretto_wire.policy.allowed_volumes import checked_volumes
+from stretto_wire.stores.urls.urls import canonical
 
 from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_runtime.process.faults import SettingsFault

@@ -20,7 +20,7 @@ from stretto_runtime import EmbeddedServer, Runner, Service
 from stretto_runtime.owner.recovery import document_of
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.streams import BusStreams
-from stretto_wire.registry import partition_of
+from stretto_wire.contract.registry import partition_of
 from warm_processes import WarmProcess, WarmProcesses
 
 HERE = Path(__file__).parent

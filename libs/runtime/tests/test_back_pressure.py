@@ -15,7 +15,7 @@ from stretto_bus.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, Meta, Runner
 from stretto_wire.codec import encode
-from stretto_wire.registry import STREAM, subject_of
+from stretto_wire.contract.registry import STREAM, subject_of
 
 MIB = 1 << 20
 

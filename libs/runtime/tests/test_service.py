@@ -25,7 +25,7 @@ from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
 from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_wire.codec import encode
-from stretto_wire.registry import inputs_of, partition_of, requests_of
+from stretto_wire.contract.registry import inputs_of, partition_of, requests_of
 
 
 async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:

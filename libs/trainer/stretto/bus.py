@@ -26,11 +26,11 @@ from stretto_bus.refusals import refusal
 from stretto_messages.actuator import RenewCredentials
 from stretto_messages.base import Message
 from stretto_messages.refusals import ERROR_HEADER
-from stretto_wire import registry
-from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import decode, encode
+from stretto_wire.contract import registry
+from stretto_wire.contract.cloudevents import headers_of
+from stretto_wire.contract.inboxes import inbox_of_pod
 from stretto_wire.errors import WireError
-from stretto_wire.inboxes import inbox_of_pod
 
 from .errors import BusError, CallRefused, StrettoError
 from .tracing import Tracing

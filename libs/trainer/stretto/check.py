@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from stretto_wire import JobSpec, WireError
-from stretto_wire.commented import commented
+from stretto_wire.jobspec.commented import commented
 
 from .entry import Task, check_reads_partitions, load, read_of
 from .errors import DataError, StrettoError

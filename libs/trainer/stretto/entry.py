@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_wire.spec import ModelSpec
+from stretto_wire.jobspec.spec import ModelSpec
 
 from .errors import DataError, ModelRefused
 from .keys import field_keys

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from stretto_plane import Key
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from .engine.link import Access
 from .errors import DataError, ModelRefused

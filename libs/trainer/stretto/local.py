@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from stretto_wire.spec import PIPELINE_FROM_STEP
+from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from .engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from .engine.layout import F32

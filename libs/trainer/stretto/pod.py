@@ -23,7 +23,7 @@ from stretto_messages.pods import PodPing, PodPingReply
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_plane import Key, PlaneError
 from stretto_wire.errors import WireError
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from .bus import Bus
 from .engine.link import Access

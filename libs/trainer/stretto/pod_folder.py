@@ -34,8 +34,8 @@ from pathlib import Path
 from posixpath import dirname, join, normpath
 from typing import IO, TypeVar
 
-from stretto_wire.spec import JobSpec, ModelSpec
-from stretto_wire.training_code import ARCHIVES, CodeSpec, is_remote
+from stretto_wire.jobspec.spec import JobSpec, ModelSpec
+from stretto_wire.jobspec.training_code import ARCHIVES, CodeSpec, is_remote
 
 from .errors import DataError, ModelRefused, PodError
 

@@ -19,7 +19,7 @@ from stretto_pipeline.arrays import Arrays, size_bytes
 from stretto_pipeline.errors import ArraysRefused
 from stretto_pipeline.feeding import Range
 from stretto_plane import Message
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from .model import Prepared
 

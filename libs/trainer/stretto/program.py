@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from stretto_wire.spec import DatasetSpec, JobSpec
+from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
 
 from .entry import Task, check_reads_partitions, load
 from .errors import ModelRefused

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from stretto_pipeline.feeding import Range
-from stretto_wire.spec import PIPELINE_FROM_STEP
+from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stretto.check import Request, check
 from stretto.errors import DataError
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobspec.jobfile import read_job
 
 
 class Good:

@@ -30,7 +30,7 @@ from stretto.exports import Exports
 from stretto.meter import Meter
 from stretto.program import make_program, options_of
 from stretto.training import Trainer, Work
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 pytestmark = pytest.mark.slow

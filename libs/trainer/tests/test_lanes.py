@@ -23,7 +23,7 @@ from stretto.model import Program
 from stretto.preparation import BatchesPrepared, fingerprint_of
 from stretto.program import make_program, options_of
 from stretto_plane import Key
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 BATCH, BATCHES = 256, 96
@@ -252,7 +252,7 @@ import sys, time
 from stretto.engine.link import Access
 from stretto.lanes import Lanes
 from stretto_plane import Key
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 spec = JobSpec.model_validate_json(sys.argv[1])
 lanes = Lanes(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()))

@@ -12,7 +12,7 @@ from clicks import readme_code, write_clicks
 from criteo_file import write_criteo
 from stretto.errors import DataError, ModelRefused
 from stretto.readers.synthetic import Synthetic
-from stretto_wire.spec import ModelSpec
+from stretto_wire.jobspec.spec import ModelSpec
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,9 @@ from object_store import environment_of, s3_server
 from stretto import pod_folder
 from stretto.errors import ModelRefused, PodError
 from stretto.pod_folder import bring
-from stretto_wire.allowed import Allowed
-from stretto_wire.jobfile import read_job
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.jobfile import read_job
+from stretto_wire.jobspec.spec import JobSpec
+from stretto_wire.policy.allowed import Allowed
 from trainer_harness import Cluster, spec_of
 
 ENTRY = "ads_of_a_test.model:answer"

@@ -20,7 +20,7 @@ from stretto.program import make_program, options_of
 from stretto.readers.criteo import CATEGORIES, INTEGERS
 from stretto.readers.synthetic import Synthetic
 from stretto_plane import Key
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
 BATCH, BATCHES = 256, 40

@@ -427,7 +427,7 @@ def test_batches_and_keys_that_are_wrong_are_named() -> None:
 IMPORTED = """
 import sys
 from types import SimpleNamespace
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 from stretto.program import build_program
 
 spec = JobSpec.parse({"name": "a", "model": {"entry": sys.argv[1], "arguments": {"hidden": "8"}},

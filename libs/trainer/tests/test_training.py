@@ -15,7 +15,7 @@ from stretto.feed import Feed
 from stretto.meter import Meter
 from stretto.model import Gradients, Prepared
 from stretto.training import Stopped, Trainer, Work
-from stretto_wire.spec import PIPELINE_FROM_STEP
+from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 LAYOUT = one_table(2, 3)
 NONE = np.zeros(0, np.float32)

@@ -40,9 +40,9 @@ from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_messages.values import ParameterServer, Shard
 from stretto_plane import Key
 from stretto_runtime.server import free_port
-from stretto_wire import registry
 from stretto_wire.codec import decode, encode
-from stretto_wire.spec import JobSpec
+from stretto_wire.contract import registry
+from stretto_wire.jobspec.spec import JobSpec
 from warm_processes import WarmProcess, WarmProcesses
 
 

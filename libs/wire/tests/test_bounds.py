@@ -6,7 +6,7 @@ import pytest
 from stretto_messages.values import Plan
 from stretto_wire.codec import decode, encode
 from stretto_wire.errors import WireError
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 
 def test_the_largest_specification_leads_to_a_plan_that_the_wire_carries() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from stretto_wire import WireError
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobspec.jobfile import read_job
+from stretto_wire.jobspec.schema import job_schema
 from stretto_wire.quantities import parse_bytes, parse_cores, parse_seconds
-from stretto_wire.schemas import job_schema
 
 JOB = "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 5}\n"
 FULL = (

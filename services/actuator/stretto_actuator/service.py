@@ -17,7 +17,7 @@ from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, Ren
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault
 from stretto_runtime.store_check import StoreCheck
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
 from .job.reconcile import Reconciler

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 from stretto_runtime.settings import ExtendedSettings, StoreSettings
-from stretto_wire.allowed import Allowed
-from stretto_wire.extended import Name
-from stretto_wire.kubernetes import KubernetesSpec
+from stretto_wire.jobspec.extended import Name
+from stretto_wire.jobspec.kubernetes import KubernetesSpec
+from stretto_wire.policy.allowed import Allowed
 
 Network = IPv4Network | IPv6Network
 

@@ -35,7 +35,7 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import GetOwnership
 from stretto_messages.profiler import HotPsDetected
-from stretto_wire.registry import DEAD_LETTERS, STATE, STREAM, TELEMETRY
+from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STREAM, TELEMETRY
 
 
 def unpacked(data: bytes) -> str:

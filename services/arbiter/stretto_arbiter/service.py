@@ -14,7 +14,7 @@ from stretto_messages.base import Message
 from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_runtime.profile import opened
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
 
 from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.settings import ArbiterSettings

@@ -20,9 +20,9 @@ from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
-from stretto_wire import spec
 from stretto_wire.codec import decode, encode
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 META = Meta(1, 1000.0, "evt", {}, "_")
 

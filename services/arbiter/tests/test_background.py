@@ -30,9 +30,9 @@ from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire import spec
 from stretto_wire.codec import encode
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 GIB = 2**30
 PLUG_IN = '''

@@ -10,7 +10,7 @@ from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, Checkpoint
 from stretto_messages.base import Message
 from stretto_runtime import Json, Meta, Service
 from stretto_runtime.store_check import StoreCheck
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
 from .stores import spelt

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_wire.allowed import VARIABLES, Allowed
-from stretto_wire.stores import canonical, within
+from stretto_wire.policy.allowed import VARIABLES, Allowed
+from stretto_wire.stores.urls.urls import canonical, within
 
 from .manifest import ManifestDamaged
 

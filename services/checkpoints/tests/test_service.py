@@ -26,7 +26,7 @@ from stretto_messages.checkpoints import (
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import ParameterServer
 from stretto_runtime import EmbeddedServer, provision
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
 from warm_processes import WarmProcess, WarmProcesses
 
 SERVICES = WarmProcesses("stretto_checkpoints.service")

@@ -18,7 +18,7 @@ from stretto_checkpoints.stores import StoreRefused, Stores
 from stretto_checkpoints.taking import Taker
 from stretto_core.checkpoints import Attempt, CheckpointState, Restore
 from stretto_messages.values import CheckpointRef
-from stretto_wire.allowed import Allowed
+from stretto_wire.policy.allowed import Allowed
 
 STORES = Stores("file:///store", Allowed(stores=("s3://bucket/ads",), restores=("file:///shared/*",)))
 

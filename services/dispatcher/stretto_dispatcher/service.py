@@ -20,8 +20,8 @@ from stretto_messages.checkpoints import CheckpointRestored
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_runtime import Meta, Service
 from stretto_runtime.settings import machine_settings
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from stretto_dispatcher import document
 from stretto_dispatcher.settings import DispatcherSettings

@@ -28,8 +28,8 @@ from stretto_messages.dispatcher import (
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.values import CheckpointRef, Shard
 from stretto_runtime import EmbeddedServer, provision, serve
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 
 class DispatcherHarness:

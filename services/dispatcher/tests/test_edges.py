@@ -15,9 +15,9 @@ from stretto_messages.dispatcher import AuditLedger, MarkLedgerReply
 from stretto_messages.values import PARTITIONS_MAX, CheckpointRef, DataPartition
 from stretto_runtime import Meta
 from stretto_wire.codec import decode, encode
+from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.errors import WireError
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 SERVICE = Dispatcher(DispatcherSettings())
 META = Meta(seq=1, time_s=1e9, subject="", headers={}, key="j")

@@ -28,8 +28,8 @@ from stretto_messages.dispatcher import (
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
 from stretto_runtime import EmbeddedServer, provision
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 JOB, SAMPLES, WORKERS = "killed", 12_000, 4
 

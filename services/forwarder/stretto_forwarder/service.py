@@ -18,7 +18,7 @@ from stretto_bus.durable import Delivery, Durable
 from stretto_runtime import Json
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Tracing
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from stretto_forwarder import handlers
 from stretto_forwarder.handlers import NotForwardable, Post

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from stretto_wire.registry import PARTITIONS
+from stretto_wire.contract.registry import PARTITIONS
 from stretto_wire.rest.answers import AlertName, AlertView, ServiceView
 from stretto_wire.rest.views import JobView
 

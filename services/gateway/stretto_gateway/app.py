@@ -150,7 +150,7 @@ def _documents(app: FastAPI) -> APIRouter:
 
     @router.get("/asyncapi.yaml")
     async def asyncapi() -> Response:
-        from stretto_wire.documents import asyncapi_text  # generators that only this route needs
+        from stretto_protodocs.documents import asyncapi_text  # generators that only this route needs
 
         return Response(await asyncio.to_thread(asyncapi_text), media_type="application/yaml")
 

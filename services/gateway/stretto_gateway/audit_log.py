@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import BusFault, Fault
 from stretto_messages.base import JobId
 from stretto_messages.gateway import NO_JOB, ChangeAudited
-from stretto_wire.audit_log import FIRST, AuditEntry, hash_of, line_of
+from stretto_wire.contract.audit_log import FIRST, AuditEntry, hash_of, line_of
 
 from .buckets import Buckets
 

@@ -21,7 +21,7 @@ from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.streams import BusStreams
-from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
+from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
 from stretto_wire.rest.answers import ServiceView
 
 from .problems import Problem, kind_of

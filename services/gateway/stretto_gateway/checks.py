@@ -10,13 +10,13 @@ from dataclasses import replace
 from stretto_core.model.teams import Quotas, quota_of
 from stretto_messages.values import Plan
 from stretto_runtime.settings import EXTENDED_VARIABLE
-from stretto_wire.allowed import VARIABLES, Allowed
 from stretto_wire.errors import WireError
 from stretto_wire.findings import Finding, finding
+from stretto_wire.jobspec.spec import JobSpec
+from stretto_wire.policy.allowed import VARIABLES, Allowed
 from stretto_wire.rest.problems import Kind
 from stretto_wire.rest.views import OVER, JobView, Status
-from stretto_wire.spec import JobSpec
-from stretto_wire.stores import canonical
+from stretto_wire.stores.urls.urls import canonical
 
 from .problems import Problem
 

@@ -6,7 +6,7 @@ import asyncio
 from weakref import WeakValueDictionary
 
 from stretto_wire import JobSpec, WireError
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobspec.jobfile import read_job
 
 from .problems import Problem
 

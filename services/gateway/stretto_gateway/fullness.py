@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 import structlog
 from stretto_bus.faults import BusFault
 from stretto_runtime.health_warnings import WARN_AT
-from stretto_wire.registry import AUDIT, STATE
+from stretto_wire.contract.registry import AUDIT, STATE
 
 CONSEQUENCES = {
     AUDIT: "the audit log is {share:.0%} full; when it is full, changes are in the gateway's own log only: export it, "

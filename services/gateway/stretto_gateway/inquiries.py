@@ -15,7 +15,9 @@ from stretto_messages.base import GIB, Message
 from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
 from stretto_messages.values import NOTHING, Interval, Plan, Resources, extended_of
 from stretto_runtime.profile import profile_of
+from stretto_wire.contract.submission import PreviewPlan
 from stretto_wire.errors import WireError
+from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.rest.answers import (
     ClusterView,
     FirstPlan,
@@ -28,8 +30,6 @@ from stretto_wire.rest.answers import (
     WaitingView,
 )
 from stretto_wire.rest.views import OVER, JobView
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import PreviewPlan
 
 from . import checks
 from .problems import Problem

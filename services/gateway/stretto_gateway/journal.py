@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from stretto_bus.faults import Fault
 from stretto_messages.base import CLUSTER
 from stretto_runtime.streams import Streams
-from stretto_wire.registry import CHANNELS, STATE_PREFIX, Reader, partition_of
+from stretto_wire.contract.registry import CHANNELS, STATE_PREFIX, Reader, partition_of
 from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream, StreamFacts
 
 from .problems import Problem

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
-from stretto_wire.compatibility import Baseline, Break, breaks, without_prose
-from stretto_wire.documents import OPENAPI
-from stretto_wire.schemas import Schema
+from stretto_protodocs.compatibility import Baseline, Break, breaks, without_prose
+from stretto_protodocs.documents import OPENAPI
+from stretto_wire.jobspec.schema import Schema
 
 from .app import routed
 from .callers import Access

@@ -14,7 +14,7 @@ from typing import Any
 
 from stretto_messages.base import Message
 from stretto_wire.codec import adapter_of
-from stretto_wire.registry import channel_of
+from stretto_wire.contract.registry import channel_of
 from stretto_wire.rest.parts import PARTS, Part
 from stretto_wire.rest.views import JobView
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from stretto_bus.ordered_consumer import Stored
 from stretto_messages.base import Message
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.rest.parts import PARTS, Part
 from stretto_wire.rest.views import JobView
 

@@ -22,7 +22,7 @@ from stretto_messages.base import Message
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
 from stretto_wire.codec import adapter_of
-from stretto_wire.registry import EVENTS_KEPT_S
+from stretto_wire.contract.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import OVER, JobView
 
 from .spent_names import DamagedNames, Shard, SpentNames

@@ -25,7 +25,7 @@ from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.backup import Restoration
 from stretto_runtime.streams import Streams
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.rest.answers import (
     Alerts,
     ClusterView,

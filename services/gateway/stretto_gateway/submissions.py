@@ -8,7 +8,7 @@ import stretto_wire as wire
 from stretto_messages.base import Message
 from stretto_messages.gateway import DataArrived, DataWorkersRequested, PlanRequested
 from stretto_runtime.settings import DAY_S
-from stretto_wire.registry import STATE
+from stretto_wire.contract.registry import STATE
 from stretto_wire.rest.views import JobView
 
 from . import checks

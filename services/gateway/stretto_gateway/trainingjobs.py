@@ -19,7 +19,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflector
 from stretto_wire import JobSpec, WireError
-from stretto_wire.kubernetes import INSTALLATION, JOB
+from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB
 from stretto_wire.rest.views import JobView
 
 from . import checks

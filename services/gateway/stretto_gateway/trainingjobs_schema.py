@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from stretto_kube import Kind
-from stretto_wire.schemas import job_schema
+from stretto_wire.jobspec.schema import job_schema
 
 Schema = dict[str, Any]
 

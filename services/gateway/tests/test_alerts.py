@@ -8,7 +8,7 @@ from typing import get_args
 import yaml
 from stretto_gateway import alerts
 from stretto_gateway.projection import Projection
-from stretto_wire.registry import PARTITIONS, SERVICES
+from stretto_wire.contract.registry import PARTITIONS, SERVICES
 from stretto_wire.rest.answers import ServiceView
 
 from .conftest import Running

@@ -15,7 +15,7 @@ from stretto_gateway.problems import Problem
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
 from stretto_wire import JobSpec
-from stretto_wire.allowed import Allowed
+from stretto_wire.policy.allowed import Allowed
 from stretto_wire.rest.views import CheckpointView, JobView
 
 from .conftest import Running, installed

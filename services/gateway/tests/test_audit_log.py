@@ -13,7 +13,7 @@ from stretto_gateway.audit_log import AuditLog, Change
 from stretto_gateway.bus import StreamBus
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
-from stretto_wire.audit_log import verify
+from stretto_wire.contract.audit_log import verify
 
 from .conftest import Running
 from .test_rest import spec

@@ -20,7 +20,7 @@ from stretto_gateway.documents import JobParser
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
-from stretto_wire.registry import AUDIT, STATE
+from stretto_wire.contract.registry import AUDIT, STATE
 
 from .conftest import Running, installed
 from .test_callers import client, given

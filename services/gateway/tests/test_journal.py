@@ -23,7 +23,7 @@ from stretto_gateway.routes.journal import READERS_MAX
 from stretto_messages.base import CLUSTER, example_of
 from stretto_messages.pods import WorkerReported
 from stretto_runtime.streams import BusStreams, read
-from stretto_wire.registry import STATE_PREFIX, partition_of
+from stretto_wire.contract.registry import STATE_PREFIX, partition_of
 from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream, StreamFacts
 
 from .conftest import Running

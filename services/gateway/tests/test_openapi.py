@@ -17,7 +17,7 @@ from stretto_gateway.openapi import METHODS, broken, committed, described, main
 from stretto_gateway.sse import StoredEvent, frame
 from stretto_messages.base import Message, example_of
 from stretto_wire import encode
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.registry import CHANNELS
 
 from .conftest import Running
 from .test_rest import spec

@@ -22,7 +22,7 @@ from stretto_messages.base import Message, example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed
 from stretto_messages.dispatcher import JobProgressed, LedgerReturn
 from stretto_messages.profiler import ProfileMeasured
-from stretto_wire.registry import CHANNELS, channel_of
+from stretto_wire.contract.registry import CHANNELS, channel_of
 from stretto_wire.rest.parts import PARTS
 from stretto_wire.rest.views import JobView
 

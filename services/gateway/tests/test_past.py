@@ -19,7 +19,7 @@ from stretto_gateway.sse import Selection
 from stretto_gateway.summaries import as_of
 from stretto_messages.base import Message, example_of
 from stretto_messages.dispatcher import JobProgressed, ShardLeased
-from stretto_wire.registry import channel_of
+from stretto_wire.contract.registry import channel_of
 
 from .conftest import Running
 from .test_parts import EXAMPLES, JOB, SUBMITTED, VARIANTS

@@ -18,7 +18,7 @@ from stretto_gateway.spent_names import Shard
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
-from stretto_wire.registry import EVENTS_KEPT_S
+from stretto_wire.contract.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import JobView
 
 from .conftest import Running

@@ -26,7 +26,7 @@ from stretto_gateway.spent_names import DamagedNames, Shard, SpentNames, by_shar
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
-from stretto_wire.registry import EVENTS_KEPT_S, STATE
+from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 
 AGE_NS = 100_000_000
 """the least age that the server takes"""

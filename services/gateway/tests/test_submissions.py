@@ -16,8 +16,8 @@ from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.spent_names import Shard, shard_of
 from stretto_messages.base import Message
 from stretto_runtime.settings import TeamQuota
+from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 from stretto_wire.findings import Finding
-from stretto_wire.registry import EVENTS_KEPT_S, STATE
 
 NOW_S = 1000.0
 JOB, TEAM = "mine", "ads"

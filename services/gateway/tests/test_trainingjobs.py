@@ -18,7 +18,7 @@ from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
 from stretto_kube import Api
 from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.base import Message, example_of
-from stretto_wire.kubernetes import INSTALLATION, JOB
+from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB
 
 from .conftest import Running, installed, start_gateway
 

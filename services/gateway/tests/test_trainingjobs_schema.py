@@ -11,8 +11,8 @@ import pytest
 import yaml
 from fake_kubernetes import schemas
 from stretto_gateway import trainingjobs_schema as crd
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import SPEC
+from stretto_wire.contract.submission import SPEC
+from stretto_wire.jobspec.spec import JobSpec
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "charts" / "stretto" / "crds" / "trainingjob.yaml"

@@ -10,7 +10,7 @@ from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_runtime.settings import machine_settings
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
 
 from stretto_oom.settings import OomSettings
 

@@ -19,8 +19,8 @@ from stretto_messages.values import Plan, PsProfile, StepTimes
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_runtime import EmbeddedServer, Meta, SettingsFault, provision, serve
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 MIB = 2**20
 PLAN = Plan(

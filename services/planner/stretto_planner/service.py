@@ -15,7 +15,7 @@ from stretto_messages.planner import PredictPlan, PredictPlanReply
 from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_runtime.profile import opened, profile_of
-from stretto_wire.submission import JobSubmitted, PreviewPlan
+from stretto_wire.contract.submission import JobSubmitted, PreviewPlan
 
 from stretto_planner.settings import PlannerSettings
 

@@ -23,9 +23,9 @@ from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.profile import profile_of
-from stretto_wire import spec
 from stretto_wire.codec import decode, encode
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 META = Meta(1, 1000.0, "evt", {}, "a")
 PLAN = Plan(2, 1, 0.5, 1.5, GIB, 2 * GIB)

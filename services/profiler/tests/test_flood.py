@@ -20,7 +20,7 @@ from stretto_messages.pods import WorkerReported
 from stretto_messages.values import StepTimes
 from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.codec import encode
-from stretto_wire.registry import subject_of
+from stretto_wire.contract.registry import subject_of
 
 JOB, PODS, REPORTS = "j", 30, 1000
 KEPT = wire.TELEMETRY_KEPT_PER_POD

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
-from stretto_wire.audit_log import verify as verified
+from stretto_wire.contract.audit_log import verify as verified
 from stretto_wire.errors import WireError
 
 from ..errors import CliError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from stretto_client import figures
-from stretto_wire.jobfile import argument
+from stretto_wire.jobspec.jobfile import argument
 
 from ..errors import BadInput
 from ..options import Output, OutputOption, answer, console, example

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from stretto_wire import JobSpec, WireError
-from stretto_wire.commented import commented
+from stretto_wire.jobspec.commented import commented
 
 from ..errors import BadInput
 from ..options import Output, OutputOption, answer, example

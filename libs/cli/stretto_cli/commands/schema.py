@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typer
-from stretto_wire.schemas import job_schema
+from stretto_wire.jobspec.schema import job_schema
 
 from ..options import Output, OutputOption, example, print_json
 

@@ -12,7 +12,7 @@ import typer
 from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_wire import JobSpec, WireError
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobspec.jobfile import read_job
 
 from .. import render
 from ..errors import BadInput, CliError

@@ -23,7 +23,7 @@ from stretto_runtime.access.provision import make
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.server import keys_of
 from stretto_runtime.settings import StreamsSettings
-from stretto_wire.registry import FORWARDER, SERVICES
+from stretto_wire.contract.registry import FORWARDER, SERVICES
 
 from ..errors import BadInput, CliError, of_system
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory

@@ -16,9 +16,9 @@ from stretto_messages.actuator import JobFinished
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, GivenUp
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
 from stretto_wire.codec import adapter_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.rest.audits import JobAudit
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
 from typer.testing import CliRunner
 
 JOB = "ctr"

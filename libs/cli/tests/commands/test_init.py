@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stretto_cli.main import app
-from stretto_wire.jobfile import read_job
+from stretto_wire.jobspec.jobfile import read_job
 from typer.testing import CliRunner
 
 

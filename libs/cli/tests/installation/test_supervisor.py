@@ -49,7 +49,7 @@ from stretto_core.algorithms import REINSTALL
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.process.pid import ProcessIdentity
-from stretto_wire.registry import SERVICES
+from stretto_wire.contract.registry import SERVICES
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[4]

@@ -24,9 +24,9 @@ from stretto_cli.installation.state import read_state
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.server import keys_of
-from stretto_wire.registry import SERVICES
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import SERVICES
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 from . import hostile
 from .schedule import Planned

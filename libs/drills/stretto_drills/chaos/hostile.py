@@ -30,8 +30,8 @@ from stretto_messages.pods import WorkerReported
 from stretto_messages.refusals import ERROR_HEADER
 from stretto_runtime.access.permissions import channels_of_pods
 from stretto_wire.codec import document_of
-from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, SERVICES, Channel, channel_at, channel_of, partition_of
+from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
+from stretto_wire.contract.registry import CHANNELS, SERVICES, Channel, channel_at, channel_of, partition_of
 
 POD = "worker-0"
 BURST = 50

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from stretto_wire.registry import SERVICES
+from stretto_wire.contract.registry import SERVICES
 
 FIRST_AT, LAST_AT = 0.06, 0.84
 """Shares of the samples: earlier, there is hardly anything to lose; later, the job may end before the fault does."""

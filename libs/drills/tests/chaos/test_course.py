@@ -15,7 +15,7 @@ from stretto_drills.chaos.schedule import Intensity, Planned, Schedule
 from stretto_drills.chaos.target import Target, until
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message, example_of
-from stretto_wire.registry import subject_of
+from stretto_wire.contract.registry import subject_of
 
 
 async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(

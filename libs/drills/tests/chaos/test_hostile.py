@@ -23,8 +23,8 @@ from stretto_messages.base import Message
 from stretto_messages.pods import GetOwnership
 from stretto_messages.values import NO_EXTENDED, Resources
 from stretto_wire.codec import decode, document_of
-from stretto_wire.registry import channel_of, partition_of
-from stretto_wire.spec import JobSpec
+from stretto_wire.contract.registry import channel_of, partition_of
+from stretto_wire.jobspec.spec import JobSpec
 
 JOB, VICTIM = "hostile", "victim"
 

@@ -20,7 +20,7 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import Plan, StepTimes
-from stretto_wire.registry import subject_of
+from stretto_wire.contract.registry import subject_of
 
 T0 = 1_795_000_000.0
 GIB = 2**30

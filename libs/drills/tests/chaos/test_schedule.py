@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_drills.chaos.schedule import CHANGES, FAULTS, KINDS, Intensity, draw, kinds_for, samples_for
-from stretto_wire.registry import SERVICES
+from stretto_wire.contract.registry import SERVICES
 
 SEEDS = st.integers(0, 2**40)
 INTENSITIES = st.sampled_from(list(Intensity))

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, Login, claims_of
-from stretto_wire.registry import OPERATOR, STREAM, USERS
+from stretto_wire.contract.registry import OPERATOR, STREAM, USERS
 
 from stretto_runtime.access import certificates
 from stretto_runtime.access.certificates import Certificate

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto_messages.base import MAX_MESSAGE_BYTES
-from stretto_wire.inboxes import IMPORTED, inbox_of, inbox_of_pod
-from stretto_wire.registry import (
+from stretto_wire.contract.inboxes import IMPORTED, inbox_of, inbox_of_pod
+from stretto_wire.contract.registry import (
     AUDIT,
     AUDIT_SUBJECT,
     CHANNELS,

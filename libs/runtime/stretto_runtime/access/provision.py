@@ -13,7 +13,7 @@ from stretto_bus.faults import BusFault, Fault
 from stretto_bus.login import Login
 from stretto_bus.writer import SECOND_NS, SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
-from stretto_wire.registry import (
+from stretto_wire.contract.registry import (
     AUDIT,
     AUDIT_SUBJECT,
     DEAD_LETTERS,

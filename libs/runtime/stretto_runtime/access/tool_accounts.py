@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stretto_bus.login import Claims, claims_of
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from stretto_runtime.access.identity import UNLIMITED
 from stretto_runtime.access.provision import EXTERNAL_API, delivery_of

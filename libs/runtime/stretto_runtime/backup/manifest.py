@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from stretto_wire.registry import CHANNELS, DEAD_LETTERS, STATE, STREAM
+from stretto_wire.contract.registry import CHANNELS, DEAD_LETTERS, STATE, STREAM
 
 from stretto_runtime.process.faults import BackupFault
 

@@ -6,7 +6,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import read
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 PREFIX = f"{STATE_PREFIX}restoration."
 

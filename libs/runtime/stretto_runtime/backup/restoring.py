@@ -12,7 +12,7 @@ from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import read
 from stretto_bus.stream_snapshot import CHUNK_BYTES, restore_stream
-from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
+from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 
 from stretto_runtime.access.provision import NOT_FOUND
 from stretto_runtime.backup import entries

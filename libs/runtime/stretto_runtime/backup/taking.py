@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stretto_bus.bus import Bus
 from stretto_bus.stream_snapshot import StreamSnapshot
-from stretto_wire.registry import STATE, STREAM
+from stretto_wire.contract.registry import STATE, STREAM
 
 from stretto_runtime.backup import entries
 from stretto_runtime.backup.manifest import (

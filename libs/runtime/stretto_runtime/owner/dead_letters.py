@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Writer
-from stretto_wire.registry import DEAD_LETTERS, STATE_PREFIX
+from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.budget import Budget

@@ -17,10 +17,10 @@ from stretto_bus.refusals import refusal
 from stretto_core.machine import Action, CoreError, Reply
 from stretto_messages.base import InvalidValue, Message
 from stretto_messages.refusals import ERROR_HEADER
-from stretto_wire.cloudevents import event_lines
 from stretto_wire.codec import encode
+from stretto_wire.contract.cloudevents import event_lines
+from stretto_wire.contract.registry import channel_of, subject_of
 from stretto_wire.errors import WireError
-from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival
 from stretto_runtime.owner.context import Tools

@@ -17,7 +17,7 @@ from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fenced
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_bus.writer import Fence
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 ALIVE = b"1"
 """content of a member's entry"""

@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 from pydantic_core import from_json
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
-from stretto_wire.registry import TELEMETRY
+from stretto_wire.contract.registry import TELEMETRY
 from stretto_wire.rest.journal import Excerpt, Stream
 
 from stretto_runtime.inputs import REPORTS, Arrival, Routes

@@ -14,9 +14,9 @@ from stretto_bus.refusals import refusal
 from stretto_messages.base import Message
 from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.codec import encode
+from stretto_wire.contract.inboxes import is_inbox_of_caller
+from stretto_wire.contract.registry import parse
 from stretto_wire.errors import WireError
-from stretto_wire.inboxes import is_inbox_of_caller
-from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
 from stretto_runtime.owner.budget import (

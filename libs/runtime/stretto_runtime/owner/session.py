@@ -12,7 +12,7 @@ from stretto_bus.catchup import MergedConsumer, open_consumer
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Fence, Writer
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 from stretto_runtime.inputs import TICK_ENTRY
 from stretto_runtime.owner.context import Context

@@ -41,7 +41,7 @@ from stretto_bus.connection import lines_of
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_bus.writer import Fence, Output, chunks, store_together
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.seals import Damage, Damaged, seal, unseal

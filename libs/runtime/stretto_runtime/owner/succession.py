@@ -18,7 +18,7 @@ import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, read, scan
 from stretto_bus.writer import Fence, Writer
-from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM
+from stretto_wire.contract.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM
 
 from stretto_runtime.inputs import CLUSTER, CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.owner.context import Context

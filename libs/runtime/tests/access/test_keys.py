@@ -27,7 +27,7 @@ from stretto_runtime.access import permissions
 from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, pods_account_of, renew
 from stretto_runtime.access.keys import Keys
 from stretto_runtime.server import binary, free_port, tied
-from stretto_wire.registry import USERS
+from stretto_wire.contract.registry import USERS
 
 KEY, ACCOUNT = Key.new(ACCOUNT_KEY), Key.new(ACCOUNT_KEY)
 

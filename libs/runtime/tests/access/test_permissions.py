@@ -17,8 +17,8 @@ from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.keys import KEEPER
 from stretto_wire.codec import encode
-from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
+from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
+from stretto_wire.contract.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT", "EVENTS")

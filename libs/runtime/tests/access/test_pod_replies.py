@@ -25,8 +25,8 @@ from stretto_drills.chaos.hostile import MALFORMED, RESERVED, replies, subject_f
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import USER_KEY, Key, credentials, mint, user_claims
 from stretto_runtime.access.permissions import POD_LIMITS, Rights, channels_of_pods
-from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import partition_of
+from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
+from stretto_wire.contract.registry import partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 PODS = {"worker": "worker-0", "ps": "ps-1"}

@@ -21,7 +21,7 @@ from stretto_runtime.access.provision import make, server_config, streams
 from stretto_runtime.runner import Runner
 from stretto_runtime.server import SERVER_VARIABLE, STORE, binary, free_port
 from stretto_runtime.settings import ENCRYPTION_KEY_LEAST, StreamsSettings
-from stretto_wire.registry import AUDIT, DEAD_LETTERS, EVENTS_KEPT_S, STATE_PREFIX, STREAM, TELEMETRY
+from stretto_wire.contract.registry import AUDIT, DEAD_LETTERS, EVENTS_KEPT_S, STATE_PREFIX, STREAM, TELEMETRY
 
 ROOT = Path(__file__).parents[4]
 

@@ -21,8 +21,8 @@ from stretto_drills.chaos.hostile import replies
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.permissions import pod_rights
-from stretto_wire.inboxes import inbox_of, is_inbox_of_caller
-from stretto_wire.registry import DEAD_LETTERS, SERVICES
+from stretto_wire.contract.inboxes import inbox_of, is_inbox_of_caller
+from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES
 
 JOB, VICTIM, POD = "job-a", "job-b", "worker-0"
 FORGED = b'{"job":"job-b","forged":true}'

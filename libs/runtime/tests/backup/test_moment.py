@@ -19,7 +19,7 @@ from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.provision import provision
 from stretto_runtime.backup import entries, restorations
 from stretto_runtime.owner.snapshots import Mark
-from stretto_wire.registry import STATE, STATE_PREFIX, STREAM
+from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 
 KEYS, READINGS = 50, 30
 BACKUPS = 6

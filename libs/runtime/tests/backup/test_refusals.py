@@ -20,7 +20,7 @@ from stretto_runtime.backup import Manifest, restoring
 from stretto_runtime.backup.manifest import MANIFEST_FILE, in_order
 from stretto_runtime.owner.snapshots import Cursor
 from stretto_runtime.process.faults import BackupFault
-from stretto_wire.registry import AUDIT, DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
+from stretto_wire.contract.registry import AUDIT, DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.owner.terms import Term
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 VICTIM = "job-a"
 NUMBER = partition_of(VICTIM)

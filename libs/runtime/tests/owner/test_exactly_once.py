@@ -15,7 +15,7 @@ from stretto_bus import Client
 from stretto_bus.ordered_consumer import OrderedConsumer, read
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
+from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
 
 WINDOW_S = 0.1
 """The shortest duplicate window that the server takes."""

@@ -20,7 +20,7 @@ from stretto_runtime import EmbeddedServer, Runner
 from stretto_runtime.owner.machines import FREED_SHARE, Machines
 from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.snapshots import Document
-from stretto_wire.registry import STATE, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM, partition_of
 
 SNAPS = f"{STATE_PREFIX}snap.dispatcher."
 POKES = [f"poke-{number}" for number in range(60)]

@@ -15,8 +15,8 @@ from stretto_messages.base import example_of
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime.owner.handling import REPLIES_MAX, Handling, Ports, Request, Takeover
 from stretto_runtime.owner.machines import Machines
-from stretto_wire.cloudevents import event_lines, headers_of
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.cloudevents import event_lines, headers_of
+from stretto_wire.contract.registry import CHANNELS
 
 
 def handling_of(service: Counting) -> Handling:

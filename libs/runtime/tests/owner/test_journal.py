@@ -13,7 +13,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Fence, Writer
 from stretto_runtime.owner.journal import QUEUE_ENTRIES, QUEUE_ENTRIES_OF_A_JOB, Journal
 from stretto_runtime.process.faults import PartitionLost
-from stretto_wire.registry import STREAM
+from stretto_wire.contract.registry import STREAM
 
 SUBJECT, FENCE = "journal.dispatcher.3", "fence.dispatcher.3"
 

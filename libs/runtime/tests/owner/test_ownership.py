@@ -18,7 +18,7 @@ from stretto_runtime import EmbeddedServer, Runner
 from stretto_runtime.owner.ownership import Ownership, assign
 from stretto_runtime.owner.recovery import load
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
-from stretto_wire.registry import PARTITIONS, STATE_PREFIX, partition_of
+from stretto_wire.contract.registry import PARTITIONS, STATE_PREFIX, partition_of
 
 members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)
 

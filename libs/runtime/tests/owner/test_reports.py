@@ -28,16 +28,10 @@ from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
 from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, Range, thinned
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire import spec
 from stretto_wire.codec import encode
-from stretto_wire.registry import (
-    STREAM,
-    TELEMETRY,
-    TELEMETRY_KEPT_PER_POD,
-    partition_of,
-    subject_of,
-)
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import STREAM, TELEMETRY, TELEMETRY_KEPT_PER_POD, partition_of, subject_of
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 JOB, NEIGHBOUR = "job-a", next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
 

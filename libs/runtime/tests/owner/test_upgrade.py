@@ -17,7 +17,7 @@ from stretto_runtime import EmbeddedServer
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import Refusal
-from stretto_wire.registry import STATE, STATE_PREFIX
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 
 def factory(kind: type[Counting]) -> Counting:

@@ -29,9 +29,9 @@ from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import Refusal, RuntimeFault
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
-from stretto_wire import spec
-from stretto_wire.registry import STATE_PREFIX
-from stretto_wire.submission import JobSubmitted
+from stretto_wire.contract.registry import STATE_PREFIX
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec import spec
 
 OLD = Document(10, 1, b'{"count":3,"total":9,"ticks":0,"seen":{}}')
 SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"

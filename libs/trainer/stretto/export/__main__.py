@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto_parameters import InputRefused
 from stretto_wire import JobSpec, WireError
-from stretto_wire.jobfile import argument, read_job
+from stretto_wire.jobspec.jobfile import argument, read_job
 
 from ..errors import ExportRefused, StrettoError
 from ..telling import speaker

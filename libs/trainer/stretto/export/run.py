@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.spec import JobSpec
 
 from ..entry import Task, load
 from ..errors import ExportRefused, ModelRefused

@@ -9,7 +9,7 @@ from stretto_messages.arbiter import Amount
 from stretto_messages.base import EpochSeconds
 from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Interval, Match, Plan
 
-from ..spec import JobSpec
+from ..jobspec.spec import JobSpec
 from .views import COMPLETE, Status
 
 Role = Literal["viewer", "observer", "submitter", "admin"]

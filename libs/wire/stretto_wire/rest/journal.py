@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from ..registry import STATE, STREAM, TELEMETRY
+from ..contract.registry import STATE, STREAM, TELEMETRY
 from .views import COMPLETE
 
 SEQ_MAX = 10**18

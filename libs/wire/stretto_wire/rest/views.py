@@ -28,7 +28,7 @@ from stretto_messages.values import (
     StepTimes,
 )
 
-from ..spec import JobSpec
+from ..jobspec.spec import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 """States of a job. A finished job may have given samples up: ``samples_given_up`` of its progress and summary."""

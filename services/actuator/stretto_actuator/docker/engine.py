@@ -20,7 +20,7 @@ import docker.utils
 import requests
 import urllib3.exceptions
 from docker.types import IPAMConfig, IPAMPool
-from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
+from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB, POD, ROLE
 
 from ..backend import BackendError
 from ..pod.devices import Given

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from docker.types import Mount
 from stretto_runtime import SettingsFault
-from stretto_wire.pod_files import VolumeSpec
+from stretto_wire.jobspec.pod_files import VolumeSpec
 
 from ..backend import BackendError, folders_in
 from .engine import Engine, NameTaken

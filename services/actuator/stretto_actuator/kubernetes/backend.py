@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 from stretto_bus.tasks import end
 from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
-from stretto_wire.kubernetes import INSTALLATION, JOB, POD
+from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB, POD
 
 from ..backend import BackendError, Following, NotInPlace, Places, PodSpec, PodStatus, Waiting
 from ..settings import ActuatorSettings, networks_of

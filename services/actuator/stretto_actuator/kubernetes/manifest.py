@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from stretto_kube import Object
 from stretto_messages.values import Extended
-from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
+from stretto_wire.jobspec.kubernetes import (
+    INSTALLATION,
+    JOB,
+    MANAGED_BY,
+    PART_OF,
+    POD,
+    ROLE,
+    KubernetesSpec,
+    Toleration,
+)
 
 from ..backend import BackendError, Places, PodSpec, folders_in
 from ..pod.devices import GPU, NO_GPUS, RUNTIME_VISIBLE

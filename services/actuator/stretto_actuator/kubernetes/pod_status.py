@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from stretto_kube import KubeFault, Object, parse_quantity
-from stretto_wire.kubernetes import JOB, POD
+from stretto_wire.jobspec.kubernetes import JOB, POD
 
 from ..backend import ExitReason, PodStatus, Waiting, exit_reason
 from .manifest import CONTAINER

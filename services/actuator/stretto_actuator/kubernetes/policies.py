@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from stretto_kube import Api, Kind
-from stretto_wire.kubernetes import JOB
+from stretto_wire.jobspec.kubernetes import JOB
 
 from .manifest import Installation, policy, policy_name
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from stretto_wire.allowed_volumes import shown
-from stretto_wire.pod_files import SourceKind, VolumeSpec
-from stretto_wire.spec import JobSpec
+from stretto_wire.jobspec.pod_files import SourceKind, VolumeSpec
+from stretto_wire.jobspec.spec import JobSpec
+from stretto_wire.policy.allowed_volumes import shown
 
 from ..backend import BackendError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
-from stretto_wire.keylike import is_keylike
+from stretto_wire.jobspec.keylike import is_keylike
 
 from ..backend import BackendError, Places, PodSpec
 from ..settings import ActuatorSettings

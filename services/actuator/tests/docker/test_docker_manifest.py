@@ -12,7 +12,7 @@ from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.docker.backend.manifest import PLACES, config, host, texts_by_folder
 from stretto_actuator.docker.backend.volumes import JobFolders, volumes_of
 from stretto_actuator.pod.devices import Given
-from stretto_wire.pod_files import VolumeSpec
+from stretto_wire.jobspec.pod_files import VolumeSpec
 
 CHECKPOINTS = "/checkpoints"
 

@@ -23,8 +23,8 @@ from stretto_actuator.kubernetes.backend.manifest import (
 )
 from stretto_actuator.kubernetes.backend.status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
-from stretto_wire.kubernetes import KubernetesSpec
-from stretto_wire.pod_files import VolumeSpec
+from stretto_wire.jobspec.kubernetes import KubernetesSpec
+from stretto_wire.jobspec.pod_files import VolumeSpec
 
 VERSIONS = ("1.29", "1.33", "1.36")
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)

@@ -23,7 +23,7 @@ from stretto_actuator.local.backend.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder
-from stretto_wire.pod_files import VolumeSpec
+from stretto_wire.jobspec.pod_files import VolumeSpec
 
 MIB = 2**20
 LIMIT_S = 60.0

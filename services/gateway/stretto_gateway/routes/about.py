@@ -11,11 +11,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
-from stretto_wire.registry import CHANNELS
+from stretto_wire.contract.registry import CHANNELS
+from stretto_wire.contract.schemas import message_schema, schema_name
+from stretto_wire.jobspec.schema import Schema, job_schema
 from stretto_wire.rest.answers import Alerts, ClusterView, GatewayStatus, Login, Me, SignOn
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import PastJob
-from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from .. import components
 from ..callers import Access, require

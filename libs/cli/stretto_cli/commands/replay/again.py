@@ -17,7 +17,7 @@ from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
 from stretto_runtime.streams import BusStreams, Streams
-from stretto_wire.registry import SERVICES
+from stretto_wire.contract.registry import SERVICES
 
 from ...errors import BadInput, CliError
 from ...installation.bus import connected, connected_elsewhere

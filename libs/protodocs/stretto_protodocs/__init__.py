@@ -1,0 +1,1 @@
+"""Generators of what `proto/` holds: schemas, the AsyncAPI document, types of TypeScript, and their compatibility."""

@@ -1,0 +1,1 @@
+"""The contract of the bus: subjects, messages, their CloudEvents headers and schemas."""

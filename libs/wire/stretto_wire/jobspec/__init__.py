@@ -1,0 +1,1 @@
+"""The job's specification: its fields, their bounds, the file that a user writes."""

@@ -1,0 +1,159 @@
+"""Reader of job files: strict YAML or JSON, each finding with its line and column.
+
+Unlike YAML 1.1, ``1e-3`` is a number, as in YAML 1.2 and in every training script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any, Literal
+
+import yaml
+from yaml.constructor import ConstructorError
+
+from ..errors import WireError
+from ..findings import Finding, Path, finding
+from .spec import JobSpec
+
+Form = Literal["YAML", "JSON"]
+_EXPONENT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_TOO_DEEP = "nested less deeply; see `stretto schema`"
+
+
+def read_job(text: str, form: Form = "YAML") -> JobSpec:
+    """Return the specification in a job file.
+
+    Raises:
+        WireError: with every finding.
+    """
+    try:
+        document, marks = _read_json(text) if form == "JSON" else _read_yaml(text)
+        return JobSpec.parse(document, marks)
+    except RecursionError:
+        raise WireError("(document)", "brackets in brackets", _TOO_DEEP) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML loader without aliases: a few nested aliases expand to gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event, remedy = self.peek_event(), "YAML aliases are not accepted: write the value out"
+            raise WireError.collected([finding((), f"*{event.anchor}", remedy, _place(event.start_mark))])
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError):  # PyYAML raises these for `!!bool x`
+            problem = f"no value for the tag {node.tag.replace('tag:yaml.org,2002:', '!!')}; leave the tag out"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))  # pyright: ignore[reportUnknownMemberType]
+
+
+def scalar(text: str) -> Any:
+    """Return what a bare text stands for in a job file. Raises ValueError for one that stands for no single value."""
+    try:
+        found = yaml.load(text, _Loader)
+    except (yaml.YAMLError, WireError, OverflowError, RecursionError) as error:
+        raise ValueError(text) from error
+    if isinstance(found, dict | list):
+        raise ValueError(text)
+    return found
+
+
+def argument(text: str) -> str | int | float | bool:
+    """Return the argument of a model that a bare text stands for: a number or a truth value where it is one."""
+    try:
+        found = scalar(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, bool | int | float) else text
+
+
+class _Walk:
+    """Places of all nodes, and findings about duplicate names."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.marks: dict[Path, tuple[int, int]] = {}
+        self.twice: list[Finding] = []
+        self._loader = loader
+
+    def visit(self, node: Any, path: Path = ()) -> None:
+        self.marks.setdefault(path, _place(node.start_mark))
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.visit(item, (*path, index))
+        if not isinstance(node, yaml.MappingNode):
+            return
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # the loader refuses it
+            name = self._loader.construct_object(key)  # pyright: ignore[reportUnknownMemberType]
+            here, place = (*path, name), _place(key.start_mark)
+            if here in self.marks:
+                lines = f"line {self.marks[here][0]} and line {place[0]}"
+                self.twice.append(finding(here, lines, "stated twice: keep one of the two", place))
+                continue
+            self.marks[here] = place
+            self.visit(value, here)
+
+
+def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
+    walk = None
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None, {}
+            walk = _Walk(loader)
+            walk.visit(node)
+            document = loader.construct_document(node)  # pyright: ignore[reportUnknownMemberType]
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = _place(mark) if mark else None
+        raise WireError.collected([_not_a("YAML", text, error.problem or str(error), place)]) from None
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError) as error:
+        if isinstance(error, WireError):
+            raise
+        raise WireError.collected([_not_a("YAML", text, " ".join(str(error).split()), None)]) from None
+    if walk.twice:
+        raise WireError.collected(walk.twice)
+    return document, walk.marks
+
+
+def _read_json(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
+    twice: list[Finding] = []
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        remedy = "stated more than once: keep one of them"
+        twice.extend(finding((name,), f"{count} times", remedy) for name, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    try:
+        document = json.loads(text, object_pairs_hook=collect)
+    except json.JSONDecodeError as error:
+        raise WireError.collected([_not_a("JSON", text, error.msg, (error.lineno, error.colno))]) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise WireError.collected([_not_a("JSON", text, str(error), None)]) from None
+    if twice:
+        raise WireError.collected(twice)
+    return document, {}
+
+
+def _not_a(form: Form, text: str, problem: str, place: tuple[int, int] | None) -> Finding:
+    lines = text.splitlines()
+    there = lines[place[0] - 1].strip() if place and place[0] <= len(lines) else ""
+    return finding((), there or "its end" if place else text[:80], f"not {form}: {problem}", place)
+
+
+def _place(mark: Any) -> tuple[int, int]:
+    return mark.line + 1, mark.column + 1

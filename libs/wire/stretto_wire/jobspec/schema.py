@@ -1,0 +1,46 @@
+"""JSON Schema 2020-12 of the job specification, and what every schema of Stretto is made of."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from .spec import JobSpec
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+JOB_SCHEMA = "job.schema.json"
+
+
+class WithoutFieldTitles(GenerateJsonSchema):
+    """Omits the titles of fields, which only repeat their names; messages and values keep theirs."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def named(schema: Schema, name: str) -> Schema:
+    """Return the schema as a document of its own, with dialect and ``$id``."""
+    return {"$schema": DIALECT, "$id": name, **schema}
+
+
+def job_schema() -> Schema:
+    """Return the closed schema of a job file. Quantities may be texts with a unit, as in Kubernetes."""
+    schema = named(JobSpec.model_json_schema(schema_generator=WithoutFieldTitles), JOB_SCHEMA)
+    _close(schema)
+    schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # named partitions replace it
+    return schema
+
+
+def _close(node: Any) -> None:
+    """Close the values that a specification shares with messages, which are open there."""
+    if isinstance(node, dict):
+        if cast(Schema, node).get("title") in ("Plan", "DataPartition"):
+            node["additionalProperties"] = False
+        for value in cast(Schema, node).values():
+            _close(value)
+    elif isinstance(node, list):
+        for item in cast(list[Any], node):
+            _close(item)

@@ -1,0 +1,527 @@
+"""A job's specification. Unknown fields are refused: a typing error must not change a job silently."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeGuard, cast
+
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from stretto_messages.base import Count, JobId, Money, Seconds
+from stretto_messages.values import (
+    DATA_WORKERS_MAX,
+    EXTENDED_MAX,
+    GIVEN_UP_PERCENT,
+    PS_MAX,
+    SAMPLES_MAX,
+    DataPartition,
+    ExtendedPerPod,
+    Metadata,
+    PartitionName,
+    Plan,
+    Resources,
+    extended_of,
+)
+
+from ..errors import WireError
+from ..findings import Marks, finding, place_of
+from ..quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
+from .extended import Name as ExtendedName
+from .extended import PerPod
+from .keylike import REMEDY as NO_KEYS
+from .keylike import TEXT_REMEDY, keylike, keylike_line
+from .kubernetes import KubernetesSpec, ObjectName
+from .part import FromMapping, Spec
+from .pod_files import PodPath, VolumeSpec, check_files, check_places
+from .training_code import CodeSpec, Requirement
+
+PIPELINE_FROM_STEP = 10_000
+"""Steps of a job before its workers use the pipeline. A job of fewer steps would lose quality by each update that a
+gradient misses, and gain seconds (libs/trainer/README.md, Staleness). The number is taste: programs that lost had up to
+some hundred steps."""
+
+
+class ModelSpec(Spec):
+    """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
+
+    entry: Annotated[
+        str,
+        StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=200),
+        Field(description="module:name, importable by the pods, as in stretto.examples.wide_deep:WideDeep"),
+    ]
+    path: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None, description="a folder put in front of the import path of the pods"
+    )
+    code: CodeSpec | None = Field(
+        default=None,
+        description="code that workers fetch at their start: a folder, a wheel, an archive, or the URL of one",
+    )
+    requirements: Annotated[tuple[Requirement, ...], Field(strict=False, max_length=50)] = Field(
+        default=(),
+        description="packages that pip installs into each worker's own folder at its start, as in lightgbm==4.6.0; the "
+        "installation says which. An image that has them starts faster",
+    )
+    arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
+        default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
+    )
+    optimizer: Literal["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd"] = Field(
+        default="adagrad",
+        description="update rule of embeddings and dense parameters; one that the training code gives has precedence",
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=100, description="step size of the optimizer")] = 0.05
+    row_weights: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type in which parameter servers keep embedding weights; bfloat16 takes half their memory and "
+        "rounds them after each update (the optimizer's slots stay float32)",
+    )
+    transfer: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type in which embedding rows and their gradients travel between workers and parameter servers; "
+        "bfloat16 halves these bytes and rounds both",
+    )
+    embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
+    restore_from: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
+        default=None,
+        description="URL of a .keras file or SavedModel of the same Keras model, to start with its weights; "
+        "the pods read it",
+    )
+    pipeline: bool = Field(
+        default=True,
+        description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "
+        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness)",
+    )
+    pipeline_from_step: Annotated[int, Field(ge=0, le=10**12)] = Field(
+        default=PIPELINE_FROM_STEP, description="steps of the job before its workers use the pipeline"
+    )
+    metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
+
+
+class DatasetSpec(Spec):
+    """The samples, their shards and their order. State either ``samples`` or named partitions."""
+
+    name: PartitionName | None = Field(
+        default=None,
+        description="name and version of the data, as in clicks/2026-11-21. A job that starts from another job's "
+        "checkpoint continues at that position if both jobs state the same name, shard size, order and samples; "
+        "otherwise it trains every sample",
+    )
+    partitions: Annotated[
+        tuple[Annotated[DataPartition, FromMapping()], ...],
+        Field(strict=False, max_length=1000, description="named parts; each is numbered from 0"),
+    ] = ()
+    growing: bool = Field(
+        default=False,
+        description="partitions may grow and new ones may be added during training (`stretto data`), until the "
+        "dataset is closed",
+    )
+    samples: Annotated[int, Field(ge=0, le=SAMPLES_MAX, description="samples of one epoch; not stated with partitions")]
+    epochs: Annotated[int, Field(ge=1, le=10_000, description="passes over all samples")] = 1
+    batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
+    batches_per_shard: Annotated[
+        int, Field(ge=1, le=100_000, description="steps of one shard; a worker leases one shard at a time")
+    ] = 32
+    shuffle: Annotated[bool, Field(description="shards in a seeded random order, new in every epoch")] = True
+    seed: Annotated[int, Field(ge=0, lt=2**53, description="seed of the random order of shards")] = 0
+    held_out: PartitionName | None = Field(
+        default=None, description="the partition that evaluations read; it is never trained; needed with partitions"
+    )
+
+    @property
+    def partitioned(self) -> bool:
+        """True if samples are numbered within named partitions."""
+        return bool(self.partitions) or self.growing
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count(cls, document: Any) -> Any:
+        """Take the number of samples from the partitions if it is not stated."""
+        if not isinstance(document, dict):
+            return document
+        given = cast("dict[str, Any]", document)
+        if "samples" in given or not (given.get("partitions") or given.get("growing") is True):
+            return given
+        parts = given.get("partitions", ())
+        counts = [part.get("samples") for part in parts if isinstance(part, dict)] if _is_list(parts) else []
+        return given | {"samples": sum(count for count in counts if type(count) is int and count > 0)}
+
+    @field_validator("partitions")
+    @classmethod
+    def _distinct(cls, parts: tuple[DataPartition, ...]) -> tuple[DataPartition, ...]:
+        names = [part.name for part in parts]
+        if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+            raise ValueError(f"each partition once; {twice} is listed {names.count(twice)} times")
+        return parts
+
+    @field_validator("samples")
+    @classmethod
+    def _counted(cls, samples: int, info: ValidationInfo) -> int:
+        if "partitions" not in info.data or "growing" not in info.data:
+            return samples
+        parts, growing = info.data["partitions"], info.data["growing"]
+        known = sum(part.samples for part in parts)
+        if not parts and not growing and samples < 1:
+            raise ValueError("a whole number, at least 1; or name partitions of the dataset")
+        if (parts or growing) and samples != known:
+            raise ValueError("leave it out with partitions or growing: the partitions state their samples")
+        return samples
+
+    @field_validator("epochs")
+    @classmethod
+    def _once(cls, epochs: int, info: ValidationInfo) -> int:
+        if epochs > 1 and info.data.get("growing"):
+            raise ValueError("1 for a growing dataset: it has no end after which the next epoch could begin")
+        return epochs
+
+    @field_validator("held_out")
+    @classmethod
+    def _apart(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and not (info.data.get("partitions") or info.data.get("growing")):
+            raise ValueError("leave it out without partitions: the samples after the trained ones are held out")
+        if any(part.name == name for part in info.data.get("partitions", ())):
+            raise ValueError("a partition that is not trained: trained samples say nothing about new ones")
+        return name
+
+
+def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
+
+
+class Range(Spec):
+    """Inclusive bounds of a count."""
+
+    min: Annotated[int, Field(ge=1, le=10_000, description="smallest number of pods")] = 1
+    max: Annotated[int, Field(ge=1, le=10_000, description="largest number of pods")] = 64
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class CoreRange(Spec):
+    """Inclusive bounds of CPU cores of one pod."""
+
+    min: Annotated[float, Field(ge=0.001, le=1024, description=f"{CORES}; fewest of one pod"), IN_CORES] = 0.5
+    max: Annotated[float, Field(ge=0.001, le=1024, description=f"{CORES}; most of one pod"), IN_CORES] = 32.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CoreRange:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class MemoryRange(Spec):
+    """Inclusive bounds of the memory of one pod, in bytes or as sizes such as 2Gi."""
+
+    min: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; least memory of one pod"), IN_BYTES] = 2**29
+    max: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; most memory of one pod"), IN_BYTES] = 2**36
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MemoryRange:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class RoleLimits(Spec):
+    """Limits of the pods of one role."""
+
+    count: Range = Field(default=Range(), description="number of pods of the role")
+    cpu_cores: CoreRange = Field(default=CoreRange(), description="CPU cores of one pod")
+    memory: MemoryRange = Field(default=MemoryRange(), description="memory of one pod, in bytes or as sizes")
+    extended: PerPod = Field(
+        default_factory=dict[str, int],
+        description="devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; "
+        "every pod of the role has them, and the job waits until the cluster has as many free",
+    )
+
+
+DATA_WORKERS_MOST = 16
+"""Most data workers of a job that states no number. Taste: a job that has use for more states it."""
+
+
+class DataWorkerSpec(Spec):
+    """Data workers: pods that prepare batches for the workers, and hold nothing. The numbers trained stay the same."""
+
+    mode: Literal["auto", "always", "off"] = Field(
+        default="auto",
+        description="auto: Stretto starts as many as the job has use for, by its data queue, while the cluster has "
+        "room; always: so many from start to end; off: none",
+    )
+    count: Annotated[int, Field(ge=1, le=DATA_WORKERS_MAX)] | None = Field(
+        default=None,
+        description="number of data workers: the most of them under auto, where it need not be stated, and all of "
+        "them under always",
+    )
+    cpu_cores: Annotated[
+        float, Field(ge=0.001, le=1024, description=f"{CORES} of one; each whole core prepares one batch"), IN_CORES
+    ] = 1.0
+    memory: Annotated[int, Field(ge=2**20, le=2**46, description=f"{BYTES}; memory of one"), IN_BYTES] = 2**31
+
+    @model_validator(mode="after")
+    def _always_needs_a_number(self) -> DataWorkerSpec:
+        if self.mode == "always" and self.count is None:
+            raise ValueError("mode always needs a number: state resources.data.count, or leave the mode out")
+        return self
+
+    @property
+    def each(self) -> Resources:
+        """The resources of one."""
+        return Resources(self.cpu_cores, self.memory)
+
+    @property
+    def always(self) -> int:
+        """Number of those that are there from start to end."""
+        return self.count or 0 if self.mode == "always" else 0
+
+    @property
+    def most(self) -> int:
+        """Number up to which Stretto may start them by itself."""
+        return self.count or DATA_WORKERS_MOST if self.mode == "auto" else 0
+
+
+class ResourceSpec(Spec):
+    """Limits within which Stretto sizes the job; nothing here has to be stated."""
+
+    workers: RoleLimits = Field(default=RoleLimits(), description="limits of the workers")
+    ps: RoleLimits = Field(
+        default=RoleLimits(count=Range(min=1, max=16), memory=MemoryRange(min=128 * 2**20)),
+        description="limits of the parameter servers",
+    )
+    data: DataWorkerSpec = Field(
+        default=DataWorkerSpec(), description="pods that read and prepare batches for the workers"
+    )
+    initial: Annotated[Plan, FromMapping(), IN_PLAN] | None = Field(
+        default=None, description="start with this plan instead of a warm start"
+    )
+    fixed: bool = Field(
+        default=False,
+        description="keep the initial plan; Stretto then only handles memory limits, faults and data workers",
+    )
+
+    @model_validator(mode="after")
+    def _fixed_needs_a_plan(self) -> ResourceSpec:
+        if self.fixed and self.initial is None:
+            raise ValueError("fixed needs an initial plan: state resources.initial, or leave fixed out")
+        return self
+
+    @property
+    def least(self) -> Plan:
+        """The smallest plan within the limits."""
+        return self._bound("min")
+
+    @property
+    def most(self) -> Plan:
+        """The largest plan within the limits."""
+        return self._bound("max")
+
+    @property
+    def extended(self) -> ExtendedPerPod:
+        """The extended resources of one pod of each role."""
+        return ExtendedPerPod(extended_of(self.workers.extended), extended_of(self.ps.extended))
+
+    def _bound(self, end: Literal["min", "max"]) -> Plan:
+        return Plan(
+            workers=getattr(self.workers.count, end),
+            ps=min(getattr(self.ps.count, end), PS_MAX),  # v1 accepts more in a specification than a plan may have
+            worker_cpu_cores=getattr(self.workers.cpu_cores, end),
+            ps_cpu_cores=getattr(self.ps.cpu_cores, end),
+            worker_memory_bytes=getattr(self.workers.memory, end),
+            ps_memory_bytes=getattr(self.ps.memory, end),
+        )
+
+
+class PriceSpec(Spec):
+    """Prices of resources for the job's owner, per hour."""
+
+    cpu_core_hour: Money = Field(default=0.04, description="price of one CPU core for one hour, in your currency")
+    memory_gib_hour: Money = Field(default=0.005, description="price of 1 GiB of memory for one hour, same currency")
+    extended_hour: Annotated[dict[ExtendedName, Money], Field(max_length=EXTENDED_MAX)] = Field(
+        default_factory=dict[str, float],
+        description="price of one unit of an extended resource for one hour, by its name, as in nvidia.com/gpu: 2.5; "
+        "others cost nothing",
+    )
+
+    @model_validator(mode="after")
+    def _something_has_a_price(self) -> PriceSpec:
+        if self.cpu_core_hour == 0 and self.memory_gib_hour == 0:
+            raise ValueError("cpu_core_hour and memory_gib_hour must not both be 0: give at least one a price")
+        return self
+
+
+class CheckpointSpec(Spec):
+    """Times, number and place of checkpoints.
+
+    The part of a lost parameter server comes back from the last checkpoint while the others train on. The first one is
+    taken before training begins, one more after the last shard; none is taken while parameters move.
+    """
+
+    every_s: Annotated[float, Field(ge=1, le=10**7), IN_SECONDS] | None = Field(
+        default=10.0, description=f"{SECONDS}; between two checkpoints; null: only on demand"
+    )
+    keep: Annotated[
+        int,
+        Field(ge=1, le=1000, description="number of latest full checkpoints that are kept, each with its differences"),
+    ] = 2
+    url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None,
+        description="folder of the checkpoints, an fsspec URL that the installation allows; none: its own store",
+    )
+    restore_from: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None,
+        description="URL of a manifest to start from, at any number of parameter servers: of a job of your own, or one "
+        "that the installation shares",
+    )
+
+
+class RestartSpec(Spec):
+    """Numbers of failures after which a job or a shard is given up. A lost pod never counts against its shard."""
+
+    worker_failures: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10**6,
+            description="worker exits by errors of the user's code; one more fails the job, and so does the second "
+            "before the job has trained a sample",
+        ),
+    ] = 10
+    shard_failures: Annotated[
+        int, Field(ge=1, le=1000, description="failed attempts after which a shard is abandoned")
+    ] = 3
+    samples_given_up: Annotated[Count, Field(le=SAMPLES_MAX)] | None = Field(
+        default=None,
+        description="samples of abandoned shards; more fail the job; null: "
+        f"{GIVEN_UP_PERCENT} % of the samples of all epochs, of growing data those known so far",
+    )
+
+
+class NetworkSpec(Spec):
+    """Reach of the job's pods. They always reach one another, the bus, the cache and the installation's store."""
+
+    egress: bool = Field(
+        default=False,
+        description="the pods may connect to anything but cloud metadata addresses, such as to data in s3://; needed "
+        "on Docker and Kubernetes, where the installation may refuse it; processes are not confined",
+    )
+
+
+class JobSpec(Spec):
+    """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated."""
+
+    api: Literal["stretto/v1"] = Field(default="stretto/v1", description="version of the job file's format")
+    name: JobId
+    model: ModelSpec = Field(description="the training code and its parameters")
+    dataset: DatasetSpec = Field(description="the samples, their shards and their order")
+    resources: ResourceSpec = Field(default=ResourceSpec(), description="limits within which Stretto sizes the job")
+    prices: PriceSpec = Field(default=PriceSpec(), description="prices of resources, per hour")
+    priority: Annotated[
+        float, Field(gt=0, le=1000, description="weight of the job; 2 counts twice as much as a job with 1")
+    ] = 1.0
+    deadline_s: Annotated[Seconds, IN_SECONDS] | None = Field(
+        default=None,
+        description=f"{SECONDS}; after submission; a job that would be late weighs up to ten times as much",
+    )
+    checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="times, number and place of checkpoints")
+    restarts: RestartSpec = Field(default=RestartSpec(), description="failures after which the job is given up")
+    environment: Annotated[
+        dict[
+            Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")],
+            Annotated[str, StringConstraints(max_length=4000)],
+        ],
+        Field(max_length=100),
+    ] = Field(
+        default_factory=dict[str, str],
+        description="environment variables of the job's pods; every reader sees them, so keys go to environment_from",
+    )
+    environment_from: Annotated[tuple[ObjectName, ...], Field(strict=False, max_length=20)] = Field(
+        default=(),
+        description="secrets whose keys become environment variables of the job's pods; the installation holds their "
+        "values and says which of them jobs may name",
+    )
+    volumes: Annotated[tuple[VolumeSpec, ...], Field(strict=False, max_length=20)] = Field(
+        default=(), description="data that the job's pods see as folders, read-only unless stated"
+    )
+    files: Annotated[dict[PodPath, str], Field(max_length=20)] = Field(
+        default_factory=dict[str, str],
+        description="small text files of the job's pods, by their places: absolute ones in containers, others in the "
+        "pod's own folder; every reader sees them, so keys go to environment_from",
+    )
+    network: NetworkSpec = Field(default=NetworkSpec(), description="reach of the job's pods")
+    kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
+    image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
+        default=None, description="image of pods in containers, as in registry/name:tag; none: the installation's image"
+    )
+    evaluate: Annotated[
+        Count, Field(description="number of held-out samples of the exact evaluation at the end; 0: no evaluation")
+    ] = 0
+    evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
+        default=None, description="trained samples between two evaluations during training; null: only at the end"
+    )
+
+    @field_validator("volumes")
+    @classmethod
+    def _apart(cls, volumes: tuple[VolumeSpec, ...]) -> tuple[VolumeSpec, ...]:
+        check_places(volumes, {})
+        return volumes
+
+    @field_validator("files")
+    @classmethod
+    def _small(cls, files: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        check_places(info.data.get("volumes", ()), files)
+        return check_files(files)
+
+    @field_validator("deadline_s")
+    @classmethod
+    def _has_an_end(cls, deadline_s: float | None, info: ValidationInfo) -> float | None:
+        if deadline_s is not None and (data := info.data.get("dataset")) is not None and data.growing:
+            raise ValueError("leave it out for a growing dataset: its end is not known")
+        return deadline_s
+
+    @field_validator("evaluate")
+    @classmethod
+    def _readable(cls, evaluate: int, info: ValidationInfo) -> int:
+        data = info.data.get("dataset")
+        if evaluate and data is not None and data.partitioned and data.held_out is None:
+            raise ValueError("0, or name the partition with the held-out samples in dataset.held_out")
+        return evaluate
+
+    @field_validator("evaluate_every_samples")
+    @classmethod
+    def _has_samples(cls, every: int | None, info: ValidationInfo) -> int | None:
+        if every is not None and info.data.get("evaluate") == 0:
+            raise ValueError("state evaluate, the number of held-out samples, as well")
+        return every
+
+    @property
+    def samples_total(self) -> int:
+        """Samples of all epochs. A growing dataset counts only those known at submission."""
+        return self.dataset.samples * self.dataset.epochs
+
+    @classmethod
+    def parse(cls, document: object, marks: Marks | None = None) -> JobSpec:
+        """Check a document (parsed YAML or JSON).
+
+        ``marks`` are the lines and columns of its parts (:mod:`stretto_wire.jobspec.jobfile` reads both from a text).
+
+        Raises:
+            WireError: with field, value and remedy of each finding.
+        """
+        try:
+            spec = cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
+        except ValidationError as error:
+            raise WireError.of(error, model=cls, marks=marks) from error
+        found = [(("environment", name), "(not shown)", NO_KEYS) for name in keylike(spec.environment)]
+        for path, text in spec.files.items():
+            if number := keylike_line(text):
+                found.append((("files", path), f"line {number} (not shown)", TEXT_REMEDY))
+        if found:
+            raise WireError.collected([finding(*each, place_of(each[0], marks)) for each in found])
+        return spec

@@ -1,0 +1,1 @@
+"""Bounds that an operator sets on what jobs may ask for."""

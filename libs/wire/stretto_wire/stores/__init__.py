@@ -1,0 +1,1 @@
+"""Stores of checkpoints, code and data: their URLs and how they are opened."""

@@ -1,0 +1,161 @@
+"""Findings about a job file: every error, its place, and an acceptable value."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_messages.values import NO_EXTENDED, ExtendedPerPod
+from stretto_wire import JobSpec, WireError
+from stretto_wire.findings import MOST
+from stretto_wire.jobspec.jobfile import read_job
+
+GOOD = "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 5}\n"
+BAD = """\
+name: Bad Name
+model:
+  entry: nocolon
+  arguments: {a: [1]}
+  optimiser: adam
+  embedding_dim: "16"
+dataset:
+  samples: 1e6
+  shuffle: maybe
+resources:
+  workers: {count: {min: 5, max: 2}, memory: {min: 1Ki}}
+environment: {A B: x, C: 3}
+checkpoint: {every_s: .inf}
+"""
+
+
+def refused(text: str, form: str = "YAML") -> WireError:
+    with pytest.raises(WireError) as caught:
+        read_job(text, form)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_every_finding_is_told_with_its_line_value_and_remedy() -> None:
+    error = refused(BAD)
+    told = {one.field: one for one in error.findings}
+    expected = {
+        "name": (1, "Bad Name", "lower-case letters, digits and hyphens"),
+        "model.entry": (3, "nocolon", "module:name"),
+        "model.arguments.a": (4, "[1]", "text, a number, true or false"),
+        "model.optimiser": (5, "adam", "did you mean optimizer?"),
+        "model.embedding_dim": (
+            6,
+            '"16"',
+            "at least 1 and at most 4096 (numbers in the vector of one embedding key), written 16",
+        ),
+        "dataset.samples": (8, "1000000.0", "written 1000000"),
+        "dataset.shuffle": (9, "maybe", "true or false"),
+        "resources.workers.count": (11, "{'min': 5, 'max': 2}", "min must not be above max"),
+        "resources.workers.memory.min": (11, "1024", "at least 1Mi and at most 64Ti"),
+        "environment.A B": (12, "A B", "of the form"),
+        "environment.C": (12, "3", 'in quotes: "3"'),
+        "checkpoint.every_s": (13, "inf", "neither infinite"),
+    }
+    assert told.keys() == expected.keys()
+    for field, (line, value, remedy) in expected.items():
+        assert (told[field].line, told[field].value) == (line, value)
+        assert remedy in told[field].remedy
+    assert [one.line for one in error.findings] == sorted(one.line or 0 for one in error.findings)
+    assert str(error) == f"{error.findings[0]} (and {error.count - 1} more)"
+    assert not re.search(r"Input should|Extra inputs|valid (integer|string|number)", str(error.findings))
+
+
+@pytest.mark.parametrize(
+    ("extended", "field", "value", "remedy"),
+    [
+        ("nvidia.com/gpu: 0", "nvidia.com/gpu", "0", "at least 1"),
+        ("nvidia.com/gpu: 1.5", "nvidia.com/gpu", "1.5", "a whole number"),
+        ("gpu: 1", "gpu", "gpu", "the vendor's domain and a name, as in nvidia.com/gpu"),
+        ("Nvidia.com/gpu: 1", "Nvidia.com/gpu", "Nvidia.com/gpu", "the vendor's domain and a name"),
+        ("kubernetes.io/gpu: 1", "kubernetes.io/gpu", "kubernetes.io/gpu", "a vendor's domain, as in nvidia.com/gpu"),
+        ("a.kubernetes.io/gpu: 1", "a.kubernetes.io/gpu", "a.kubernetes.io/gpu", "a vendor's domain"),
+    ],
+)
+def test_devices_are_whole_numbers_under_names_of_kubernetes(
+    extended: str, field: str, value: str, remedy: str
+) -> None:
+    error = refused(f"{GOOD}resources: {{workers: {{extended: {{{extended}}}}}}}\n")
+    assert [one.field for one in error.findings] == [f"resources.workers.extended.{field}"]
+    assert (error.findings[0].value, error.findings[0].line) == (value, 4)
+    assert remedy in error.findings[0].remedy
+
+
+def test_devices_are_of_every_pod_of_a_role_and_have_prices() -> None:
+    job = read_job(
+        f"{GOOD}resources: {{workers: {{extended: {{nvidia.com/gpu: 1, amd.com/gpu: 2}}}}}}\n"
+        "prices: {extended_hour: {nvidia.com/gpu: 2.5}}\n",
+        "YAML",
+    )
+    assert job.resources.extended == ExtendedPerPod(worker=(("amd.com/gpu", 2), ("nvidia.com/gpu", 1)))
+    assert job.prices.extended_hour == {"nvidia.com/gpu": 2.5}
+    assert read_job(GOOD, "YAML").resources.extended == NO_EXTENDED
+
+
+def test_findings_beyond_the_bound_are_counted() -> None:
+    error = refused(GOOD + "environment: {" + ", ".join(f"A{n}: {n}" for n in range(50)) + "}\n")
+    assert (len(error.findings), error.count) == (MOST, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "lines"),
+    [
+        (GOOD + "priority: 1\nprices: {}\npriority: 2\n", "priority", (4, 6)),
+        ("name: a\nmodel: {entry: 'm:M'}\ndataset:\n  samples: 1\n  samples: 2\n", "dataset.samples", (4, 5)),
+        (GOOD + "environment:\n  'A': x\n  A: y\n", "environment.A", (5, 6)),
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_with_both_lines(text: str, field: str, lines: tuple[int, int]) -> None:
+    error = refused(text)
+    assert (error.field, error.value) == (field, f"line {lines[0]} and line {lines[1]}")
+    assert "twice" in error.remedy
+
+
+def test_a_name_that_stands_twice_in_json_is_refused() -> None:
+    error = refused('{"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 1, "samples": 2}}', "JSON")
+    assert (error.field, error.value) == ("samples", "2 times")
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "line", "column"),
+    [
+        ("name: a\nmodel: [\n", "YAML", 3, 1),
+        ("name: a\nmodel:\n\t- b\n", "YAML", 3, 1),
+        ("name: a\n  b: c\n", "YAML", 2, 4),
+        ("a: &x 1\nb: *x\n", "YAML", 2, 4),
+        *((f"name: a\nb: !!{tag}\n", "YAML", 2, 4) for tag in ("bool x", 'int ""', "timestamp x")),
+        ('{"name": "a",\n "model" 1}', "JSON", 2, 10),
+    ],
+)
+def test_what_is_not_yaml_or_json_is_told_with_line_and_column(text: str, form: str, line: int, column: int) -> None:
+    found = refused(text, form).findings[0]
+    assert (found.line, found.column) == (line, column)
+    assert str(found).startswith(f"line {line}, column {column}: ")
+
+
+@pytest.mark.parametrize(("text", "rate"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("5e-1", 0.5), (".5e+1", 5.0)])
+def test_a_learning_rate_is_a_number_as_people_write_it(text: str, rate: float) -> None:
+    assert read_job(GOOD.replace("'m:M'", f"'m:M', learning_rate: {text}")).model.learning_rate == rate
+
+
+def test_an_absent_field_is_told_with_what_it_takes() -> None:
+    error = refused("name: a\ndataset: {}\n")
+    assert [(one.field, one.value) for one in error.findings] == [("model", "absent"), ("dataset.samples", "absent")]
+    assert "samples of one epoch" in error.findings[1].remedy
+
+
+@given(st.text(max_size=200) | st.binary(max_size=100).map(lambda data: data.decode("latin-1")))
+def test_any_text_is_a_job_or_refused(text: str) -> None:
+    for form in ("YAML", "JSON"):
+        error = refused(text, form)
+        assert error.findings
+        assert all(str(one).isprintable() for one in error.findings)
+
+
+def test_a_good_file_is_the_job_that_it_says() -> None:
+    assert read_job(GOOD) == JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
