@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from stretto_cli.options import OWN_VARIABLES
-from stretto_runtime.settings import Settings, StreamsSettings
+from stretto_installation.settings import StreamsSettings
+from stretto_runtime.settings import Settings
 
 from tests import durations
 

@@ -29,6 +29,7 @@ from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES
 from stretto_forwarder.service import Metrics as ForwarderMetrics
 from stretto_gateway.app import METRICS
+from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited, PodPending
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.settings import (
@@ -37,7 +38,6 @@ from stretto_runtime.settings import (
     ExtendedSettings,
     Settings,
     StoreSettings,
-    StreamsSettings,
     TeamsSettings,
 )
 from stretto_wire.contract.registry import ANYBODY, CHANNELS, FORWARDER, SERVICES, Channel

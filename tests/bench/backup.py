@@ -15,9 +15,9 @@ from pathlib import Path
 
 from stretto_bus import Client
 from stretto_bus.bus import Bus
-from stretto_runtime import EmbeddedServer
-from stretto_runtime.access.provision import streams
-from stretto_runtime.backup import restore, take
+from stretto_installation.backup import restore, take
+from stretto_installation.provision import streams
+from stretto_installation.server import EmbeddedServer
 from stretto_wire.contract.registry import STATE_PREFIX
 
 from tests.bench.bus import fresh_bus

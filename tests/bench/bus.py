@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stretto_bus import Client
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.settings import StreamsSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 
 
 @asynccontextmanager

@@ -31,8 +31,8 @@ import psutil
 import uvloop
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.arbiter import PlanDecided
-from stretto_runtime import EmbeddedServer
 from stretto_wire.contract.registry import STREAM
 
 from tests.bench.bus import fresh_bus

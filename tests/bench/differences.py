@@ -21,7 +21,7 @@ from typing import Any
 
 from stretto.engine import Key, one_table
 from stretto_checkpoints.memory import SharedMemory
-from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
+from stretto_installation.one_machine.leftovers import claim_memory, free_memory, sweep_memory
 
 from tests.bench.processes import Process, ask_all, first_columns
 from tests.bench.rows import Row, row

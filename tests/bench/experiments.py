@@ -37,12 +37,12 @@ from rich.console import Console
 from rich.table import Table
 from stretto_bus import Client
 from stretto_cli.errors import CliError
-from stretto_cli.installation.detached import start_detached, take_down
-from stretto_cli.installation.programs import StartOptions
 from stretto_cli.options import connect
 from stretto_client.documents import Documents
 from stretto_client.figures import sparkline
-from stretto_runtime.server import keys_of
+from stretto_installation.one_machine.detached import start_detached, take_down
+from stretto_installation.one_machine.programs import StartOptions
+from stretto_installation.server import keys_of
 from stretto_wire import document_of
 
 RESULTS = Path(__file__).parents[2] / "bench-results" / "experiments.json"

@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stretto_bus import Client
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.base import Message
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import EmbeddedServer
 from stretto_wire.contract.registry import STATE
 
 from tests.bench.bus import fresh_bus

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stretto_bus import Client
-from stretto_runtime import EmbeddedServer
+from stretto_installation.server import EmbeddedServer
 from stretto_wire.contract.registry import TELEMETRY
 
 from tests.bench.bus import fresh_bus

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from stretto_runtime.server import free_port
+from stretto_installation.server import free_port
 
 from tests.bench.dispatcher import CLIENTS, PROCESSES, ROUND_S, WARM_S, a_round, dispatching
 from tests.bench.rows import Row, row

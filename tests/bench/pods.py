@@ -24,10 +24,10 @@ from pathlib import Path
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_core.profiler.pace import report_interval_s
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import FACTS_BYTES
 from stretto_messages.gateway import JobCancelled
 from stretto_profiler.settings import ProfilerSettings
-from stretto_runtime import EmbeddedServer
-from stretto_runtime.settings import FACTS_BYTES
 from stretto_wire.contract.registry import PROFILES_KEPT_S, STREAM, TELEMETRY
 
 from tests.bench.bus import fresh_bus

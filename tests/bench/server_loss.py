@@ -23,13 +23,14 @@ from typing import Any
 import stretto_wire as wire
 from stretto_bus import Client
 from stretto_gateway.job_audit import finished
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFinished, PlanApplied, PodExited
 from stretto_messages.base import GIB
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, provision
 
 from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods

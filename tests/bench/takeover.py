@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import EmbeddedServer
 from stretto_runtime.owner.terms import fence_subject
 from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 

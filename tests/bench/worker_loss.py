@@ -23,11 +23,12 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.values import Plan, Shard
-from stretto_runtime import EmbeddedServer, provision
 
 from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods

@@ -14,8 +14,7 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
-from stretto_runtime.access.provision import server_config
-from stretto_runtime.server import binary, free_port, keys_of
+from stretto_installation.server import binary, free_port, keys_of, server_config
 from stretto_wire.contract.registry import OPERATOR
 
 SIZE = 3

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster import READY_S, SIZE, Cluster, Network
 from runtime_live import Replicas, connect
 from stretto_bus import BusFault, Client
-from stretto_runtime import provision
+from stretto_installation.provision import provision
+from stretto_installation.settings import StreamsSettings
 from stretto_runtime.process.telemetry import configure_logs
-from stretto_runtime.settings import StreamsSettings
 
 configure_logs("test", "error")
 

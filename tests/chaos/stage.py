@@ -20,8 +20,8 @@ from lapse import BEAT_S, LAPSE, Recording, settings_of
 from runtime_counting import add
 from runtime_live import HERE, connect
 from stretto_bus import BusFault, Client
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.server import free_port, tied
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer, free_port, tied
 
 from tests.integration.pods import end_pods
 

@@ -28,14 +28,15 @@ from runtime_live import saved_state
 from stage import Stage, staged
 from stretto_bus import Client
 from stretto_bus.login import Login
+from stretto_installation.access.certificates import SERVER_DAYS
+from stretto_installation.access.keys import Keys
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointSaved
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.access.certificates import SERVER_DAYS
 from stretto_runtime.access.identity import Key, mint
-from stretto_runtime.access.keys import Keys
-from stretto_runtime.settings import StreamsSettings
 from stretto_wire.contract.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec

@@ -17,8 +17,9 @@ from runtime_books import feed, joined, settle
 from runtime_counting import Counting
 from runtime_live import Replicas, connect, eventually, running, until_ready
 from stretto_bus import BusFault, CallRefused, CallTimeout, Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
-from stretto_runtime import EmbeddedServer, provision
 
 
 @pytest.fixture

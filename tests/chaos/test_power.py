@@ -15,8 +15,9 @@ import pytest
 from runtime_books import books, feed, settle
 from runtime_counting import Counting
 from runtime_live import connect, running, until_ready
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.settings import StreamsSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 
 DISK_BYTES = 64 << 20
 

@@ -21,8 +21,7 @@ import yaml
 from helm_python import Chart, lint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto_runtime.access.provision import server_config
-from stretto_runtime.server import binary, free_port
+from stretto_installation.server import binary, free_port, server_config
 
 from tests.charts.rendering import (
     CHART,
@@ -316,7 +315,7 @@ class TestAFirstTry:
                 "STRETTO_STATE_FOLDER": str(tmp_path),
             }
             done = subprocess.run(
-                [sys.executable, "-m", "stretto_runtime", "provision"],
+                [sys.executable, "-m", "stretto_installation", "provision"],
                 env=environment, capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
@@ -331,7 +330,7 @@ class TestTheValuesForTheOfficialChartOfNats:
         """Method: the chart writes `config.merge`, `jetstream.merge` and `tls` as they stand; `$include` includes."""
         keys = tmp_path / "keys"
         subprocess.run(
-            [sys.executable, "-m", "stretto_runtime", "keys", str(keys), "--tls", "localhost"],
+            [sys.executable, "-m", "stretto_installation", "keys", str(keys), "--tls", "localhost"],
             check=True, capture_output=True,
         )  # fmt: skip
         config, port = self.VALUES["config"], free_port()
@@ -357,7 +356,7 @@ class TestTheValuesForTheOfficialChartOfNats:
                 "STRETTO_STATE_FOLDER": str(tmp_path),
                 "STRETTO_STREAMS_SYNC_INTERVAL": defaults()["provision"]["syncInterval"],
             }
-            command = [sys.executable, "-m", "stretto_runtime", "provision"]
+            command = [sys.executable, "-m", "stretto_installation", "provision"]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             nobody = {name: value for name, value in environment.items() if "CREDENTIALS" not in name}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from stretto_actuator.pod.spec import inherited
 from stretto_core.model.teams import TeamQuota
+from stretto_installation.settings import StreamsSettings
 from stretto_runtime import Settings
-from stretto_runtime.settings import StreamsSettings
 from stretto_wire.policy.allowed import Allowed
 
 from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered

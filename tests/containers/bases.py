@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from stretto_runtime.server import binary
+from stretto_installation.server import binary
 
 from tests.containers.archive import RELEASE, archive
 from tests.containers.engine import Engine, EngineUnavailable, install_packages

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from stretto_client.documents import Documents
 from stretto_client.errors import ClientError
-from stretto_runtime.server import free_port
+from stretto_installation.server import free_port
 
 from tests.containers.bases import docker
 from tests.containers.compose import Project

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stretto_runtime.access.provision import server_config
+from stretto_installation.server import server_config
 from stretto_wire.contract.registry import SERVICES
 
 from tests.containers.images import name_of

@@ -41,7 +41,7 @@ def network(place: Engine) -> Iterator[str]:
                      STAND_INS["nats"], "nats-server", "--jetstream", "--store_dir", "/tmp/nats")  # fmt: skip
         try:
             provision = ["run", "--rm", "--network", name, *HARDENED, "--env", "STRETTO_NATS_URL=nats://nats:4222"]
-            docker(place, *provision, "--entrypoint", "python", name_of("tools"), "-m", "stretto_runtime")
+            docker(place, *provision, "--entrypoint", "python", name_of("tools"), "-m", "stretto_installation")
             yield name
         finally:
             docker(place, "stop", "--time", "1", bus)
@@ -118,7 +118,7 @@ def test_the_trainer_imports_its_roles_without_privileges(place: Engine) -> None
 def test_the_tools_are_the_command_and_the_keys(place: Engine) -> None:
     run = ["run", "--rm", "--network=none", *HARDENED]
     assert "stretto" in docker(place, *run, name_of("tools"), "--help")
-    made = docker(place, *run, "--entrypoint", "python", name_of("tools"), "-m", "stretto_runtime", "keys",
+    made = docker(place, *run, "--entrypoint", "python", name_of("tools"), "-m", "stretto_installation", "keys",
                   "/var/lib/stretto/keys", "--tls", "nats")  # fmt: skip
     assert "keys/planner: for the service and nobody else\n    bus.creds, ca.crt" in made
 

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import stretto_wire as wire
 from stretto_bus import Client
 from stretto_bus.client import Event
-from stretto_runtime import EmbeddedServer, Service, Settings, provision, serve
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_runtime import Service, Settings, serve
 
 T = TypeVar("T")
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.base import example_of
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.profiler import StragglerDetected
 from stretto_messages.scenario import NOW_S
-from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.contract.cloudevents import headers_of
 
 from tests.contract.subscriber import SubscriberUnavailable, install, validate_run

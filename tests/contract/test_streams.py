@@ -8,9 +8,9 @@ from pathlib import Path
 
 import stretto_wire as wire
 import yaml
+from stretto_installation.provision import REPORT_BYTES_MAX, streams
 from stretto_messages.base import MAX_MESSAGE_BYTES, example_of
 from stretto_messages.pods import PsReported, WorkerReported
-from stretto_runtime.access.provision import REPORT_BYTES_MAX, streams
 from stretto_wire.codec import document_of
 from stretto_wire.contract.cloudevents import headers_of
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from stretto_bus import Client
+from stretto_installation.provision import make
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime import EmbeddedServer
-from stretto_runtime.access.provision import make
-from stretto_runtime.settings import StreamsSettings
 
 from tests.contract.subscriber import PROTO, SubscriberUnavailable, install
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stretto_runtime.server import keys_of
+from stretto_installation.server import keys_of
 
 from tests.contract.subscriber import SubscriberUnavailable, validate_run
 from tests.e2e.typed import OWN_JOB, ROOT, shell

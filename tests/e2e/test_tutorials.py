@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stretto_runtime.server import free_port
+from stretto_installation.server import free_port
 
 from tests.containers.bases import STAND_INS
 from tests.e2e.tutorials import TUTORIALS, commands, missing, save, steps

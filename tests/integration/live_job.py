@@ -21,11 +21,13 @@ from stretto_bus import Client
 from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServersReply
 from stretto_messages.books import LedgerBooks
 from stretto_messages.dispatcher import AuditLedger
 from stretto_messages.values import ParameterServer
-from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime import serve
 from stretto_wire import encode
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec

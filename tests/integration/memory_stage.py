@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.backend.control_groups import Cgroups
+from stretto_actuator.local.control_groups import Cgroups
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodExited
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import JobProgressed
@@ -31,7 +33,7 @@ from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_runtime import EmbeddedServer, Runner, provision
+from stretto_runtime import Runner
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 

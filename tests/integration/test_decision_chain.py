@@ -20,6 +20,8 @@ from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.dispatcher import JobCompleted
@@ -30,7 +32,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, StepTimes
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
-from stretto_runtime import EmbeddedServer, Runner, provision
+from stretto_runtime import Runner
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
 

@@ -49,6 +49,9 @@ from stretto_drills.chaos.hostile import (
     workers_invented,
 )
 from stretto_fitter.service import Fitter
+from stretto_installation.access.permissions import channels_of_pods
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed, MigrationFinished, PlanApplied, PodExited, PodStarted
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
@@ -59,9 +62,8 @@ from stretto_messages.values import Plan
 from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
-from stretto_runtime import EmbeddedServer, Runner, Service, provision
+from stretto_runtime import Runner, Service
 from stretto_runtime.access.identity import Key, mint
-from stretto_runtime.access.permissions import channels_of_pods
 from stretto_runtime.inputs import Routes
 from stretto_runtime.owner.ownership import ALIVE
 from stretto_runtime.owner.recovery import recovered

@@ -24,6 +24,8 @@ from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_core.checkpoints import restore_number
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -39,7 +41,7 @@ from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, 
 from stretto_messages.dispatcher import JobCompleted, NextShard, RecomputationDecided, ShardReport
 from stretto_messages.pods import GetOwnership
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime import serve
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 

@@ -22,12 +22,14 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_bus.login import RenewableLogin, claims_of
+from stretto_installation.access.keys import Keys
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
+from stretto_runtime import SettingsFault, serve
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
-from stretto_runtime.access.keys import Keys
 
 from tests.integration.pods import end_pods
 

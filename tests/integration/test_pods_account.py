@@ -18,10 +18,11 @@ from stretto.tracing import Tracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import example_of
 from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply, GetBooks, PodPing, PodPingReply, PsReported
-from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
 

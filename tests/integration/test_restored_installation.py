@@ -15,6 +15,9 @@ import stretto_wire as wire
 from stretto_bus import Client
 from stretto_gateway.folding import Returned
 from stretto_gateway.job_audit import returns
+from stretto_installation.backup import restore, take
+from stretto_installation.provision import provision, streams
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFinished, PlanApplied, PodStarted
 from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, SaveCheckpoint
 from stretto_messages.dispatcher import (
@@ -26,9 +29,7 @@ from stretto_messages.dispatcher import (
     NextShardReply,
     ShardReport,
 )
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.access.provision import streams
-from stretto_runtime.backup import restorations, restore, take
+from stretto_runtime.restorations import restorations
 
 from tests.integration.pods import end_pods
 from tests.integration.test_parameters_come_back import JOB, House, plan_decided

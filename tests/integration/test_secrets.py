@@ -25,10 +25,10 @@ import stretto_wire as wire
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
 from stretto_bus.ordered_consumer import read
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer, free_port
 from stretto_plane.certificates import SEED_BYTES
-from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
-from stretto_runtime.server import free_port
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods

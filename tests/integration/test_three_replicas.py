@@ -21,6 +21,8 @@ from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_fitter.service import Fitter
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, NextShard, ShardReport
 from stretto_messages.pods import PsReported, WorkerReported
@@ -28,7 +30,7 @@ from stretto_messages.values import StepTimes
 from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
-from stretto_runtime import EmbeddedServer, Runner, Service, provision
+from stretto_runtime import Runner, Service
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import partition_of

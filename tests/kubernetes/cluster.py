@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stretto_runtime.access.keys import Keys
+from stretto_installation.access.keys import Keys
 
 from tests.kubernetes.configuration import DNS_ADDRESS
 from tests.kubernetes.names import Names

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from stretto_runtime.access.certificates import Pair
+from stretto_installation.access.certificates import Pair
 
 SERVICES = "10.233.0.0/24"
 API_ADDRESS = "10.233.0.1"

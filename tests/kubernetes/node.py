@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import httpx
-from stretto_runtime.access import certificates
-from stretto_runtime.server import free_port, tied
+from stretto_installation.access import certificates
+from stretto_installation.server import free_port, tied
 
 from tests.containers.engine import Engine
 from tests.kubernetes import build, configuration

@@ -133,7 +133,7 @@ securityContext:
 {{- fail "provision.external: tools outside need an account of their own: make keys and give nats.credentials.secretPrefix" -}}
 {{- end -}}
 {{- if and (not .Values.nats.credentials.secretPrefix) (not .Values.nats.insecure) -}}
-{{- fail "nats.credentials.secretPrefix: make keys with `python -m stretto_runtime keys` and name their Secrets; without them anyone who reaches NATS can do everything, which nats.insecure=true accepts" -}}
+{{- fail "nats.credentials.secretPrefix: make keys with `python -m stretto_installation keys` and name their Secrets; without them anyone who reaches NATS can do everything, which nats.insecure=true accepts" -}}
 {{- end -}}
 {{- if and (or $enabled.checkpoints $enabled.actuator) (not .Values.store.url) (not .Values.store.claim) -}}
 {{- fail "store: say where checkpoints are kept: store.url, such as s3://bucket/stretto, or store.claim" -}}

@@ -379,7 +379,7 @@ class Bus:
         denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
         for awaited in [self._pending.pop(token) for token in denied]:
             if not awaited.future.done():
-                awaited.future.set_exception(BusFault(f"{text}; see stretto_runtime.access.permissions"))
+                awaited.future.set_exception(BusFault(f"{text}; see stretto_installation.access.permissions"))
 
     def _denial(self) -> str:
         """The reason of a denied publish, which looks like a timeout: it came by the error callback."""

@@ -91,7 +91,8 @@ class Login:
             return str(claims_of(token_of(self.credentials.read_text()))["name"])
         except (OSError, ValueError, IdentityFault) as error:
             raise IdentityFault(
-                f"STRETTO_NATS_CREDENTIALS={self.credentials}: {error}; `python -m stretto_runtime keys` makes them"
+                f"STRETTO_NATS_CREDENTIALS={self.credentials}: {error}; "
+                "`python -m stretto_installation keys` makes them"
             ) from None
 
     def options(self) -> Mapping[str, Any]:

@@ -110,7 +110,7 @@ async def learn_streams(bus: Bus) -> None:
         if not config.get(field):
             raise BusFault(
                 f"the stream {STREAM} has {field} = false, so that its messages can be removed: make the streams again "
-                "(`python -m stretto_runtime`), which sets it"
+                "(`python -m stretto_installation`), which sets it"
             )
     bus.facts_kept_s = kept_s_in(config)
     if int(config.get("num_replicas", 1)) > 1:

@@ -13,7 +13,7 @@ from runtime_live import connect
 from stretto_bus import Client, catchup, ordered_consumer
 from stretto_bus.catchup import MergedConsumer, PullConsumer, Span, open_consumer
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
-from stretto_runtime import EmbeddedServer
+from stretto_installation.server import EmbeddedServer
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import STREAM, subject_of
 

@@ -19,7 +19,8 @@ from runtime_live import connect, eventually
 from stretto_bus import Client, majority
 from stretto_bus.connection import CROWDED_BYTES, Connection
 from stretto_bus.faults import BusFault, NobodyListens
-from stretto_runtime import EmbeddedServer, provision
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 values = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs", "Cc")), max_size=30)

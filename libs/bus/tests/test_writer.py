@@ -21,8 +21,9 @@ from stretto_bus.writer import (
     learn_streams,
     store_together,
 )
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.settings import StreamsSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 from stretto_wire.contract.registry import STREAM
 
 SUBJECT = "evt.v1.dispatcher.job-progressed.a"

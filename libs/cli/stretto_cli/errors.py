@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from stretto_client import errors as client_errors
 from stretto_client.errors import ClientError, Refused, Unusable
+from stretto_installation.errors import InstallationError, UnusableOption, sentence_of
 
 
 class CliError(Exception):
@@ -48,18 +47,12 @@ class BadInput(CliError):
     status = 2
 
 
-class NotRunning(CliError):
-    """No installation or gateway runs where the command looked."""
-
-
 _OF_INPUT = frozenset({400, 404, 409, 413, 415, 422})
 """Statuses of answers to requests that cannot be used."""
 
 
 def of_client(error: ClientError) -> CliError:
     """Turn an error of the client into a sentence."""
-    if isinstance(error, client_errors.NotRunning):
-        return NotRunning(str(error))
     if isinstance(error, Unusable):
         return BadInput(str(error))
     if not isinstance(error, Refused):
@@ -81,20 +74,11 @@ def translated() -> Generator[None]:
         raise of_client(error) from error
 
 
+def of_installation(error: InstallationError) -> CliError:
+    """Turn an error about an installation into an error of the command."""
+    return (BadInput if isinstance(error, UnusableOption) else CliError)(str(error))
+
+
 def of_system(error: OSError, option: str = "--folder") -> CliError:
     """Turn an error of the operating system into a sentence. ``option``: the option that names the place."""
-    home = ", or HOME," if option == "--folder" else ""
-    remedies = {
-        errno.ENOSPC: f"make room, or choose another {option}",
-        errno.EDQUOT: f"make room, or choose another {option}",
-        errno.ENOENT: f"choose a {option} that can be created",
-        errno.EROFS: f"choose a {option}{home} that is writable",
-        errno.EACCES: f"choose a {option} that is yours",
-        errno.EPERM: f"choose a {option} that is yours",
-        errno.ENOTDIR: f"choose a {option} that is not below a file",
-        errno.EEXIST: f"choose a {option} that is not a file",
-        errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
-    }
-    place = f"{error.filename}: " if error.filename else ""
-    remedy = remedies.get(error.errno or 0, "see the logs in the folder, if there are any")
-    return CliError(f"{place}{error.strerror or type(error).__name__}; {remedy}")
+    return CliError(sentence_of(error, option))

@@ -17,10 +17,11 @@ from typing import Any
 
 import typer
 from rich.text import Text
+from stretto_installation.errors import InstallationError
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from .errors import BadInput, CliError, of_system
+from .errors import BadInput, CliError, of_installation, of_system
 from .options import check_environment, complaints
 
 COMMANDS = (
@@ -95,6 +96,8 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except CliError as error:
             raise _report(error, as_json) from error
+        except InstallationError as error:
+            raise _report(of_installation(error), as_json) from error
         except typer.TyperException as error:  # an error of the command line itself; Typer prints it for people
             if not as_json:
                 raise

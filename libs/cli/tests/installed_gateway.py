@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 from stretto_bus import Client
-from stretto_cli.installation import supervisor
-from stretto_cli.installation.programs import StartOptions
-from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
+from stretto_installation.one_machine import supervisor
+from stretto_installation.one_machine.programs import StartOptions
+from stretto_installation.one_machine.supervisor import Installation
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Alternative, Interval, Plan
 from typer.testing import CliRunner

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from installed_gateway import PLAN, Installed, decided, write_spec
-from stretto_cli.installation.state import read_state
 from stretto_client import Event, Refused, connect
 from stretto_client.errors import NotReady, PackageMissing, Unusable
+from stretto_installation.one_machine.state import read_state
 from stretto_messages.actuator import JobFailed, PodStarted
 from stretto_wire import JobSpec
 

@@ -1,16 +1,13 @@
 """The runtime makes a pure machine a service: durable state, ownership, telemetry, health."""
 
-from stretto_runtime.access.provision import provision
 from stretto_runtime.inputs import CLUSTER, Input, Meta
 from stretto_runtime.process.faults import PartitionLost, RuntimeFault, SettingsFault
 from stretto_runtime.runner import Runner, run, serve
-from stretto_runtime.server import EmbeddedServer
 from stretto_runtime.service import Json, Service
 from stretto_runtime.settings import Settings
 
 __all__ = [
     "CLUSTER",
-    "EmbeddedServer",
     "Input",
     "Json",
     "Meta",
@@ -20,7 +17,6 @@ __all__ = [
     "Service",
     "Settings",
     "SettingsFault",
-    "provision",
     "run",
     "serve",
 ]

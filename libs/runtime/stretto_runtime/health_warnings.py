@@ -14,12 +14,18 @@ from stretto_bus.faults import BusFault
 from stretto_bus.writer import fullness_in
 from stretto_wire.contract.registry import STREAM, TELEMETRY
 
-from stretto_runtime.access.certificates import ending
 from stretto_runtime.process.telemetry import Metrics
+from stretto_runtime.settings import DAY_S
 
 WARN_AT = 0.8
+RENEWED_BEFORE_DAYS = 30
 
 log = structlog.get_logger("stretto.warnings")
+
+
+def ending(end_s: float, now: float) -> bool:
+    """Return whether a certificate that ends at ``end_s`` needs renewal now."""
+    return end_s - now < RENEWED_BEFORE_DAYS * DAY_S
 
 
 class HealthWarnings:
@@ -64,7 +70,7 @@ class HealthWarnings:
             found["certificate"] = (
                 f"the certificate that the bus showed when we connected ends on "
                 f"{datetime.fromtimestamp(end_s, UTC):%Y-%m-%d}; then nobody connects any more: renew it and reload "
-                "nats-server (`python -m stretto_runtime keys FOLDER --tls HOST`, where that has made it)"
+                "nats-server (`python -m stretto_installation keys FOLDER --tls HOST`, where that has made it)"
             )
         return found
 

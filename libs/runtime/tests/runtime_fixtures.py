@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from runtime_live import Replicas, connect
 from stretto_bus import Client
-from stretto_runtime import EmbeddedServer, provision
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 
 
 @pytest.fixture

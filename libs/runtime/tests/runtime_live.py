@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from stretto_bus import Client
 from stretto_bus.login import Login
-from stretto_runtime import EmbeddedServer, Runner, Service
+from stretto_installation.server import EmbeddedServer
+from stretto_runtime import Runner, Service
 from stretto_runtime.owner.recovery import document_of
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.streams import BusStreams

@@ -12,8 +12,9 @@ from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, settings_of
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import EmbeddedServer, Meta, Runner
+from stretto_runtime import Meta, Runner
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import STREAM, subject_of
 

@@ -15,8 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from runtime_counting import Counting, add
 from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running, until_ready
 from stretto_bus import Client
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed, NextShard
-from stretto_runtime import EmbeddedServer, Input, Meta
+from stretto_runtime import Input, Meta
 
 
 class Second(Counting):

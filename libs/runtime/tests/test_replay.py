@@ -11,9 +11,10 @@ from runtime_counting import Add, Counter, Counting, CountingSettings, CountStat
 from runtime_live import published, running
 from stretto_bus import Client
 from stretto_core.machine import Action, Tick
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import EmbeddedServer, Input, RuntimeFault
+from stretto_runtime import Input, RuntimeFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.terms import fence_subject, terms
 from stretto_runtime.replay import replay

@@ -17,12 +17,14 @@ from runtime_live import connect, eventually, published, running, saved_state, s
 from stretto_bus import BusFault, CallRefused, CallTimeout, Client
 from stretto_bus.refusals import refusal_in
 from stretto_core.machine import Emit, Tick
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import NextShard, ShardLeased, ShardRequeued
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
-from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
+from stretto_runtime import Input, Meta, Runner, Service, Settings
 from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import inputs_of, partition_of, requests_of

@@ -19,10 +19,10 @@ import stretto_bus.bus
 from stretto.bus import Bus
 from stretto.errors import BusError
 from stretto.tracing import Tracing
+from stretto_installation.server import free_port
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.pods import PodPing, PodPingReply, WorkerReported
 from stretto_messages.values import StepTimes
-from stretto_runtime.server import free_port
 from stretto_wire.codec import encode
 
 JOB, POD = "asking", "worker-0"

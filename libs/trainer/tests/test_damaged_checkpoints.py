@@ -17,7 +17,7 @@ from stretto.engine import Access, Parameters, ParameterServer, one_table
 from stretto.errors import CheckpointError, ImageDamaged
 from stretto.exports import Exports
 from stretto_checkpoints.memory import SharedMemory
-from stretto_runtime.server import free_port
+from stretto_installation.server import free_port
 from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 from stretto_core.actuator import placement
+from stretto_installation.server import free_port
 from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
@@ -31,7 +32,6 @@ from stretto_messages.pods import (
     TakeBuckets,
 )
 from stretto_messages.values import CheckpointRef
-from stretto_runtime.server import free_port
 from trainer_harness import Cluster, spec_of, wait_for
 from warm_processes import WarmProcesses
 

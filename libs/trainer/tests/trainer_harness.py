@@ -17,6 +17,7 @@ from typing import Any
 
 import nats
 from stretto_core.actuator import placement
+from stretto_installation.server import free_port
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import (
@@ -39,7 +40,6 @@ from stretto_messages.pods import (
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
 from stretto_messages.values import ParameterServer, Shard
 from stretto_plane import Key
-from stretto_runtime.server import free_port
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract import registry
 from stretto_wire.jobspec.spec import JobSpec

@@ -39,8 +39,8 @@ class ActuatorSettings(StoreSettings, ExtendedSettings):
     pod_nats_url: SecretStr | None = Field(None, description="URL at which pods reach the bus; none: nats_url")
     signing_key_file: Path | None = Field(
         None,
-        description="file of the seed that signs pods' credentials (`python -m stretto_runtime keys` makes it); none: "
-        "pods have no credentials",
+        description="file of the seed that signs pods' credentials (`python -m stretto_installation keys` makes it); "
+        "none: pods have no credentials",
     )
     credentials_s: float = Field(
         86400.0,

@@ -15,11 +15,13 @@ from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
 from stretto_messages.values import Plan
-from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime import serve
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the helpers beside the tests off the path
 pytest.register_assert_rewrite("backend_contract")

@@ -22,12 +22,13 @@ from stretto_bus import Client
 from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionProblem
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
-from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode

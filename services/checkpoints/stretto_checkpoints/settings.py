@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.permissions import POD_ANSWER_S
 from stretto_runtime.settings import StoreSettings
+from stretto_wire.contract.registry import POD_ANSWER_S
 
 from .cache import Cache, checked
 from .memory import SharedMemory
@@ -22,7 +22,8 @@ class CheckpointsSettings(StoreSettings):
         "", description="cache between machines, with a user who may make users; empty: no cache"
     )
     redis_url_file: Path | None = Field(
-        None, description="file with redis_url, which goes before; `python -m stretto_runtime keys --redis` makes one"
+        None,
+        description="file with redis_url, which goes before; `python -m stretto_installation keys --redis` makes one",
     )
     redis_users: bool = Field(
         True, description="make a user there for each job; false: pods know redis_url and may read all images"

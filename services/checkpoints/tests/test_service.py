@@ -14,6 +14,8 @@ import stretto_wire as wire
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_checkpoints import manifest
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed, ServersChanged
 from stretto_messages.checkpoints import (
     CheckpointFailed,
@@ -25,7 +27,6 @@ from stretto_messages.checkpoints import (
 )
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import ParameterServer
-from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 from warm_processes import WarmProcess, WarmProcesses
 

@@ -13,6 +13,8 @@ import pytest
 from stretto_bus import CallRefused, Client
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.checkpoints import CheckpointRestored
 from stretto_messages.dispatcher import (
@@ -27,7 +29,7 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.values import CheckpointRef, Shard
-from stretto_runtime import EmbeddedServer, provision, serve
+from stretto_runtime import serve
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 

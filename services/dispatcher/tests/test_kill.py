@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import (
     AuditLedger,
@@ -27,7 +29,6 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
-from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 

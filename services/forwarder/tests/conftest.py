@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime import EmbeddedServer, provision
 from warm_processes import WarmProcess, WarmProcesses
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()

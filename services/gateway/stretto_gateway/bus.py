@@ -17,9 +17,9 @@ from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, 
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
 from stretto_messages.base import Message
-from stretto_runtime.backup import Restoration, restorations
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
+from stretto_runtime.restorations import Restoration, restorations
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
 from stretto_wire.rest.answers import ServiceView

@@ -23,7 +23,7 @@ from stretto_messages.books import (
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
-from stretto_runtime.backup import Restoration
+from stretto_runtime.restorations import Restoration
 from stretto_wire.rest.audits import JobAudit, OpenShard, Return
 from stretto_wire.rest.views import Status
 

@@ -23,7 +23,7 @@ from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
-from stretto_runtime.backup import Restoration
+from stretto_runtime.restorations import Restoration
 from stretto_runtime.streams import Streams
 from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.rest.answers import (

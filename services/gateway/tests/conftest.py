@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 from stretto_bus import Client
-from stretto_runtime import EmbeddedServer, provision
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from warm_processes import WarmProcess, WarmProcesses
 
 START_S = 60.0

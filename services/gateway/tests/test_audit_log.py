@@ -11,7 +11,8 @@ from typing import Any
 from stretto_bus import Client
 from stretto_gateway.audit_log import AuditLog, Change
 from stretto_gateway.bus import StreamBus
-from stretto_runtime import EmbeddedServer, provision
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.audit_log import verify
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_installation.server import free_port
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.planner import CandidatesComputed
 from stretto_runtime.access.tokens import Role
-from stretto_runtime.server import free_port
 
 from .conftest import Running, installed, start_gateway
 from .test_callers import given

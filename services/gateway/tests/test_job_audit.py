@@ -26,7 +26,7 @@ from stretto_messages.books import (
 from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted, LedgerReturn
 from stretto_messages.pods import GetBooks, GetBooksReply
 from stretto_messages.values import ParameterServer, Shard
-from stretto_runtime.backup import Restoration
+from stretto_runtime.restorations import Restoration
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from stretto_bus import Client
-from stretto_runtime import EmbeddedServer, provision
-from stretto_runtime.server import free_port
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer, free_port
 from warm_processes import WarmProcess
 
 from .conftest import GATEWAYS, Running, installed

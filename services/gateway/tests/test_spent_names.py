@@ -23,8 +23,9 @@ from stretto_gateway.retention import ENDED_BYTES, EndedJobs
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.spent_names import DamagedNames, Shard, SpentNames, by_shard, shard_of
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 

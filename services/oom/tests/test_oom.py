@@ -11,6 +11,8 @@ import pytest
 from stretto_bus import Client
 from stretto_core import oom as memory
 from stretto_core.oom.machine import WatchEvent
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.oom import OomForecast
@@ -18,7 +20,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, PsProfile, StepTimes
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import EmbeddedServer, Meta, SettingsFault, provision, serve
+from stretto_runtime import Meta, SettingsFault, serve
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import stretto_wire as wire
 from runtime_live import saved_state
 from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodStarted
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import StepTimes
-from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import subject_of
 

@@ -14,7 +14,7 @@ from ..errors import CliError
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, complaints, example
 
 if TYPE_CHECKING:
-    from stretto_runtime.backup import Manifest
+    from stretto_installation.backup import Manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +43,10 @@ def backup(
 
 
 async def _take(folder: Path, target: Path) -> Manifest:
-    from stretto_runtime.access.provision import streams
-    from stretto_runtime.backup import take
-    from stretto_runtime.server import keys_of
-
-    from ..installation.bus import connected
+    from stretto_installation.backup import take
+    from stretto_installation.one_machine.bus import connected
+    from stretto_installation.provision import streams
+    from stretto_installation.server import keys_of
 
     names = [config["name"] for config in streams()]
     async with connected(folder, "backup") as client:

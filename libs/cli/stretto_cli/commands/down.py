@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ..errors import CliError, NotRunning
+from ..errors import CliError
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, example
 
 STOP_S = 60.0
@@ -17,9 +17,10 @@ def register(app: typer.Typer) -> None:
 
 def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
     """End everything that `stretto up` started, pods included. The folder keeps the state."""
-    from ..installation.detached import stop
-    from ..installation.leftovers import end_lost
-    from ..installation.state import read_state
+    from stretto_installation.errors import NotRunning
+    from stretto_installation.one_machine.detached import stop
+    from stretto_installation.one_machine.leftovers import end_lost
+    from stretto_installation.one_machine.state import read_state
 
     try:
         state = read_state(folder)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from stretto_client import figures
 
-from ..errors import CliError, NotRunning
+from ..errors import CliError
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, complaints, example
 
 if TYPE_CHECKING:
-    from stretto_runtime.backup import Restored
+    from stretto_installation.backup import Restored
 
 
 def register(app: typer.Typer) -> None:
@@ -36,10 +36,10 @@ def restore(
     checkpoint, and what was trained after that is trained again.
     """
     from stretto_bus.faults import Fault
-    from stretto_runtime.backup import EXPIRED
-
-    from ..installation.leftovers import end_lost
-    from ..installation.state import make_folder, read_state
+    from stretto_installation.backup import EXPIRED
+    from stretto_installation.errors import NotRunning
+    from stretto_installation.one_machine.leftovers import end_lost
+    from stretto_installation.one_machine.state import make_folder, read_state
 
     try:
         read_state(folder)
@@ -61,11 +61,10 @@ def restore(
 
 
 async def _restore(folder: Path, source: Path, replace: bool) -> Restored:
-    from stretto_runtime.access.provision import streams
-    from stretto_runtime.backup import restore as restore_streams
-    from stretto_runtime.settings import StreamsSettings
-
-    from ..installation.bus import started_alone
+    from stretto_installation.backup import restore as restore_streams
+    from stretto_installation.one_machine.bus import started_alone
+    from stretto_installation.provision import streams
+    from stretto_installation.settings import StreamsSettings
 
     settings = StreamsSettings.of_streams()
     async with started_alone(folder, "restore") as client:

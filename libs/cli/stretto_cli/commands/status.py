@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
     """Show every process: ready or not, memory, processor time, restarts. Exit status 1 if one is not ready."""
-    from ..installation.state import describe
+    from stretto_installation.one_machine.state import describe
 
     rows = asyncio.run(_processes(folder))
     ready = all(row["ready"] for row in rows)
@@ -32,8 +32,8 @@ def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.
 
 
 async def _processes(folder: Path) -> list[dict[str, Any]]:
-    from ..installation.processes import named_in
-    from ..installation.state import read_state, readiness
+    from stretto_installation.one_machine.processes import named_in
+    from stretto_installation.one_machine.state import read_state, readiness
 
     state = read_state(folder)
     rows: list[dict[str, Any]] = []

@@ -64,10 +64,10 @@ def up(
 
     Without --detach the command stays in the foreground; Ctrl-C ends everything, pods included.
     """
-    from ..installation.detached import start_detached
-    from ..installation.programs import StartOptions
-    from ..installation.state import describe
-    from ..installation.supervisor import run
+    from stretto_installation.one_machine.detached import start_detached
+    from stretto_installation.one_machine.programs import StartOptions
+    from stretto_installation.one_machine.state import describe
+    from stretto_installation.one_machine.supervisor import run
 
     options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []))
     quiet = output is Output.JSON

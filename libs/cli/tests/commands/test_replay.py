@@ -17,6 +17,7 @@ from stretto_bus import Client
 from stretto_cli.commands.replay import again, report
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import app
+from stretto_installation.server import keys_of
 from stretto_messages.actuator import PlanApplied, PodStarted
 from stretto_messages.base import example_of
 from stretto_messages.pods import PsReported, WorkerReported
@@ -24,7 +25,6 @@ from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import serve
 from stretto_runtime.replay import Decision, Replayed
-from stretto_runtime.server import keys_of
 from typer.testing import CliRunner
 
 
@@ -177,7 +177,7 @@ def test_a_bus_that_does_not_start_is_a_failure_and_no_bad_input(
 ) -> None:
     for name in ("nats/jetstream", "run"):
         (tmp_path / name).mkdir(parents=True)
-    monkeypatch.setattr("stretto_runtime.server.binary", lambda: "/bin/false")
+    monkeypatch.setattr("stretto_installation.server.binary", lambda: "/bin/false")
     with pytest.raises(CliError, match="nats-server did not start") as raised:
         asyncio.run(again.decide_again(tmp_path, "ctr", ["fitter"], []))
     assert raised.value.status == 1

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 from stretto_bus.faults import BusFault, IdentityFault
-from stretto_cli.errors import CliError
-from stretto_cli.installation.state import read_state
+from stretto_installation.errors import NotRunning
+from stretto_installation.one_machine.state import read_state
+from stretto_installation.server import keys_of
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.access.identity import Key, mint
-from stretto_runtime.server import keys_of
 from stretto_wire.contract.registry import SERVICES
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
@@ -329,7 +329,7 @@ class Hostile(Fault):
         victim, folder = self.target.record.job, self.target.folder
         try:
             keys, url = keys_of(folder / "nats"), read_state(folder)["nats_url"]
-        except (CliError, KeyError, IdentityFault) as error:
+        except (NotRunning, KeyError, IdentityFault) as error:
             raise NotNow(f"{folder} has no keys that credentials of a pod could be made with") from error
         name = f"hostile-{self.planned.number}-{zlib.crc32(victim.encode()):08x}"  # no name is given to a job twice
         self._job = job = hostile.job_beside(victim, name)

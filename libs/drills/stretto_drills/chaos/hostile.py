@@ -24,11 +24,11 @@ from stretto_bus import Bus, BusFault
 from stretto_bus.bus import Msg
 from stretto_bus.connection import lines_of
 from stretto_bus.login import RenewableLogin
+from stretto_installation.access.permissions import channels_of_pods
 from stretto_messages.base import Message, example_of
 from stretto_messages.dispatcher import NextShard, ReleaseShard, ShardHeartbeat
 from stretto_messages.pods import WorkerReported
 from stretto_messages.refusals import ERROR_HEADER
-from stretto_runtime.access.permissions import channels_of_pods
 from stretto_wire.codec import document_of
 from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.contract.registry import CHANNELS, SERVICES, Channel, channel_at, channel_of, partition_of

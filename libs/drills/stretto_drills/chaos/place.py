@@ -19,13 +19,13 @@ from pathlib import Path
 
 import psutil
 from stretto_cli.errors import CliError
-from stretto_cli.installation import leftovers
-from stretto_cli.installation.detached import start_detached, take_down
-from stretto_cli.installation.processes import named_in, pods_of
-from stretto_cli.installation.programs import StartOptions
-from stretto_cli.installation.state import read_state, write_json
 from stretto_cli.options import connect
 from stretto_client import figures
+from stretto_installation.one_machine import leftovers
+from stretto_installation.one_machine.detached import start_detached, take_down
+from stretto_installation.one_machine.processes import named_in, pods_of
+from stretto_installation.one_machine.programs import StartOptions
+from stretto_installation.one_machine.state import read_state, write_json
 
 from . import job
 from .target import send

@@ -12,10 +12,10 @@ from typing import Any
 
 from stretto_bus import Client
 from stretto_cli.errors import CliError
-from stretto_cli.installation.state import read_state
 from stretto_cli.options import connect, print_json
+from stretto_installation.one_machine.state import read_state
+from stretto_installation.server import keys_of
 from stretto_runtime.process.telemetry import configure_logs
-from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible
 from . import job, place, report, timeline

@@ -15,9 +15,9 @@ from typing import Any, Self
 import psutil
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.faults import Fault
-from stretto_cli.errors import CliError
-from stretto_cli.installation.processes import named_in
-from stretto_cli.installation.state import read_state, readiness
+from stretto_installation.errors import NotRunning
+from stretto_installation.one_machine.processes import named_in
+from stretto_installation.one_machine.state import read_state, readiness
 from stretto_messages.pods import GetOwnership, GetOwnershipReply
 
 from .record import Record
@@ -99,7 +99,7 @@ class Target:
         """Return the process of a service, of nats or of redis. Raises NotNow while it is restarting."""
         try:
             entry = read_state(self.folder)["processes"][name]
-        except (CliError, KeyError) as error:
+        except (NotRunning, KeyError) as error:
             raise NotNow(f"{name} is not one of the processes of {self.folder}") from error
         process = named_in(entry)
         if process is None:

@@ -21,13 +21,13 @@ from stretto_bus import Client
 from stretto_cli import render
 from stretto_cli.commands.console import door
 from stretto_cli.errors import CliError
-from stretto_cli.installation.detached import start_detached, take_down
-from stretto_cli.installation.programs import StartOptions
 from stretto_cli.options import connect, located
 from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.events import Event
-from stretto_runtime.server import keys_of
+from stretto_installation.one_machine.detached import start_detached, take_down
+from stretto_installation.one_machine.programs import StartOptions
+from stretto_installation.server import keys_of
 
 from ..story import Story, interruptible
 from . import course, report

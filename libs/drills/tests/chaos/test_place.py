@@ -15,9 +15,9 @@ import pytest
 from installed_gateway import Installed, eventually
 from owners import Started, dead
 from stretto_cli.errors import CliError
-from stretto_cli.installation import leftovers
-from stretto_cli.installation.state import write_json
 from stretto_drills.chaos import place
+from stretto_installation.one_machine import leftovers
+from stretto_installation.one_machine.state import write_json
 from stretto_runtime.process.pid import ProcessIdentity
 
 

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
 
 import nkeys
 from nacl.exceptions import BadSignatureError
@@ -20,15 +19,12 @@ from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, claims_of, seed_of, token_of
 from stretto_messages.base import JobId, PodId
 
-from stretto_runtime.access.permissions import POD_LIMITS, Rights, pod_rights
-
 OPERATOR_KEY: int = nkeys.PREFIX_BYTE_OPERATOR
 ACCOUNT_KEY: int = nkeys.PREFIX_BYTE_ACCOUNT
 USER_KEY: int = nkeys.PREFIX_BYTE_USER
 
 JOB: TypeAdapter[str] = TypeAdapter(JobId)
 POD: TypeAdapter[str] = TypeAdapter(PodId)
-UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _PODS_TAG = "pods:"
 CREDENTIALS = (
     "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
@@ -85,11 +81,6 @@ def parts_of(text: str) -> tuple[str, Key]:
     return token_of(text), Key(seed_of(text))
 
 
-def user_claims(rights: Rights, tags: Sequence[str] = ()) -> Claims:
-    found: Claims = {"type": "user", "version": 2, **UNLIMITED, **_permissions(rights)}
-    return found | {"tags": list(tags)} if tags else found
-
-
 def pods_tag(account: str) -> str:
     """The tag that names the account of pods in the token of the user that signs for them."""
     return f"{_PODS_TAG}{account}"
@@ -100,13 +91,7 @@ def pods_account_of(token: str) -> str:
     for tag in claims_of(token)["nats"].get("tags", ()):
         if tag.startswith(_PODS_TAG):
             return str(tag.removeprefix(_PODS_TAG))
-    raise IdentityFault("the token does not name the account of pods; `python -m stretto_runtime keys` adds it")
-
-
-def pod_scope(signing_key: str) -> Claims:
-    """The scope that the account binds the signing key to; of a token that it signs, only the tags count."""
-    template = _permissions(pod_rights("{{tag(job)}}", "{{tag(pod)}}")) | UNLIMITED | POD_LIMITS
-    return {"kind": "user_scope", "key": signing_key, "role": "pod", "template": template}
+    raise IdentityFault("the token does not name the account of pods; `python -m stretto_installation keys` adds it")
 
 
 def mint(signing_key: Key, account: str, job: str, pod: str, now: float, life_s: float) -> str:
@@ -148,13 +133,6 @@ def _tags(job: str, pod: str) -> list[str]:
     except ValidationError:
         raise IdentityFault(f"{job!r} and {pod!r}: not the names of a job and of one of its pods") from None
     return [f"job:{job}", f"pod:{pod}"]
-
-
-def _permissions(rights: Rights) -> Claims:
-    found: Claims = {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
-    if rights.answer_s:
-        found["resp"] = {"max": 1, "ttl": int(rights.answer_s * 1e9)}
-    return found
 
 
 def _encoded(claims: Claims) -> str:

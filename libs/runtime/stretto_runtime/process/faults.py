@@ -27,7 +27,3 @@ class Contradiction(Refusal):
 
 class PartitionLost(RuntimeFault):
     """This replica does not own the partition of that job (any more)."""
-
-
-class BackupFault(RuntimeFault):
-    """A backup cannot be taken or restored; nothing of the installation was changed unless the text says so."""

@@ -22,8 +22,10 @@ from runtime_live import SHORT_LEASE_S, Replicas, connect, eventually, running, 
 from runtime_upgraded import Upgraded
 from stretto_bus import BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import Stored, read
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
-from stretto_runtime import EmbeddedServer, Runner, provision
+from stretto_runtime import Runner
 from stretto_runtime.inputs import CLUSTER, TICK_ENTRY, Routes, request_entry
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import load, replayable_s

@@ -13,8 +13,8 @@ from runtime_counting import Counting, add
 from runtime_live import SHORT_LEASE_S, Replicas, connect, published, running
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import OrderedConsumer, read
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
-from stretto_runtime import EmbeddedServer
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
 
 WINDOW_S = 0.1

@@ -15,8 +15,9 @@ from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_core.machine import CoreError
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime import EmbeddedServer, Runner
+from stretto_runtime import Runner
 from stretto_runtime.owner.machines import FREED_SHARE, Machines
 from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.snapshots import Document

@@ -14,7 +14,8 @@ from runtime_live import connect, eventually, running, settings_of, until_ready
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.writer import Fence, Writer
-from stretto_runtime import EmbeddedServer, Runner
+from stretto_installation.server import EmbeddedServer
+from stretto_runtime import Runner
 from stretto_runtime.owner.ownership import Ownership, assign
 from stretto_runtime.owner.recovery import load
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots

@@ -20,9 +20,9 @@ from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running
 from runtime_reporting import Reporting
 from stretto_bus import BusFault, Client
 from stretto_bus.ordered_consumer import Stored, read
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.base import example_of
 from stretto_messages.pods import WorkerReported
-from stretto_runtime import EmbeddedServer
 from stretto_runtime.inputs import REPORTS
 from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
 from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, Range, thinned

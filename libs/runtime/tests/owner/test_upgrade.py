@@ -13,7 +13,7 @@ from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, publ
 from runtime_upgraded import Stuck, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
-from stretto_runtime import EmbeddedServer
+from stretto_installation.server import EmbeddedServer
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import Refusal

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from runtime_backups import empty_server, put_back, taken
+from installation_backups import empty_server, put_back, taken
 from runtime_books import Books, feed, joined, settle
 from runtime_bucket import entries_of, put
 from runtime_counting import Counting, CountState, add
@@ -21,7 +21,7 @@ from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, publ
 from runtime_upgraded import LARGE, Migrating, Returning, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_core.machine import Action
-from stretto_runtime import EmbeddedServer
+from stretto_installation.server import EmbeddedServer
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import recovered

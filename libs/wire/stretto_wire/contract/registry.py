@@ -63,6 +63,8 @@ EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
 TELEMETRY_KEPT_PER_POD = 600
 """Reports of one pod that the stream holds: a pod that floods it replaces its own, and a reader finds no more."""
+POD_ANSWER_S = 3600.0
+"""Time within which a pod may answer a request: a bound of the settings that say how long services wait."""
 PROFILES_KEPT_S = 12 * 3600
 """Retention of profiles: of 10,000 pods the bulk, a message for each job and window, with figures of each pod."""
 SHARD_FACTS_KEPT_S = 24 * 3600

@@ -15,8 +15,8 @@ from stretto_actuator.pod.credentials import Issuer, secret_of
 from stretto_actuator.pod.spec import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuator import ActuatorState, Pod
+from stretto_installation.access.keys import Keys
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.keys import Keys
 from stretto_wire import JobSpec
 
 JOB = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}

@@ -12,6 +12,7 @@ from typing import Any
 from stretto_bus import BusFault
 from stretto_bus.faults import Fault
 from stretto_bus.login import redacted
+from stretto_installation.one_machine.bus import connected, connected_elsewhere
 from stretto_runtime import Service, SettingsFault
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
@@ -20,7 +21,6 @@ from stretto_runtime.streams import BusStreams, Streams
 from stretto_wire.contract.registry import SERVICES
 
 from ...errors import BadInput, CliError
-from ...installation.bus import connected, connected_elsewhere
 from ...options import connect
 from .gateway_streams import GatewayStreams
 

@@ -1,0 +1,90 @@
+"""An installation in the background: its supervisor runs in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import server
+from ..errors import InstallationError, NotRunning, UnusableOption
+from .programs import StartOptions
+from .state import describe, make_folder, read_state
+from .supervisor import FAILED
+
+START_S = 90.0
+STOP_S = 60.0
+TAKE_DOWN_S = 30.0
+POLL_S = 0.05
+LOG_CHARACTERS = 2000
+
+
+def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
+    """Start a supervisor in a session of its own and wait until everything is ready. Raises InstallationError.
+
+    ``tied``: once this thread has ended, in whatever way, the supervisor takes everything down.
+    """
+    folder = options.folder
+    with contextlib.suppress(NotRunning):
+        read_state(folder)
+        raise InstallationError(f"an installation runs in {folder} already; `stretto status` shows it")
+    make_folder(folder)
+    log = folder / "logs" / "supervisor.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "stretto_installation.one_machine", options.as_argument()]
+    with log.open("wb") as file:
+        supervisor = subprocess.Popen(
+            server.tied(command, signal.SIGTERM) if tied else command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        return _await_ready(folder, supervisor, log)
+    except BaseException:  # an interrupted start leaves nothing running either
+        supervisor.terminate()  # it ends what it has started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(STOP_S)
+        raise
+
+
+def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if supervisor.poll() is not None:
+            text = log.read_text(errors="replace").strip()[-LOG_CHARACTERS:]
+            before, failed, reason = text.rpartition(FAILED)
+            kind = UnusableOption if supervisor.returncode == UnusableOption.status else InstallationError
+            raise kind(f"the installation did not start: {reason if failed and reason else before or text}")
+        with contextlib.suppress(NotRunning):
+            state = read_state(folder)
+            if state["pid"] == supervisor.pid and state["state"] == "ready":  # else another one was first
+                return describe(folder)
+        time.sleep(POLL_S)
+    raise InstallationError(f"not ready after {START_S:.0f} s; see {log}")
+
+
+def stop(folder: Path, pid: int, within_s: float) -> bool:
+    """Send SIGTERM to the supervisor ``pid`` and wait; returns False if the installation still runs then."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            read_state(folder)
+        except NotRunning:
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def take_down(folder: Path) -> None:
+    """End the installation in ``folder`` if one runs there."""
+    with contextlib.suppress(NotRunning):
+        stop(folder, read_state(folder)["pid"], TAKE_DOWN_S)

@@ -1,0 +1,116 @@
+"""The programs of an installation: command line, environment and log of each process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ..access.keys import Keys, write_private
+from ..server import KEY_VARIABLE, STORE, binary, free_port, server_config
+from . import redis_server
+from .processes import Command
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options of ``stretto up``. ``settings``: further STRETTO_* variables of the services."""
+
+    folder: Path
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    gateway_port: int = 0
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+
+    def as_argument(self) -> str:
+        """Return the options as the command-line argument of the detached supervisor."""
+        return json.dumps({**asdict(self), "folder": str(self.folder)})
+
+    @classmethod
+    def from_argument(cls, text: str) -> Self:
+        """Read what ``as_argument`` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["folder"] = Path(fields["folder"])
+        return cls(**fields)
+
+
+class Programs:
+    """Makes the command of every process. ``memory``: folder in shared memory for the images of checkpoints."""
+
+    def __init__(
+        self, folder: Path, options: StartOptions, environ: Mapping[str, str], keys: Keys, memory: Path | None
+    ) -> None:
+        self.folder = folder
+        self.memory = memory
+        self.keys = keys
+        self.nats_url = ""
+        self._options = options
+        self._environ = environ
+        self._redis_url = ""
+        self._gateway_port = options.gateway_port or free_port()  # fixed: clients find the gateway after its restart
+
+    def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
+        """nats-server with JetStream; its configuration file is written."""
+        port, folder = free_port(), self.folder / "nats"
+        self.nats_url = f"nats://127.0.0.1:{port}"
+        config = folder / "nats.conf"
+        store = str(folder / STORE)
+        encrypted = bool(encryption_key)
+        text = server_config(store, port, self.keys.trust, sync_interval=sync_interval, encrypted=encrypted)
+        write_private(config, text)
+        environment = {**self._without_settings(), **({KEY_VARIABLE: encryption_key} if encrypted else {})}
+        return self._command("nats", [binary(), "-c", str(config)], environment)
+
+    def redis(self) -> Command:
+        """redis-server with a new password; its configuration file is written."""
+        port, password = free_port(), secrets.token_urlsafe(24)
+        self._redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
+        config = self.folder / "redis" / "redis.conf"
+        write_private(config, redis_server.config(config.parent, port, password))
+        return self._command("redis", [redis_server.binary(), str(config)], self._without_settings())
+
+    def service(self, name: str) -> Command:
+        """A service; the address file of its earlier run is removed, which readers would take for this run's."""
+        # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
+        one_thread = {} if name == "actuator" else {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {
+            **one_thread,
+            **self._without_settings(),
+            "STRETTO_ALLOWED_SECRETS": "*",  # of the folder secrets, which holds nothing else
+            **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
+            "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
+            **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self.memory)} if self.memory else {}),
+            "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self.keys.signing_file),
+            "STRETTO_GATEWAY_PORT": str(self._gateway_port),
+            **self._capacity(),
+            **self._options.settings,
+            "STRETTO_STATE_FOLDER": str(self.folder),
+            "STRETTO_NATS_URL": self.nats_url,
+            "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(name)),
+        }
+        for setting in ("STORE_URL", "MEMORY_FOLDER"):  # the actuator opens to each pod its job's folder there
+            if value := environment.get(f"STRETTO_CHECKPOINTS_{setting}"):
+                environment.setdefault(f"STRETTO_ACTUATOR_{setting}", value)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "run" / f"{name}.json").unlink()
+        return self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)
+
+    def _capacity(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for service in ("ARBITER", "PLANNER"):
+            if self._options.cpu_cores is not None:
+                found[f"STRETTO_{service}_CPU_CORES"] = f"{self._options.cpu_cores:g}"
+            if self._options.memory_bytes is not None:
+                found[f"STRETTO_{service}_MEMORY_BYTES"] = str(self._options.memory_bytes)
+        return found
+
+    def _without_settings(self) -> dict[str, str]:
+        return {key: value for key, value in self._environ.items() if not key.startswith("STRETTO_")}
+
+    def _command(self, name: str, argv: list[str], environment: dict[str, str]) -> Command:
+        return Command(name, argv, environment, self.folder / "logs" / f"{name}.log")

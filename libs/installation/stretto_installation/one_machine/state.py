@@ -1,0 +1,97 @@
+"""The state of an installation in its folder: ``run/up.json``, the services' addresses and their readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stretto_client import figures
+
+from ..errors import InstallationError, NotRunning
+from .processes import named_in
+
+FREE_BYTES_LEAST = 256 << 20
+"""With less than this free, the bus would refuse the first events of a job."""
+READINESS_TIMEOUT_S = 1.0
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an installation. Raises InstallationError when its disk is full."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < FREE_BYTES_LEAST:
+        free, needed = figures.size(free_bytes), figures.size(FREE_BYTES_LEAST)
+        raise InstallationError(
+            f"{folder}: its disk has {free} free, an installation needs {needed} to start: make room, "
+            "or choose another --folder"
+        )
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Write the whole file or nothing: others read it meanwhile."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(body, indent=1))
+    draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read what ``write_json`` wrote; None if there is no such document."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return ``up.json`` of a living supervisor. Raises NotRunning."""
+    state = read_json(folder / "run" / "up.json")
+    if state is None:
+        raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it")
+    if named_in(state) is None:
+        raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
+    return state
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return the addresses and files of a running installation. Raises NotRunning."""
+    state = read_state(folder)
+    gateway = json.loads((folder / "run" / "gateway.json").read_text())
+    return {
+        "folder": str(folder.resolve()),
+        "pid": state["pid"],
+        "ready_s": state["ready_s"],
+        "gateway_url": f"http://{gateway['host']}:{gateway['port']}",
+        "token_file": str(folder.resolve() / "gateway.token"),
+        "nats_url": state["nats_url"],
+        "warnings": state["warnings"],
+    }
+
+
+async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
+    """Return a service's answer at /readyz; the key ``ready`` is always there."""
+    unknown = {"ready": False}
+    try:
+        where = json.loads((folder / "run" / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return unknown
+    if pid is not None and where["pid"] != pid:
+        return unknown
+    try:
+        async with asyncio.timeout(READINESS_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(where["host"], where["port"])
+            writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+    except (OSError, TimeoutError):
+        return unknown
+    head, _, body = answer.partition(b"\r\n\r\n")
+    ready = b" 200 " in head[:20]
+    with contextlib.suppress(ValueError):
+        found = json.loads(body)
+        if isinstance(found, dict):
+            return {**found, "ready": ready, "port": where["port"]}
+    return {"ready": ready, "port": where["port"]}

@@ -1,0 +1,302 @@
+"""The supervisor: brings the processes of an installation up, keeps them alive, takes them down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from stretto_bus.faults import Fault
+from stretto_bus.login import Login
+from stretto_core.algorithms import REINSTALL
+from stretto_runtime import SettingsFault
+from stretto_runtime.process.pid import ProcessIdentity
+from stretto_wire.contract.registry import FORWARDER, SERVICES
+
+from ..access.keys import Keys
+from ..errors import InstallationError, UnusableOption, sentence_of
+from ..provision import make
+from ..server import keys_of
+from ..settings import StreamsSettings
+from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
+from .processes import Child, Command, end_pods
+from .programs import Programs, StartOptions
+from .state import make_folder, readiness, write_json
+
+READY_S = 60.0
+POLL_S = 0.04
+FOLDER_POLL_S = 1.0
+STOP_S = 12.0
+PODS_STOP_S = 3.0
+LOG_BYTES_MOST = 16 << 20
+NOT_INSTALLED = re.compile(r"^(ModuleNotFound|Import)Error: ", re.MULTILINE)
+"""In a log: the installed packages are older than the code."""
+FAILED = "error: "
+"""Prefix of the supervisor's last line when it gives up."""
+
+
+class Installation:
+    """Brings the processes up, keeps them alive, takes them down."""
+
+    def __init__(self, options: StartOptions, environ: dict[str, str]) -> None:
+        self.options = options
+        self.folder = options.folder.resolve()
+        self.children: dict[str, Child] = {}
+        self.ready_s: float | None = None
+        self._environ = environ
+        try:
+            self._streams = StreamsSettings.of_streams(environ)
+            self._encryption_key = self._streams.encryption_key
+        except SettingsFault as fault:
+            raise UnusableOption(str(fault)) from None
+        self._state = "starting"
+        self._warnings: list[str] = []
+        self._began_s = time.time()
+        self._lock: Any = None
+        self._programs: Programs | None = None
+        forwards = "STRETTO_FORWARDER_ENDPOINTS_FILE" in environ | options.settings
+        self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
+
+    # up --------------------------------------------------------------------------------------------------------
+
+    async def up(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Start everything and wait until it is ready.
+
+        Raises InstallationError with the last words of a process that does not start.
+        """
+        began = time.monotonic()
+        self._claim_folder()
+        self._check_port()
+        for name in ("run", "logs", "nats", "redis"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self._rotate_logs()
+        keys = keys_of(self.folder / "nats")
+        self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
+        await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
+        await self._start(programs.redis())
+        # importing takes most of a service's start, and each waits for its streams itself: start all at once
+        for name in self._services:
+            await self._start(programs.service(name))
+        progress("nats-server, redis-server, eight services and the gateway started")
+        await self._provision(programs.nats_url, keys)
+        async for name, ready_s in self._until_ready(self._services):
+            progress(f"{name} ready after {ready_s:.1f} s")
+        self.ready_s = time.monotonic() - began
+        self._state = "ready"
+        self._write_state()
+
+    async def down(self) -> None:
+        """End everything in order: services, then pods, then redis and nats, to which services and pods speak."""
+        self._state = "stopping"
+        self._note_state()
+        await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
+        if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
+            await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
+        for name in ("redis", "nats"):
+            if name in self.children:
+                await self.children[name].stop(STOP_S)
+        if self._owns_folder() or not self.folder.exists():
+            free_memory(self.folder)
+        if self._owns_folder():  # last: who waits for the end may start the next one at once
+            (self.folder / "run" / "up.json").unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
+
+    async def watch_folder(self) -> None:
+        """Watch the folder of the installation for as long as it is this one's.
+
+        Raises InstallationError once the folder is gone, or another installation's: no process can keep its state then.
+        """
+        while self._lock is None or self._owns_folder():
+            await asyncio.sleep(FOLDER_POLL_S)
+        raise InstallationError(
+            f"{self.folder} was removed while an installation ran in it: all its processes were ended"
+        )
+
+    def operator(self) -> tuple[str, Login]:
+        """Return the URL of the bus and the operator's login."""
+        assert self._programs is not None
+        return self._programs.nats_url, self._programs.keys.login()
+
+    async def _start(self, command: Command) -> None:
+        child = self.children[command.name] = Child(command, self._note_state)
+        try:
+            await child.start()
+        except OSError as error:
+            raise InstallationError(
+                f"{command.name} cannot be started as {command.argv[0]}: {error}; run `make setup` again"
+            ) from error
+
+    # readiness -------------------------------------------------------------------------------------------------
+
+    async def _provision(self, nats_url: str, keys: Keys) -> None:
+        """Make the streams; those of tools outside too, so that a tool of this machine can replay events."""
+        login, streams = keys.login(), self._streams
+        if streams.external_credentials is None:
+            streams = streams.model_copy(update={"external_credentials": keys.keeper_folder})
+        try:
+            async with asyncio.timeout(READY_S):
+                await make(nats_url, login, streams)
+        except TimeoutError:
+            nats = self.children["nats"]
+            raise InstallationError(
+                f"nats did not answer at {nats_url} within {READY_S:.0f} s; {nats.command.log} ends with:\n"
+                f"{nats.last_words()}"
+            ) from None
+        except Fault as fault:
+            raise InstallationError(
+                f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}"
+            ) from fault
+
+    async def _until_ready(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
+        """Yield each service with the seconds until it was ready.
+
+        Raises InstallationError for a service that does not stay up.
+        """
+        began = time.monotonic()
+        left = set(names)
+        lacks: dict[str, str] = {}
+        while left:
+            for name in sorted(left):
+                child = self.children[name]
+                if child.restarts >= 2 or (child.pid is None and child.last_exit is not None):
+                    words = child.last_words()
+                    remedy = f"\n{REINSTALL}" if NOT_INSTALLED.search(words) else ""
+                    raise InstallationError(
+                        f"{name} does not stay up (exit status {child.last_exit}); {child.command.log} ends with:\n"
+                        f"{words}{remedy}"
+                    )
+                answer = await readiness(self.folder, name, child.pid)
+                if answer.get("refusal"):  # it waits for a replica of another version, which nobody starts here
+                    raise InstallationError(f"{name}: {answer['refusal']}; or start anew in another --folder")
+                if answer["ready"]:
+                    left.discard(name)
+                    if warning := answer.get("warning"):
+                        self._warnings.append(f"{name}: {warning}")
+                    yield name, time.monotonic() - began
+                else:
+                    lacks[name] = answer.get("warning", "")
+            if left and time.monotonic() - began > READY_S:
+                reasons = "".join(f"\n  {name}: {lacks[name]}" for name in sorted(left) if lacks.get(name))
+                raise InstallationError(
+                    f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder}/logs{reasons}"
+                )
+            await asyncio.sleep(POLL_S)
+
+    # files -----------------------------------------------------------------------------------------------------
+
+    def _claim_folder(self) -> None:
+        make_folder(self.folder)
+        (self.folder / "run").mkdir(exist_ok=True)
+        self._lock = (self.folder / "run" / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InstallationError(
+                f"an installation runs in {self.folder} already; `stretto status` shows it, `stretto down` ends it"
+            ) from None
+        end_leftovers(self.folder)
+        sweep_memory()
+
+    def _owns_folder(self) -> bool:
+        """Return whether the folder exists and has not become another installation's."""
+        with contextlib.suppress(FileNotFoundError):
+            there = (self.folder / "run" / "lock").stat()
+            return self._lock is not None and os.path.samestat(there, os.fstat(self._lock.fileno()))
+        return False
+
+    def _check_port(self) -> None:
+        """Refuse a port that is taken before anything is started: the gateway would find it out last."""
+        port = self.options.gateway_port
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise UnusableOption(
+                    f"--port {port}: {error.strerror}; give another one, or 0 for any free port"
+                ) from None
+
+    def _rotate_logs(self) -> None:
+        for log in (self.folder / "logs").glob("*.log"):
+            if log.stat().st_size > LOG_BYTES_MOST:
+                log.replace(log.with_suffix(".log.1"))
+
+    def _note_state(self) -> None:
+        """Write the state if the disk has room: processes are kept alive, and ended, also while it is full."""
+        with contextlib.suppress(OSError):
+            self._write_state()
+
+    def _write_state(self) -> None:
+        if not self._owns_folder():
+            return
+        processes = {
+            name: {"pid": c.pid, "birth": c.birth, "restarts": c.restarts, "last_exit": c.last_exit}
+            for name, c in self.children.items()
+        }
+        body = {
+            "pid": os.getpid(),
+            "birth": ProcessIdentity.of(os.getpid()),
+            "state": self._state,
+            "began_s": self._began_s,
+            "ready_s": self.ready_s,
+            "nats_url": self._programs.nats_url if self._programs else "",
+            "warnings": self._warnings,
+            "processes": processes,
+        }
+        write_json(self.folder / "run" / "up.json", body)
+        if self._programs is not None and self._programs.memory is not None:
+            with contextlib.suppress(OSError):  # shared memory may be full; the copy there serves only a lost folder
+                name_processes(self._programs.memory, self.folder, processes)
+
+
+async def run(options: StartOptions, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:
+    """Bring an installation up, keep it alive until SIGTERM or SIGINT, take it down."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    installation = Installation(options, dict(os.environ))
+    starting = asyncio.create_task(installation.up(progress))
+    ending = {asyncio.create_task(stop.wait()), asyncio.create_task(installation.watch_folder())}
+    try:
+        await asyncio.wait({starting, *ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            ready(installation)
+            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        for task in ending:
+            if task.done():
+                task.result()
+    finally:
+        for task in (starting, *ending):
+            task.cancel()
+        await asyncio.gather(starting, *ending, return_exceptions=True)
+        if installation.children:
+            await installation.down()
+
+
+def main() -> None:
+    """Run an installation with the options in the first argument; exit with the status of the error, if any."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    try:
+        options = StartOptions.from_argument(sys.argv[1])
+        asyncio.run(run(options, say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
+    except InstallationError as error:
+        say(f"{FAILED}{error}")
+        raise SystemExit(error.status) from None
+    except OSError as error:
+        say(f"{FAILED}{sentence_of(error)}")
+        raise SystemExit(InstallationError.status) from None
