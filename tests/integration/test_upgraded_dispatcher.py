@@ -13,8 +13,8 @@ from stretto_dispatcher.service import Dispatcher
 from stretto_messages.dispatcher import JobCompleted
 from stretto_runtime.owner.terms import fence_subject, terms
 from stretto_runtime.streams import BusStreams, read
+from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import partition_of
-from stretto_wire.rest.journal import Excerpt
 
 from tests.integration.live_job import live_job
 

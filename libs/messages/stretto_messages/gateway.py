@@ -14,6 +14,9 @@ from stretto_messages.base import Count, Message, Name, Text, example
 from stretto_messages.scenario import JOB, WIDER
 from stretto_messages.values import DataPartition, Plan
 
+CallerRole = Literal["viewer", "observer", "submitter", "admin"]
+"""Roles of a caller of the gateway. Each role may change what the roles before it may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelled(Message):

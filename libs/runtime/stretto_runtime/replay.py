@@ -23,8 +23,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
+from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import TELEMETRY_KEPT_PER_POD, channel_at, channel_of, partition_of
-from stretto_wire.rest.journal import Excerpt, Stream, StreamFacts
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival, Routes, input_seq, of_cluster
 from stretto_runtime.owner.context import Tools

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import Stored, scan
 from stretto_bus.writer import kept_s_in
-from stretto_wire.rest.journal import Excerpt, Stream, StreamFacts
+from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 
 
 class Streams(Protocol):

@@ -19,10 +19,10 @@ from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.terms import fence_subject, terms
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams, read
+from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import partition_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
-from stretto_wire.rest.journal import Excerpt
 
 JOB = "job-a"
 

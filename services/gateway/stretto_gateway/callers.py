@@ -19,7 +19,8 @@ from typing import Protocol
 import structlog
 from stretto_bus.faults import Fault
 from stretto_messages.base import DEFAULT_TEAM
-from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, Role, TokenEntry, digest_of, read_tokens
+from stretto_messages.gateway import CallerRole
+from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, TokenEntry, digest_of, read_tokens
 from stretto_wire.rest.views import JobView
 
 from .buckets import Buckets
@@ -39,7 +40,7 @@ class Caller:
     """An authenticated caller. Names of tokens have no colon; other names begin with their kind, e.g. ``oidc:``."""
 
     name: str
-    role: Role
+    role: CallerRole
     team: str = DEFAULT_TEAM
     expires_at_s: float | None = field(default=None, compare=False)
     """When the token expires, in seconds since 1970-01-01 UTC; None: never."""
@@ -202,7 +203,7 @@ def network_of(address: str) -> str:
     return address
 
 
-def require(caller: Caller, role: Role) -> None:
+def require(caller: Caller, role: CallerRole) -> None:
     """Require at least ``role``. Raises Problem 403."""
     if ROLES.index(caller.role) < ROLES.index(role):
         raise Problem(

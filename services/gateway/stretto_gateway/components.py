@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from stretto_messages.base import EpochSeconds, JobId
 from stretto_wire.contract.audit_log import AuditEntry
+from stretto_wire.contract.excerpts import StreamFacts
 from stretto_wire.contract.registry import CHANNELS, Channel
 from stretto_wire.contract.schemas import message_schema, schema_name
 from stretto_wire.jobspec.schema import Schema, job_schema
 from stretto_wire.rest.answers import Arrived
-from stretto_wire.rest.journal import JournalEnd, StoredMessage, StreamFacts
+from stretto_wire.rest.journal import JournalEnd, StoredMessage
 from stretto_wire.rest.problems import ProblemBody
 
 from .parts import ALWAYS, PARTS_OF

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 from stretto_bus.faults import Fault
 from stretto_messages.base import CLUSTER
 from stretto_runtime.streams import Streams
+from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import CHANNELS, STATE_PREFIX, Reader, partition_of
-from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream, StreamFacts
+from stretto_wire.rest.journal import JournalEnd, StoredMessage
 
 from .problems import Problem
 

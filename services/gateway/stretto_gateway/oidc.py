@@ -16,7 +16,8 @@ import httpx
 import jwt
 import structlog
 from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
-from stretto_runtime.access.tokens import ROLES, Role
+from stretto_messages.gateway import CallerRole
+from stretto_runtime.access.tokens import ROLES
 from stretto_runtime.process.faults import SettingsFault
 
 from .callers import Caller, unauthorized
@@ -81,7 +82,7 @@ class Issuer:
             raise unauthorized(detail, "Bearer …", 'Bearer error="invalid_token"')
         return Caller(name, self._role(claims), self._team(claims), float(claims["exp"]))
 
-    def _role(self, claims: dict[str, Any]) -> Role:
+    def _role(self, claims: dict[str, Any]) -> CallerRole:
         """Return the highest role that the claim names, directly or through the settings' map."""
         found = _claimed(claims, self._settings.oidc_role_claim)
         values = found.split() if isinstance(found, str) else found if isinstance(found, list) else []

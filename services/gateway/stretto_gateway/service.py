@@ -25,6 +25,7 @@ from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 from stretto_runtime.restorations import Restoration
 from stretto_runtime.streams import Streams
+from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.rest.answers import (
     Alerts,
@@ -36,7 +37,6 @@ from stretto_wire.rest.answers import (
     SpanView,
     TraceEvent,
 )
-from stretto_wire.rest.journal import Excerpt
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, Status

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 from stretto_messages.base import DEFAULT_TEAM
-from stretto_runtime.access.tokens import Role, TeamName
+from stretto_messages.gateway import CallerRole
+from stretto_runtime.access.tokens import TeamName
 from stretto_runtime.settings import AllowedSettings, ExtendedSettings, TeamsSettings
 
 from .retention import ENDED_BYTES
@@ -35,8 +36,8 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     oidc_role_claim: str = Field(
         "roles", description="claim that holds roles, a text or list; dots separate nested objects: realm_access.roles"
     )
-    oidc_roles: dict[str, Role] = Field(
-        default_factory=dict[str, Role],
+    oidc_roles: dict[str, CallerRole] = Field(
+        default_factory=dict[str, CallerRole],
         description="map from the claim's values to roles; empty: they are roles",
     )
     oidc_team_claim: str = Field(

@@ -15,7 +15,8 @@ from stretto_gateway.buckets import Buckets
 from stretto_gateway.callers import OWN, Access, Caller, TokenFile, network_of
 from stretto_gateway.problems import Problem
 from stretto_messages.base import DEFAULT_TEAM
-from stretto_runtime.access.tokens import FILE, Role, digest_of, issue, read_tokens, write_tokens
+from stretto_messages.gateway import CallerRole
+from stretto_runtime.access.tokens import FILE, digest_of, issue, read_tokens, write_tokens
 from stretto_runtime.process.faults import SettingsFault
 
 from .conftest import Running, installed
@@ -42,7 +43,9 @@ def access(folder: Path, clock: Clock, token: str = "own", per_s: float = 0) -> 
     return Access(token, TokenFile(folder / FILE, clock), None, Buckets(per_s, 3), clock)
 
 
-def given(folder: Path, name: str, role: Role, expires_at: datetime | None = None, team: str = DEFAULT_TEAM) -> str:
+def given(
+    folder: Path, name: str, role: CallerRole, expires_at: datetime | None = None, team: str = DEFAULT_TEAM
+) -> str:
     token, entry = issue(name, role, NOW, expires_at, team)
     write_tokens(folder / FILE, (*read_tokens(folder / FILE), entry))
     return token

@@ -22,8 +22,8 @@ import pytest
 from stretto_installation.server import free_port
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
+from stretto_messages.gateway import CallerRole
 from stretto_messages.planner import CandidatesComputed
-from stretto_runtime.access.tokens import Role
 
 from .conftest import Running, installed, start_gateway
 from .test_callers import given
@@ -38,7 +38,7 @@ pytestmark = [
 ]
 JOB = "a"
 """the job of the examples' helpers"""
-ROLES: tuple[Role, ...] = ("viewer", "submitter")
+ROLES: tuple[CallerRole, ...] = ("viewer", "submitter")
 CONTENT = "main :is(table, section, article, form, p:not([role=status]))"
 PAGES = (
     "jobs", "submit", f"submit?from={JOB}", "alerts/StrettoStreamFull", "events", "activity",

@@ -23,8 +23,9 @@ from stretto_gateway.routes.journal import READERS_MAX
 from stretto_messages.base import CLUSTER, example_of
 from stretto_messages.pods import WorkerReported
 from stretto_runtime.streams import BusStreams, read
+from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import STATE_PREFIX, partition_of
-from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream, StreamFacts
+from stretto_wire.rest.journal import JournalEnd, StoredMessage, parameters_of
 
 from .conftest import Running
 from .test_rest import problem, spec
@@ -74,7 +75,7 @@ def snapshot_of(job: str, side: str = "a") -> str:
 def asked(running: Running, job: str, excerpt: Excerpt) -> list[bytes]:
     """Return the lines of an excerpt."""
     with running.http() as http:
-        answer = http.get(f"/jobs/{job}/journal", params=[*excerpt.parameters()])
+        answer = http.get(f"/jobs/{job}/journal", params=[*parameters_of(excerpt)])
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/jsonl"
     return answer.content.splitlines()
@@ -158,7 +159,7 @@ async def test_a_reader_that_stands_still_holds_one_of_a_few_places_until_it_goe
             await operator.bus.store(f"{snapshot_of(job, side)}.{part}", os.urandom(3 << 20))
     await operator.close()
     excerpt = Excerpt(stream=Stream.STATE, subject=(f"{STATE_PREFIX}snap.*.{partition_of(job)}.{job}.>",))
-    params, path = [*excerpt.parameters()], f"/jobs/{job}/journal"
+    params, path = [*parameters_of(excerpt)], f"/jobs/{job}/journal"
 
     def read_slowly() -> None:
         with gateway.http() as http:
@@ -185,7 +186,7 @@ async def test_a_gateway_that_is_killed_in_the_middle_leaves_no_whole_journal(ow
 
     def read_on() -> None:
         with Documents(own_gateway.url, own_gateway.token) as documents:
-            lines = documents.journal(job, excerpt.parameters())
+            lines = documents.journal(job, parameters_of(excerpt))
             next(lines)
             own_gateway.process.kill()
             list(lines)

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.gateway import CallerRole
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
+from stretto_runtime.access.tokens import FILE, TokenEntry, changing, issue, read_tokens, write_tokens
 
 from ..errors import BadInput
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def create(
     name: NameArgument,
     role: Annotated[
-        Role,
+        CallerRole,
         typer.Option(
             help="Role: viewer reads its team's jobs, observer those of all teams; submitter also changes its own "
             "jobs; admin reads and changes everything."

@@ -26,12 +26,12 @@ from pydantic import (
     ValidationError,
 )
 from stretto_messages.base import DEFAULT_TEAM, JOB_PATTERN
-from stretto_wire.rest.answers import Role as Role
+from stretto_messages.gateway import CallerRole
 
 from stretto_runtime.process.faults import SettingsFault
 
-ROLES: tuple[Role, ...] = get_args(Role)
-ALL_TEAMS: frozenset[Role] = frozenset({"observer", "admin"})
+ROLES: tuple[CallerRole, ...] = get_args(CallerRole)
+ALL_TEAMS: frozenset[CallerRole] = frozenset({"observer", "admin"})
 """Roles that read the jobs of all teams; the others read their own team's."""
 FILE = "gateway.tokens.json"
 PREFIX = "stretto_"
@@ -54,7 +54,7 @@ class TokenEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN), AfterValidator(_free)]
-    role: Role
+    role: CallerRole
     team: TeamName = DEFAULT_TEAM
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     created_at: AwareDatetime
@@ -73,7 +73,7 @@ def digest_of(token: str) -> str:
 
 
 def issue(
-    name: str, role: Role, now: datetime, expires_at: datetime | None = None, team: str = DEFAULT_TEAM
+    name: str, role: CallerRole, now: datetime, expires_at: datetime | None = None, team: str = DEFAULT_TEAM
 ) -> tuple[str, TokenEntry]:
     """A new token and its entry. Raises SettingsFault: the name or the team is not allowed."""
     token = PREFIX + secrets.token_urlsafe(32)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 import structlog
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored
+from stretto_wire.contract.excerpts import Excerpt, Stream
 from stretto_wire.contract.registry import CHANNELS, EVENTS_KEPT_S, STATE_PREFIX, channel_of
-from stretto_wire.rest.journal import Excerpt, Stream
 
 from stretto_runtime.owner.seals import Damage, Damaged, unseal
 from stretto_runtime.owner.snapshots import SIDES, Cursor, Document, Saved, Snapshots, cursor_in, digest, is_removed

@@ -26,8 +26,8 @@ from stretto_runtime.owner.seals import seal
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots, digest
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.streams import BusStreams
+from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
-from stretto_wire.rest.journal import Excerpt
 
 SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"
 

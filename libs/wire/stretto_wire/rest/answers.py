@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from stretto_messages.arbiter import Amount
 from stretto_messages.base import EpochSeconds
+from stretto_messages.gateway import CallerRole
 from stretto_messages.values import DATA_WORKERS_MAX, PARTITIONS_MAX, PS_MAX, DataPartition, Interval, Match, Plan
 
+from ..codec import COMPLETE
 from ..jobspec.spec import JobSpec
-from .views import COMPLETE, Status
-
-Role = Literal["viewer", "observer", "submitter", "admin"]
-"""Roles of a caller. Each may change what those before it may."""
+from .views import Status
 
 
 class Answer(BaseModel):
@@ -88,7 +87,7 @@ class Me(Answer):
     """The caller, as its token says, and the gateway that it has reached."""
 
     name: str
-    role: Role
+    role: CallerRole
     """Viewer and observer read, a submitter also submits and changes its own jobs, an admin changes all."""
     team: str
     reads_all_teams: bool

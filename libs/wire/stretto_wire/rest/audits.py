@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from stretto_messages.books import EpochBooks, Fault, GivenUp
 from stretto_messages.values import Shard
 
-from .views import COMPLETE, Status
+from ..codec import COMPLETE
+from .views import Status
 
 
 @dataclass(frozen=True, slots=True)

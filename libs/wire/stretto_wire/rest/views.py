@@ -28,6 +28,7 @@ from stretto_messages.values import (
     StepTimes,
 )
 
+from ..codec import COMPLETE
 from ..jobspec.spec import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
@@ -35,13 +36,6 @@ Status = Literal["submitted", "waiting", "starting", "training", "finishing", "f
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
 CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
-
-
-COMPLETE: dict[str, Any] = {
-    "use_attribute_docstrings": True,
-    "json_schema_serialization_defaults_required": True,
-}
-"""Settings of pydantic for answers: none leaves a field out, so that a published schema lists all as required."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
-from stretto_wire.rest.journal import Excerpt
+from stretto_wire.contract.excerpts import Excerpt
 
 from .. import components, sse
 from ..callers import require

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query, Request, Response
 from stretto_messages.base import JOB_PATTERN, PodId
 from stretto_wire.codec import adapter_of
-from stretto_wire.rest.journal import SEQ_MAX as SEQ_MAX
+from stretto_wire.contract.excerpts import SEQ_MAX as SEQ_MAX
 from stretto_wire.rest.problems import MEDIA_TYPE
 
 from .. import components

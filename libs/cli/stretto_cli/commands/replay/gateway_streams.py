@@ -8,7 +8,8 @@ from contextlib import closing
 from stretto_bus.ordered_consumer import Stored
 from stretto_client.documents import Documents
 from stretto_client.reading import read
-from stretto_wire.rest.journal import Excerpt, StoredMessage, Stream, StreamFacts
+from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
+from stretto_wire.rest.journal import StoredMessage, parameters_of
 
 from ...errors import translated
 
@@ -25,12 +26,12 @@ class GatewayStreams:
     async def facts(self, stream: Stream) -> StreamFacts:
         """Return the facts of a stream now."""
         with translated():
-            first, *_ = self._gateway.journal(self._job, Excerpt(stream=stream).parameters())
+            first, *_ = self._gateway.journal(self._job, parameters_of(Excerpt(stream=stream)))
             return read(StreamFacts, first)
 
     async def scan(self, excerpt: Excerpt) -> AsyncGenerator[Stored]:
         """Yield the messages of ``excerpt`` that are stored now."""
-        with translated(), closing(self._gateway.journal(self._job, excerpt.parameters())) as lines:
+        with translated(), closing(self._gateway.journal(self._job, parameters_of(excerpt))) as lines:
             next(lines)  # the stream's facts
             for line in lines:
                 found = read(StoredMessage, line)
