@@ -55,7 +55,7 @@ class Programs:
         self._gateway_port = options.gateway_port or free_port()  # fixed: clients find the gateway after its restart
 
     def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
-        """nats-server with JetStream; its configuration file is written."""
+        """Return the command of nats-server with JetStream; its configuration file is written."""
         port, folder = free_port(), self.folder / "nats"
         self.nats_url = f"nats://127.0.0.1:{port}"
         config = folder / "nats.conf"
@@ -66,16 +66,19 @@ class Programs:
         environment = {**self._without_settings(), **({KEY_VARIABLE: encryption_key} if encrypted else {})}
         return self._command("nats", [binary(), "-c", str(config)], environment)
 
-    def redis(self) -> Command:
-        """redis-server with a new password; its configuration file is written."""
+    def redis(self, server: str) -> Command:
+        """Return the command of the cache ``server``, with a new password; its configuration file is written."""
         port, password = free_port(), secrets.token_urlsafe(24)
         self._redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
         config = self.folder / "redis" / "redis.conf"
         write_private(config, redis_server.config(config.parent, port, password))
-        return self._command("redis", [redis_server.binary(), str(config)], self._without_settings())
+        return self._command("redis", [server, str(config)], self._without_settings())
 
     def service(self, name: str) -> Command:
-        """A service; the address file of its earlier run is removed, which readers would take for this run's."""
+        """Return the command of a service.
+
+        The address file of its earlier run is removed: readers would take it for this run's.
+        """
         # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
         one_thread = {} if name == "actuator" else {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {

@@ -26,6 +26,7 @@ from ..errors import InstallationError, UnusableOption, sentence_of
 from ..provision import make
 from ..server import keys_of
 from ..settings import StreamsSettings
+from . import redis_server
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .processes import Child, Command, end_pods
 from .programs import Programs, StartOptions
@@ -81,7 +82,10 @@ class Installation:
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
         await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
-        await self._start(programs.redis())
+        cache = redis_server.find()
+        if cache.warning:
+            self._warnings.append(f"redis: {cache.warning}")
+        await self._start(programs.redis(cache.path))
         # importing takes most of a service's start, and each waits for its streams itself: start all at once
         for name in self._services:
             await self._start(programs.service(name))

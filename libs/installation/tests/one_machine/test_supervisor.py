@@ -240,7 +240,7 @@ def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
 
 
 def test_what_a_living_supervisor_of_another_container_holds_is_not_ended(tmp_path: Path) -> None:
-    """Its process id says nothing here: only the lock shows that it lives."""
+    """The supervisor's process id says nothing here: only the lock shows that it lives."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "up.json").write_text(json.dumps({"pid": 2**22 - 1, "birth": ["", 1], "processes": {}}))
     pod = {**os.environ, "STRETTO_POD_FOLDER": str(tmp_path.resolve() / "pods" / "a" / "worker-0")}
