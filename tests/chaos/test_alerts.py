@@ -250,7 +250,7 @@ async def stream_bytes(client: Client) -> int:
 
 @causes("StrettoInputsLate")
 async def a_service_has_too_little_cpu(stage: Stage) -> None:
-    """It runs for half a second in two, as a quota lets it; its messages wait for longer than a second."""
+    """The service runs for half a second in two, as a quota lets it; its messages wait for longer than a second."""
     await stage.started("a", lease_s=10)
     async with stage.load():
         await stage.minutes(2)
@@ -411,7 +411,7 @@ async def checkpoints(stage: Stage, job: Job, minutes: int, saved: bool) -> None
 
 @causes("StrettoWebhookStopped")
 async def an_endpoint_answers_that_it_is_gone(stage: Stage) -> None:
-    """It failed for a short while before, so many events wait; nobody waits for them any more."""
+    """The endpoint failed for a short while before, so events wait; nobody waits for them now."""
     endpoint, receiver = await hook(stage, 204, 503, 410)
     await stage.started("forwarder-0", FORWARDER, "forwarder", **endpoint)
     await stage.minutes(2)

@@ -34,7 +34,7 @@ class Disk:
         self._mount()
 
     def lose_power(self) -> None:
-        """Whoever writes here has to be dead already."""
+        """A process that writes here has to be dead already."""
         before, after = self._images[-1], self.folder.with_name(f"disk.{len(self._images)}")
         run("cp", "--sparse=always", str(before), str(after))
         self._images.append(after)

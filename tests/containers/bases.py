@@ -19,11 +19,11 @@ RECIPES = Path(__file__).parent / "stand_ins"
 DEBIAN = "debian:bookworm-slim"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 STAND_INS = {"python": "python:3.11-slim-bookworm", "nats": "nats:2.15.1-alpine", "redis": "redis:7-alpine"}
-"""recipe -> the public name that it stands in for"""
+"""Recipe -> the public name that it stands in for"""
 
 
 def make(engine: Engine) -> list[str]:
-    """Those that the engine has not; returns their names. Raises EngineUnavailable."""
+    """Make the images that the engine lacks; return their names. Raises EngineUnavailable."""
     missing = {recipe: name for recipe, name in STAND_INS.items() if not has(engine, name)}
     if missing and not has(engine, DEBIAN):
         bootstrap(engine)

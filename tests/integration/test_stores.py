@@ -19,8 +19,9 @@ from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import Manifest, ManifestDamaged
 from stretto_messages.actuator import LOG_PART_MAX
 from stretto_messages.values import CheckpointRef
-from stretto_runtime import SettingsFault, store_check
-from stretto_runtime.store_check import StoreCheck
+from stretto_runtime import SettingsFault
+from stretto_runtime.process import store_check
+from stretto_runtime.process.store_check import StoreCheck
 from stretto_wire import EVENTS_KEPT_S
 from stretto_wire.jobspec.training_code import REMOTE
 from stretto_wire.stores.filesystems import OBJECT_STORES, check_library, check_store, open_store

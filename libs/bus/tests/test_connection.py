@@ -1,4 +1,4 @@
-"""Our cheaper internals of nats-py against the originals."""
+"""Cheaper internals of nats-py, which Stretto replaces, against the originals."""
 
 from __future__ import annotations
 

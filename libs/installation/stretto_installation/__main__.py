@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fault
-from stretto_runtime.health_warnings import RENEWED_BEFORE_DAYS
+from stretto_runtime.process.health_warnings import RENEWED_BEFORE_DAYS
 from stretto_wire.contract.registry import OPERATOR, USERS
 
 from .access.cache_user import REDIS, make_cache_user
@@ -41,7 +41,7 @@ LEGEND = {
     "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS names this folder, if events are "
     "to be kept for tools outside",
 }
-"""purpose of the folders that do not belong to a service"""
+"""Purpose of the folders that do not belong to a service"""
 
 
 REVOKED = """\

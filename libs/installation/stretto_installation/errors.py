@@ -9,7 +9,7 @@ class InstallationError(Exception):
     """An installation cannot be started, ended or read. The text names the failure, the value and the remedy."""
 
     status = 1
-    """exit status of a process that ends with this error"""
+    """Exit status of a process that ends with this error."""
 
 
 class UnusableOption(InstallationError):

@@ -32,9 +32,9 @@ END_S = 60.0
 """A server that is asked to end first writes what it holds; on a busy disk that takes a while."""
 SERVER_VARIABLE = "NATS_SERVER"
 KEY_VARIABLE = "STRETTO_STREAMS_KEY"
-"""the server's variable with the key that encrypts its streams"""
+"""The server's variable with the key that encrypts its streams."""
 STORE = "jetstream"
-"""the folder of the streams, in the server's folder"""
+"""The folder of the streams, in the server's folder."""
 
 
 PORTS = range(20_000, 32_768)

@@ -10,19 +10,25 @@ from typing import Any, Literal, NamedTuple, cast
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
 from stretto_messages.base import CLUSTER as CLUSTER
-from stretto_messages.base import JOB_PATTERN, Message
+from stretto_messages.base import JOB_PATTERN, MAX_MESSAGE_BYTES, Message
 from stretto_wire.codec import decode
 from stretto_wire.contract.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
 from stretto_wire.contract.registry import Input as Input
 
 Kind = Literal["message", "request", "observation", "tick", "reports", "damaged"]
 REPORTS: Kind = "reports"
-"""kind of the journal entry that stands for a range of telemetry"""
+"""Kind of the journal entry that stands for a range of telemetry"""
 CLUSTER_PARTITION = partition_of(CLUSTER)
 JOB = re.compile(JOB_PATTERN)
 OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)
+ENTRY_BYTES = 200
+"""Bytes of an entry of the journal beside the request and its headers."""
+HEADER_CHARACTERS_MAX = 128
+"""Longest id of a request, and longest ``traceparent``."""
+LARGEST_BYTES = 2 * MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
+"""Bytes of the largest request as the journal holds it: no budget is smaller, or its job could never send one."""
 DAMAGED_LISTED = 50
-"""places of damaged journal entries that a dead letter names"""
+"""Places of damaged journal entries that a dead letter names"""
 
 
 class Meta(NamedTuple):
@@ -63,7 +69,7 @@ class Arrival(NamedTuple):
     meta: Meta
     trace: str
     channel: Channel | None = None
-    """of a stored message"""
+    """Channel of a stored message."""
     fault: str = ""
 
     @property

@@ -7,7 +7,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
 NO_END_IN_SIGHT = 10**13
-"""samples of a dataset that grows, for decisions: a change of plan has all the time to pay off"""
+"""Samples of a dataset that grows, for decisions: a change of plan has all the time to pay off"""
 
 
 def profile_of(spec: JobSpec) -> JobProfile:

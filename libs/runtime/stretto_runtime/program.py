@@ -14,7 +14,7 @@ from stretto_runtime.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 Work = Callable[[S, asyncio.Event], Coroutine[Any, Any, None]]
-"""the work with the settings, until the event is set by SIGTERM or SIGINT"""
+"""The work with the settings, until the event is set by SIGTERM or SIGINT"""
 
 
 def execute(

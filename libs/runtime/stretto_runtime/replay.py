@@ -52,7 +52,7 @@ class Decision:
 
     id: str
     seq: int
-    """of the input"""
+    """Sequence of the input."""
     time_s: float
     name: str
     verdict: Verdict
@@ -75,7 +75,7 @@ class Replayed:
     began_seq: int = 0
     inputs: int = 0
     missing: list[str] = field(default_factory=list[str])
-    """in words: parts that the stream no longer holds"""
+    """Parts that the stream no longer holds, in words."""
     decisions: list[Decision] = field(default_factory=list[Decision])
 
     def count(self, *verdicts: Verdict) -> int:
@@ -138,13 +138,13 @@ class _KeyRoutes(Routes):
 
 
 class _Recorder:
-    """Keeps outputs instead of publishing them, and drops dead letters and answers."""
+    """Keeps the outputs of a replay instead of publishing them; dead letters and answers are ignored."""
 
     full = False
 
     def __init__(self) -> None:
         self.made: dict[str, tuple[str, bytes]] = {}
-        """id -> (subject, body)"""
+        """Id of an output -> (subject, body)."""
 
     def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
         self.made[output_id] = (subject, data)
@@ -153,13 +153,13 @@ class _Recorder:
         """Return at once."""
 
     async def add(self, arrival: Arrival, reason: str, text: str, more: dict[str, str], live: bool) -> None:
-        """Drop a dead letter."""
+        """Ignore the letter: a replay keeps no dead letters."""
 
     def go_live(self) -> None:
-        """Have no predecessor."""
+        """Return at once: a replay has no predecessor."""
 
     async def answer(self, reply: str, body: bytes, headers: dict[str, str] | None) -> None:
-        """Drop an answer."""
+        """Ignore the answer: nobody waits for it in a replay."""
 
 
 class _Untraced(Tracing):
@@ -185,7 +185,7 @@ class _Again:
         self._recorder = _Recorder()
         self._reports = StoredReports(streams, self._routes.telemetry(self._number))
         self._times: dict[int, float] = {}
-        """input -> when it was stored"""
+        """Sequence of an input -> time at which it was stored."""
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
         """Add to ``done``. ``needed_from_s``: storing time of the first input that the machine's state depends on."""
@@ -321,7 +321,7 @@ class _Again:
         return subject.rpartition(".")[2] == self._job
 
     async def _then(self) -> dict[str, tuple[Stored, str, bytes]]:
-        """id -> (as stored, subject, body) of the decisions about the job by this key's machine."""
+        """Return id -> (as stored, subject, body) of the decisions about the job by this key's machine."""
         mine = f"{self._service.name}:"
         found: dict[str, tuple[Stored, str, bytes]] = {}
         token = partition_of(self._job)

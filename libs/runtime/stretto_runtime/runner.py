@@ -20,7 +20,6 @@ from stretto_messages.base import Message
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 
-from stretto_runtime.health_warnings import HealthWarnings
 from stretto_runtime.inputs import CLUSTER, Routes, observation_entry
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.ownership import Ownership
@@ -28,6 +27,7 @@ from stretto_runtime.owner.partition import Partition
 from stretto_runtime.owner.succession import check_snapshots
 from stretto_runtime.process.faults import PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.process.health import Health
+from stretto_runtime.process.health_warnings import HealthWarnings
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.program import execute
 from stretto_runtime.service import Json, Service
@@ -36,7 +36,7 @@ from stretto_runtime.settings import Settings
 RECHECK_S = 5.0
 LEAVE_S = 8.0
 KEYS_NAMED = 20
-"""keys that a warning at /readyz names"""
+"""Keys that a warning at /readyz names"""
 
 log = structlog.get_logger("stretto.service")
 

@@ -68,9 +68,9 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     queries: ClassVar[tuple[type[Message], ...]]
     """Requests that decide nothing: ``answer`` answers at once, nothing is journalled or remembered. Derived, too."""
     observations: ClassVar[tuple[type[Message], ...]] = ()
-    """types of ``observe`` that have no channel of their own"""
+    """Types of ``observe`` that have no channel of their own"""
     tick_s: float | None = None
-    """seconds between ticks of a partition that has keys; None: no ticks"""
+    """Seconds between ticks of a partition that has keys; None: no ticks"""
     state_types: ClassVar[dict[str, type]] = {}
     forgotten_after_s: ClassVar[float] = EVENTS_KEPT_S + 24 * 3600
     """An ended key without an input for so long is as unknown. It exceeds the age of all inputs in the stream."""

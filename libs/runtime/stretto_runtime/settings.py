@@ -30,7 +30,7 @@ from stretto_wire.policy.allowed import Allowed, checked_folders, checked_images
 from stretto_wire.policy.allowed_volumes import checked_volumes
 from stretto_wire.stores.urls import canonical
 
-from stretto_runtime.owner.budget import LARGEST_BYTES
+from stretto_runtime.inputs import LARGEST_BYTES
 from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"

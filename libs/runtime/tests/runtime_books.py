@@ -35,7 +35,7 @@ class Books:
     counted: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     inputs: set[str] = field(default_factory=set)
     doubled: list[str] = field(default_factory=list)
-    """a line for each message whose id an earlier one has"""
+    """A line for each message whose id an earlier one has"""
 
     @property
     def settled(self) -> bool:

@@ -25,7 +25,7 @@ from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import Input, Meta, Runner, Service, Settings
-from stretto_runtime.owner.budget import LARGEST_BYTES
+from stretto_runtime.inputs import LARGEST_BYTES
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import inputs_of, partition_of, requests_of
 
@@ -280,7 +280,7 @@ async def test_a_job_that_asks_without_end_does_not_fill_the_stream(
 
 
 async def test_an_id_that_is_too_long_is_refused(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    """It would be remembered with the reply, 512 times in every snapshot of the job."""
+    """The text would be remembered with the reply, 512 times in every snapshot of the job."""
     body = json.dumps({"job": "job-a", "request_id": "w.1", "pod": "worker-1"}).encode()
     async with running(Counting, server, tmp_path):
         answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body, {"request-id": "x" * 129})

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr
 from stretto_bus.login import redacted
 from stretto_core.model.teams import TeamQuota, quota_of
 from stretto_runtime import Settings, SettingsFault
-from stretto_runtime.owner.budget import LARGEST_BYTES
+from stretto_runtime.inputs import LARGEST_BYTES
 from stretto_runtime.settings import AllowedSettings, TeamsSettings
 
 
@@ -38,7 +38,7 @@ def test_a_refused_value_names_variable_value_and_reason() -> None:
 
 
 def test_a_budget_below_the_largest_request_is_refused() -> None:
-    """Its job could never send that request, and would be told to ask again for ever."""
+    """A job could never send the largest request, and would be told to ask again for ever."""
     name = "STRETTO_REQUESTS_BURST_BYTES"
     assert PlannerSettings.load("planner", {name: str(LARGEST_BYTES)}).requests_burst_bytes == LARGEST_BYTES
     with pytest.raises(SettingsFault, match=f"{name}='{LARGEST_BYTES - 1}' is refused: .*at least {LARGEST_BYTES}"):

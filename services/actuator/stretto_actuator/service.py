@@ -16,7 +16,7 @@ from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, 
 from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault
-from stretto_runtime.store_check import StoreCheck
+from stretto_runtime.process.store_check import StoreCheck
 from stretto_wire.contract.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus

@@ -9,7 +9,7 @@ from stretto_bus.tasks import end
 from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, CheckpointState, JobOpened
 from stretto_messages.base import Message
 from stretto_runtime import Json, Meta, Service
-from stretto_runtime.store_check import StoreCheck
+from stretto_runtime.process.store_check import StoreCheck
 from stretto_wire.contract.submission import JobSubmitted
 
 from .settings import CheckpointsSettings

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 from stretto_bus.faults import BusFault
-from stretto_runtime.health_warnings import WARN_AT
+from stretto_runtime.process.health_warnings import WARN_AT
 from stretto_wire.contract.registry import AUDIT, STATE
 
 CONSEQUENCES = {

@@ -1,1 +1,1 @@
-"""Who may do what on an installation's bus: keys, rights, certificates, accounts of tools outside."""
+"""Access to an installation's bus: keys, rights, certificates, accounts of tools outside; and to its cache."""

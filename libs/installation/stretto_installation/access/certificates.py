@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stretto_bus.faults import IdentityFault
-from stretto_runtime.health_warnings import ending
+from stretto_runtime.process.health_warnings import ending
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -53,14 +53,14 @@ SERVER = "server"
 ACTUATOR = "actuator"
 EXTERNAL = "external"
 KEEPER = "external-keeper"
-"""makes the stream of events in the account of each tool outside; its folder has a file of credentials for each"""
+"""User that makes the stream of events of each tool outside; its folder has a file of credentials for each tool."""
 RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, "bus"))
 
 CREDENTIALS_FILE = "bus.creds"
 SIGNING_FILE = "pods.seed"
 TRUST_FILE = "trust.conf"
 REVOKED_FILE = "revoked.json"
-"""in ``root/``: without it, revoked keys would be valid in a new server file"""
+"""File in ``root/``: without it, revoked keys would be valid in a new server file."""
 CA_FILE = "ca.crt"
 
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
@@ -138,7 +138,7 @@ class Keys:
         signing = self._key(self.signing_file, ACCOUNT_KEY)
         self._revoked = self._all_revoked()
         self.pods_account = pods.public
-        """public key of the account that pods log in to"""
+        """Public key of the account that pods log in to."""
         for user in USERS:
             tags = [pods_tag(pods.public)] if user == ACTUATOR else []
             self._user(stretto, user, rights_of(user), tags)
@@ -153,7 +153,7 @@ class Keys:
             **self._common(stretto),
         }
         self.trust = self._trust(operator, system.public, accounts)
-        """the trust section of the server's configuration"""
+        """The trust section of the server's configuration."""
         if hosts:
             self._certify(hosts, (SERVER, *USERS, KEEPER, *tools))
         if self.made:

@@ -30,10 +30,10 @@ from stretto_wire.contract.registry import (
 )
 
 EXTERNAL_STREAM = "EVENTS"
-"""in the account of each tool outside: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
+"""Stream of each tool outside, in its account: ``evt.v1.>`` of ``STREAM``, with the same sequences and times."""
 
 AUDITOR = "gateway"
-"""writes the audit log and is the only service to read it"""
+"""The service that writes the audit log, and the only one that reads it."""
 POD_ROLES = ("worker", "ps")
 POD_LIMITS = {"subs": 32, "payload": MAX_MESSAGE_BYTES + (8 << 10)}
 """Limits of a pod's connection. A parameter server, the pod with the most, has 11 subscriptions.

@@ -16,9 +16,9 @@ from .claims import UNLIMITED
 Account = tuple[str, Claims, Claims]
 """Name, limits and further claims of an account."""
 EXTERNAL_API = "JS.STRETTO"
-"""prefix under which the account of a tool outside reaches the JetStream API of the account STRETTO"""
+"""Prefix under which the account of a tool outside reaches the JetStream API of the account STRETTO."""
 EXTERNAL_DELIVERY = "deliver.external"
-"""prefix under which events pass from one account to the others"""
+"""Prefix under which events pass from one account to the others."""
 NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
 COMMON = "EXTERNAL"
 """Account that all tools outside shared in former versions, and the file in ``root/`` of its seed."""
@@ -34,7 +34,7 @@ _LIMITS = (
 """Limits of one tool outside. Only the keeper makes streams, and sets their bound."""
 
 CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
-"""It names its one filter, and the server refuses a request with another one: so only events can be read."""
+"""Request for a consumer of events. Its subject names the only filter: the server refuses a body with another."""
 
 
 def delivery_of(tool: str) -> str:

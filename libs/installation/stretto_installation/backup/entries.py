@@ -19,9 +19,9 @@ from stretto_wire.contract.registry import STATE, STATE_PREFIX
 from ..errors import BackupError
 
 LEASES = ("member", "owner")
-"""entries that belong to a running process"""
+"""Entries that belong to a running process"""
 REVISIONS_AHEAD = 1 << 40
-"""distance of the first restored revision from the last of the backup; no installation writes so often"""
+"""Distance of the first restored revision from the last of the backup; no installation writes so often"""
 
 
 class _Line(BaseModel):

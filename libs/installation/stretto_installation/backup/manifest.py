@@ -17,9 +17,9 @@ MANIFEST_FILE = "manifest.json"
 TRUST_COPY = "trust.conf"
 READ_BYTES = 1 << 20
 EFFECTS_FIRST = (STATE, DEAD_LETTERS, STREAM)
-"""order of saving: what refers to other streams comes before them; streams of inputs only come last"""
+"""Order of saving: what refers to other streams comes before them; streams of inputs only come last"""
 UNSAVED_S = 60.0
-"""inputs of at most so many seconds are in no snapshot yet (``owner.session.snapshot_wait_s``: 30 s, and a stop)"""
+"""Inputs that are younger than this may be in no snapshot yet (``owner.session.snapshot_wait_s``: 30 s, and a stop)."""
 
 
 class _Part(BaseModel):

@@ -25,7 +25,7 @@ EXPIRED = (
     "inputs of about the last second before the backup may have expired since (telemetry is kept for an hour): what "
     "was decided from them stands in the log, and services have forgotten it"
 )
-"""said about a restoration after ``Manifest.complete_until_s``"""
+"""Text about a restoration after ``Manifest.complete_until_s``."""
 AGAIN = "nothing can use what is there now; restore again with --replace"
 
 Report = Callable[[str], None]

@@ -25,7 +25,7 @@ from .manifest import (
 )
 
 SEED = re.compile(r"\bS[OACNUX][A-Z2-7]{56}\b")
-"""a private key of NATS"""
+"""A private key of NATS."""
 
 Report = Callable[[str], None]
 

@@ -21,7 +21,7 @@ from stretto_installation.access.certificates import end_of, usable
 from stretto_installation.access.keys import Keys
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
-from stretto_runtime.health_warnings import HealthWarnings
+from stretto_runtime.process.health_warnings import HealthWarnings
 from stretto_runtime.process.telemetry import Metrics
 
 NOW = time.time()

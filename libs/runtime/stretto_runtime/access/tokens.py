@@ -35,11 +35,11 @@ ALL_TEAMS: frozenset[CallerRole] = frozenset({"observer", "admin"})
 """Roles that read the jobs of all teams; the others read their own team's."""
 FILE = "gateway.tokens.json"
 PREFIX = "stretto_"
-"""lets scanners for leaked secrets recognise a token"""
+"""Beginning of each token, by which scanners for leaked secrets recognise it."""
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 TeamName = Annotated[str, StringConstraints(pattern=JOB_PATTERN)]
 TAKEN = frozenset({"admin", "anonymous"})
-"""names that the gateway gives to callers without one"""
+"""Names that the gateway gives to callers without a name."""
 
 
 def _free(name: str) -> str:

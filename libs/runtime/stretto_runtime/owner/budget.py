@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_runtime.inputs import LARGEST_BYTES
 
-ENTRY_BYTES = 200
-"""Bytes of an entry of the journal beside the request and its headers."""
-HEADER_CHARACTERS_MAX = 128
-"""Longest id of a request, and longest ``traceparent``."""
-LARGEST_BYTES = 2 * MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
-"""Bytes of the largest request as the journal holds it: no budget is smaller, or its job could never send one."""
 BROKEN_BYTES = 1 << 20
 """Price of a request that a machine breaks on: its state is built again then, which may take as long as a thousand
 others. With the default settings a job may break it 64 times at once, and twice a minute in the long run (taste)."""
@@ -45,7 +39,7 @@ class Budget:
     burst_bytes: float
     bytes_per_s: float
     _spent: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """job -> (bytes that are not paid back yet, time of that)"""
+    """Job -> (bytes that are not paid back yet, time of that)"""
 
     def take(self, job: str, size_bytes: int, now_s: float, share: float = 1.0) -> bool:
         """Spend ``size_bytes``, or return False if the job has less left.

@@ -34,4 +34,4 @@ class Context(Tools):
     bus: Bus
     ownership: Ownership
     fullness: Callable[[], float | None] = _unknown
-    """the used share of the bytes of the stream of facts"""
+    """The used share of the bytes of the stream of facts"""

@@ -34,7 +34,7 @@ A month of the rate is a sixth of the stream. A takeover gives the burst again.
 TOLD_EVERY_S = 1.0
 """Least time between two lines of the log about one kind of what pods can cause without end."""
 DAMAGED = "damaged"
-"""reason of a letter, and code of a refused request, where stored bytes could not be read"""
+"""Reason of a letter, and code of a refused request, where stored bytes could not be read"""
 
 log = structlog.get_logger("stretto.handling")
 
@@ -45,7 +45,7 @@ class Letter:
 
     id: str
     subject: str
-    """of the message that is set aside"""
+    """Subject of the message that is set aside."""
     seq: int
     reason: str
     error: str
@@ -63,7 +63,7 @@ class DeadLetters:
         self._writer = writer
         self._service = context.service.name
         self._written: dict[str, set[str]] = {}
-        """subject -> ids of the letters of predecessors, read at the first letter of a replay"""
+        """Subject -> ids of the letters of predecessors, read at the first letter of a replay"""
         self._budget = Budget(BURST_BYTES, BYTES_PER_S)
         self._told_s = 0.0
 

@@ -83,9 +83,9 @@ class Takeover:
     number: int
     fence_seq: int = 0
     attempt: int = 0
-    """how many owners may have handled those inputs before"""
+    """Number of owners that may have handled these inputs before."""
     published: frozenset[str] = frozenset()
-    """ids that predecessors have published since the snapshot"""
+    """Ids that predecessors have published since the snapshot"""
 
 
 class Outputs(Protocol):
@@ -143,7 +143,7 @@ class Handling:
         """(key, request id) -> the request"""
         self.changed: set[str] = set()
         self.on_broken: Callable[[str], None] | None = None
-        """gets the job of each request that a machine broke on"""
+        """Called with the job of each request that a machine broke on."""
         self.live = False
         self._context = context
         self._service = context.service

@@ -22,7 +22,7 @@ FRAME_ENTRIES = 256
 FRAME_BYTES = 384 * 1024
 """Encoded bytes from which on a frame takes no further entry.
 
-Together with one entry (``budget.LARGEST_BYTES``) it has room in the stream, which takes messages of 1 MiB. A frame
+Together with one entry (``inputs.LARGEST_BYTES``) it has room in the stream, which takes messages of 1 MiB. A frame
 that the stream refuses would end the session of all jobs of the partition.
 """
 QUEUE_ENTRIES = 8192
@@ -75,18 +75,18 @@ class Journal:
         self.subject = subject
         self.fault: BaseException | None = None
         self.stored_seq = 0
-        """highest sequence of a stored frame"""
+        """Highest sequence of a stored frame"""
         self._writer = writer
         self._headers = lines_of({"Nats-TTL": f"{ttl_s}s"})
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
         self._waiting_of = Counter[str]()
-        """key -> its entries in the queue that nobody awaits the storing of"""
+        """Key -> number of its entries in the queue whose storing nobody awaits."""
         self._away = False
-        """a frame is about to leave, or has left and is not back"""
+        """True while a frame is about to leave, or has left and is not back."""
         self._unsure: set[Frame] = set()
-        """frames that were sent and not acknowledged"""
+        """Frames that were sent and not acknowledged"""
 
     def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
         """Queue an entry for the next frame; False when too many wait already, of all or of its key."""

@@ -45,7 +45,7 @@ class Slot:
         self.machine = machine
         self.base = base
         self.forgotten = forgotten
-        """ordinal of the stored document of a forgotten job of this name, which the first one of this key follows"""
+        """Ordinal of the stored document of a forgotten job of this name: the key's first document has the next one."""
         self.seq = base.seq if base else 0
         self.time_s = base.time_s if base else 0.0
         self.trace = base.trace if base else ""
@@ -94,14 +94,14 @@ class Machines:
         self._codec = StateCodec(factory)
         self.slots: dict[str, Slot] = {}
         self.resting: dict[str, Resting] = {}
-        """ended keys, about in the order of their last inputs"""
+        """Ended keys, about in the order of their last inputs"""
         self.dirty: set[str] = set()
         self.lost: frozenset[str] = frozenset()
-        """keys whose saved state is damaged or too large: nothing is handled for them"""
+        """Keys whose saved state is damaged or too large: nothing is handled for them"""
         self.saved_bytes = 0
-        """size of the states in the last documents"""
+        """Size of the states in the last documents"""
         self.no_way_back: dict[str, str] = {}
-        """keys that the machine's storage version cannot continue, with the reason"""
+        """Keys that the machine's storage version cannot continue, with the reason"""
 
     def load(self, documents: dict[str, Document]) -> None:
         """Start from saved documents. Those of ended machines rest, unread: ``check`` has read them.

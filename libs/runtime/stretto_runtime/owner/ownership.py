@@ -20,7 +20,7 @@ from stretto_bus.writer import Fence
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 ALIVE = b"1"
-"""content of a member's entry"""
+"""Content of a member's entry"""
 
 log = structlog.get_logger("stretto.ownership")
 
@@ -57,10 +57,10 @@ class Ownership:
         self.member = f"{service}-{uuid.uuid4().hex[:12]}"
         self.members: set[str] = set()
         self._renewed_s: dict[str, float] = {}
-        """member -> time of its last renewal, on the loop's clock"""
+        """Member -> time of its last renewal, on the loop's clock"""
         self._swept_s = 0.0
         self.owners: dict[int, tuple[str, int]] = {}
-        """partition -> (holder or "", revision)"""
+        """Partition -> (holder or "", revision)"""
         self._bus = bus
         self._service = service
         self._partitions = partitions
@@ -120,7 +120,7 @@ class Ownership:
         return self.owners.get(partition, ("", 0))[0]
 
     def takeable(self, partition: int) -> bool:
-        """True if nobody holds it, or we do, or one that is no member any more."""
+        """Return True if nobody holds the partition, or this replica does, or a former member."""
         holder = self.holder(partition)
         return holder in ("", self.member) or holder not in self.members
 

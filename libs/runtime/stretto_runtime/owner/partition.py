@@ -1,8 +1,8 @@
 """One partition of one service at its owner: take it, finish what a predecessor began, serve, hand over.
 
 A session ends in one of three ways: asked to leave (everything stored, the entry released), lost to another owner, or
-broken (connection, full stream, a higher fence). A broken session begins again with taking the partition: the same path
-that follows a death, so there is only one way back, and it is the one that is tested.
+broken (connection, full stream, a higher fence). A broken session begins again with taking the partition. The same path
+follows a death: there is a single way back, which tests take.
 
 The steps are those of the README's section "Protocol".
 """

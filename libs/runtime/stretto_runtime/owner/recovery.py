@@ -32,7 +32,7 @@ from stretto_runtime.streams import Streams, read
 REPLAYABLE_SHARE = 0.9
 """Share of the time for which inputs are kept: a takeover needs some of it until it has read them."""
 READINGS = 8
-"""attempts to read a document that its owner replaces every second"""
+"""Attempts to read a document that its owner replaces every second"""
 
 log = structlog.get_logger("stretto.recovery")
 
@@ -46,11 +46,11 @@ class Side:
     damaged_parts: set[str] = field(default_factory=set[str])
     damages: list[Damage] = field(default_factory=list[Damage])
     subjects: list[str] = field(default_factory=list[str])
-    """of the sound parts"""
+    """Subjects of the sound parts."""
     damaged: bool = False
-    """the document is there and cannot be read"""
+    """True if the document is there and cannot be read."""
     seq: int = 0
-    """sequence of the document in the bucket"""
+    """Sequence of the document in the bucket"""
 
     @property
     def whole(self) -> bool:

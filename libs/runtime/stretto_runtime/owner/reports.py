@@ -32,7 +32,7 @@ TURN_S = 0.5
 RANGE_MAX = 4096
 """Reports in one range: some 0.1 s of handling."""
 POD_BURST, POD_REPORTS_PER_S = 16, 8.0
-"""Reports of one pod that a range may hold: so many, and so many more for each second between its first and last."""
+"""Reports of one pod that a range may hold: a number, and another for each second between its first and last."""
 BEHIND_S = 0.01
 """The pause instead, while more wait than one range takes."""
 LAGGING_S = 1.0
@@ -93,7 +93,7 @@ class Ranges(Protocol):
     """Source of the reports of journalled ranges."""
 
     missing: int
-    """reports of these ranges that the stream does not hold any more"""
+    """Reports of these ranges that the stream no longer holds."""
 
     async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
         """Return the reports of a journalled range that are to be handled, as inputs of its frame.
@@ -110,13 +110,13 @@ class StoredReports:
 
     def __init__(self, streams: Streams, filters: Sequence[str]) -> None:
         self.missing = 0
-        """not counted: a range counts the reports of all jobs, ``filters`` may name one"""
+        """Always 0: a range counts the reports of all jobs, while ``filters`` may name one job."""
         self._streams = streams
         self._filters = tuple(filters)
         self._reading: AsyncGenerator[Stored] | None = None
         self._next: Stored | None = None
         self._taken = 0
-        """sequence up to which the reports were taken"""
+        """Sequence up to which the reports were taken"""
 
     async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
         """Return the reports of a journalled range (``Ranges.of``)."""
@@ -153,9 +153,9 @@ class Reports:
         self.has_inputs = bool(filters)
         """False for a service that reads no telemetry"""
         self.pause_s = TURN_S
-        """time to wait before the next range"""
+        """Time to wait before the next range"""
         self.missing = 0
-        """reports of journalled ranges that the stream does not hold any more"""
+        """Reports of journalled ranges that the stream no longer holds."""
         self._bus = bus
         self._filters = filters
         self._consumer: OrderedConsumer | None = None

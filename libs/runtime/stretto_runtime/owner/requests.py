@@ -18,22 +18,15 @@ from stretto_wire.contract.inboxes import is_inbox_of_caller
 from stretto_wire.contract.registry import parse
 from stretto_wire.errors import WireError
 
-from stretto_runtime.inputs import request_entry
-from stretto_runtime.owner.budget import (
-    BROKEN_BYTES,
-    ENTRY_BYTES,
-    HEADER_CHARACTERS_MAX,
-    Budget,
-    journalled_bytes,
-    share_at,
-)
+from stretto_runtime.inputs import ENTRY_BYTES, HEADER_CHARACTERS_MAX, request_entry
+from stretto_runtime.owner.budget import BROKEN_BYTES, Budget, journalled_bytes, share_at
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DAMAGED, TOLD_EVERY_S
 from stretto_runtime.owner.handling import Handling, Request, damaged_reply
 from stretto_runtime.owner.journal import Journal
 
 LOGGED = 100
-"""characters of a refused reply subject that the log shows"""
+"""Characters of a refused reply subject that the log shows"""
 SLOW_MAX = 32
 """Queries of one partition that wait for I/O together."""
 

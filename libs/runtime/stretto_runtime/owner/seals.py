@@ -10,7 +10,7 @@ import zlib
 from typing import NamedTuple
 
 DIGITS = 8
-"""hexadecimal digits of a CRC-32"""
+"""Hexadecimal digits of a CRC-32"""
 
 
 class Damaged(Exception):

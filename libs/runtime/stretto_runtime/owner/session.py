@@ -82,7 +82,7 @@ class Session:
         self._news = False
         self._saved_at_s = 0.0
         self._now_s = 0.0
-        """stored time of the last message"""
+        """Stored time of the last message"""
         self._forget_next_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}

@@ -50,7 +50,7 @@ from stretto_runtime.process.faults import Refusal
 SIDES = "ab"
 COMPRESSED_FROM_BYTES = 4096
 ZLIB = b"x"
-"""first byte of compressed data, which begins no JSON"""
+"""First byte of compressed data, which begins no JSON"""
 REMOVED_AFTER = "60s"
 FENCE_BYTES_MAX = 4096
 """Room for the headers of a fence and a batch, which count to what the server takes."""
@@ -58,10 +58,10 @@ FENCE_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``seq``: last input contained; ``out_seq``: last own output stored by then.
+    """The place of a partition in the log when its owner saved it.
 
-    ``version`` is that of the service, ``fence`` that of the owner that wrote it. ``reports`` is the sequence of the
-    last report contained, in the stream of telemetry; None if it is unknown.
+    ``seq``: last input contained; ``out_seq``: last own output stored by then. ``version`` is the service's, ``fence``
+    the owner's. ``reports`` is the sequence of the last report contained, in the stream of telemetry; None: unknown.
     """
 
     seq: int = 0
@@ -134,11 +134,11 @@ class Document:
     behind: tuple[set[str], set[str]] = field(default_factory=lambda: (set[str](), set[str]()), compare=False)
     first: bool = field(default=True, compare=False)
     is_saved: bool = field(default=False, compare=False)
-    """its side holds it; a document that follows an unsaved one has the same ordinal"""
+    """True if the document's side holds it. A document that follows an unsaved one has the same ordinal."""
     ended: bool = field(default=False, compare=False)
-    """the machine said that it is finished for good"""
+    """True if the machine said that it is finished for good."""
     written_by: int = field(default=0, compare=False)
-    """version of the code that wrote it. ``version`` is that of the state's shape, which may be an earlier one."""
+    """Version of the code that wrote the document; ``version`` is of the state's shape, which may be earlier."""
 
     def __post_init__(self) -> None:
         self.written_by = self.written_by or self.version
@@ -199,7 +199,7 @@ class Document:
         return state
 
     def outputs(self, subject: str) -> tuple[list[Output], list[Output]]:
-        """Outputs of this snapshot below ``subject``: those of the parts, then those of the document."""
+        """Outputs of this snapshot below ``subject``: the parts, then the document."""
         parts: list[Output] = []
         documents: list[Output] = []
         for one in (replace(self, ordinal=self.ordinal - 1), self) if self.first else (self,):
@@ -284,7 +284,7 @@ class Snapshots:
         self._fence = Fence(owner_key, epoch)
         self._fence_seq = 0
         self._cursor_side = SIDES[1]
-        """side of the last cursor; the next one replaces the other"""
+        """Side of the last cursor; the next one replaces the other"""
 
     async def clean_shutdown(self) -> int | None:
         """The last input handled, if the last owner shut down cleanly; None if it may have decided more."""

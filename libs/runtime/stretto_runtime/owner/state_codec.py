@@ -44,7 +44,7 @@ class Content(NamedTuple):
     changed: list[str]
     size_bytes: int
     no_way_back: str = ""
-    """why it is not in the earlier shape that it should have; empty: it is, or needs none"""
+    """Reason why the state is not in the earlier shape that it should have; empty: it is, or needs none."""
 
 
 class StateCodec:

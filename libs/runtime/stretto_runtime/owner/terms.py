@@ -35,7 +35,7 @@ class Term:
     version: int | None = None
     settings: dict[str, Any] | None = None
     fence: int = 0
-    """sequence of the fence that records it"""
+    """Sequence of the fence that records the term."""
 
     @classmethod
     def of(cls, service: Service, seq: int = 0) -> Term:

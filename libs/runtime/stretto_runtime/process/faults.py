@@ -26,4 +26,4 @@ class Contradiction(Refusal):
 
 
 class PartitionLost(RuntimeFault):
-    """This replica does not own the partition of that job (any more)."""
+    """This replica does not own the partition of that job, or no longer does."""

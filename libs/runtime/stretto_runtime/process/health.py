@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers and without its ten wake-ups a second."""
+    """A server of uvicorn without its signal handlers and without its ten wake-ups a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

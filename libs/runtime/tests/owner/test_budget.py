@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_runtime.owner.budget import LARGEST_BYTES, Budget, share_at
+from stretto_runtime.inputs import LARGEST_BYTES
+from stretto_runtime.owner.budget import Budget, share_at
 
 REQUESTS = st.lists(
     st.tuples(st.sampled_from(["victim", "hostile"]), st.integers(1, 400), st.floats(0, 3)), max_size=80

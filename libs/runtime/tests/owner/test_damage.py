@@ -41,7 +41,7 @@ from stretto_wire.jobspec.spec import JobSpec
 VICTIM = "job-a"
 NUMBER = partition_of(VICTIM)
 BESIDE = next(job for n in range(200) if partition_of(job := f"job-{n}") == NUMBER)
-"""a job of the same partition"""
+"""A job of the same partition."""
 ELSEWHERE = next(job for n in range(200) if partition_of(job := f"job-{n}") != NUMBER)
 SNAP = f"{STATE_PREFIX}snap.dispatcher.{NUMBER}.{VICTIM}"
 BUCKET = (
@@ -423,7 +423,7 @@ async def saved_twice(client: Client) -> None:
 
 
 async def test_the_machine_of_all_jobs_is_not_given_up_for_its_size(client: Client) -> None:
-    """Its last document stays, so that a larger bound of the server brings it back."""
+    """The key's last document stays, so that a larger bound of the server brings it back."""
     ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
     snapshots = Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
     small, large = Document(7, 1, b"{}"), Document(8, 1, b" " * client.bus.connection.max_payload)
@@ -474,7 +474,7 @@ async def test_frames_of_which_a_bit_or_the_end_is_lost_cost_their_job_alone(
 
 
 async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    """Its past is replayed as far as it was decided; once its snapshots are purged, its name begins anew."""
+    """The job's past is replayed as far as it was decided; once its snapshots are purged, its name begins anew."""
     await client.publish(submission(VICTIM))
     added: dict[str, list[int]] = {VICTIM: []}
     async with running(Counting, server, tmp_path, snapshot_s=0.05):

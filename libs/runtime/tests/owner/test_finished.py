@@ -27,7 +27,7 @@ SNAPS = f"{STATE_PREFIX}snap.dispatcher."
 POKES = [f"poke-{number}" for number in range(60)]
 """Jobs of every partition that never end: their inputs show the owners how late it is."""
 AGE_NS = 100_000_000
-"""the least age that the server takes"""
+"""The least age that the server takes"""
 
 
 class Factory:
@@ -46,7 +46,7 @@ class Owner:
     def __init__(self) -> None:
         self.machines = Machines(Factory())
         self.bucket: dict[str, dict[str, bytes]] = {}
-        """key -> side -> document"""
+        """Key -> side -> document"""
 
     def save(self) -> None:
         documents = self.machines.documents(sorted(self.machines.dirty))

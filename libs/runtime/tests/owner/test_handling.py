@@ -39,7 +39,7 @@ def stored(value: int, seq: int) -> Any:
 
 @pytest.mark.parametrize("bad", [-1, 666])
 async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(bad: int) -> None:
-    """They keep the object that they were given: without news they would act on a state nobody advances any more."""
+    """Side effects keep the machine that they were given: without news they would act on a state that stands still."""
     service = Counting(CountingSettings())
     service.to_event = lambda message, meta: message  # type: ignore[method-assign]
     handling = handling_of(service)

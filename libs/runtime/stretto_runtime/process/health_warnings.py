@@ -15,7 +15,6 @@ from stretto_bus.writer import fullness_in
 from stretto_wire.contract.registry import STREAM, TELEMETRY
 
 from stretto_runtime.process.telemetry import Metrics
-from stretto_runtime.settings import DAY_S
 
 WARN_AT = 0.8
 RENEWED_BEFORE_DAYS = 30
@@ -25,7 +24,7 @@ log = structlog.get_logger("stretto.warnings")
 
 def ending(end_s: float, now: float) -> bool:
     """Return whether a certificate that ends at ``end_s`` needs renewal now."""
-    return end_s - now < RENEWED_BEFORE_DAYS * DAY_S
+    return end_s - now < RENEWED_BEFORE_DAYS * 24 * 3600
 
 
 class HealthWarnings:
