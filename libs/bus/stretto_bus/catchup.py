@@ -16,7 +16,7 @@ from stretto_bus.bus import Bus
 from stretto_bus.ordered_consumer import BATCH, QUEUE_MESSAGES, OrderedConsumer, Stored
 
 MERGE_FROM = 2000
-"""backlog from which a consumer per filter pays"""
+"""Backlog from which a consumer per filter pays."""
 STALLED_S = 2.0
 """A filter that brings nothing for so long has nothing: its messages have expired since it was opened."""
 

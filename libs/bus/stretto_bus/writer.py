@@ -63,11 +63,11 @@ class Output(NamedTuple):
 
 
 async def check_server(bus: Bus) -> None:
-    """Check that the server is one that the streams can rely on: recent, and refusing unknown fields of its API.
+    """Check that the streams can rely on the server: it is recent, and refuses unknown fields of its API.
 
     Acknowledgements go to the reply subject that a publisher names, whatever it is. One that reaches
-    ``$JS.API.STREAM.PURGE.…`` is a valid request but for its further fields. In a cluster the version is that of the
-    server that we are connected to, strictness that of the one that answers: run the same on all of them.
+    ``$JS.API.STREAM.PURGE.…`` is a valid request but for its further fields. In a cluster the version is told by the
+    server of this connection, strictness by the server that answers: run the same on all servers.
 
     Raises:
         BusFault: the server is too old, takes unknown fields, or did not answer.

@@ -44,7 +44,7 @@ class LibraryRefused(RuntimeError):
 
 
 class _Format(ctypes.Structure):
-    """struct format of kernels.c."""
+    """The struct ``format`` of kernels.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots", "normal")),

@@ -1,6 +1,6 @@
 """The parameter store: the columns of one server. Arrays in, arrays out; no socket, no clock, no thread of its own.
 
-Callers that only read may come at once, one that changes anything comes alone: the lock is the server's. Results are
+Readers may call at the same time, a writer calls alone: the lock is the server's. Results are
 copies. Arguments are checked before anything changes, and an update begins when nothing can fail any more: a push is
 applied whole or not at all.
 """
@@ -441,7 +441,7 @@ class Store:
         return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
     def load_bucket(self, bucket: int, table: int, keys: U64, rows: Bytes) -> int:
-        """Replace a table's rows of a bucket by those of a copy; return the checksum of the bytes of the rows.
+        """Replace a table's rows of a bucket by the rows of a copy; return the checksum of the bytes of the rows.
 
         Rows are copied once, and their checksum comes with that. If it is not the one that was expected, the caller
         drops the bucket (`drop_bucket`) before anything else reads it. Raises InputRefused or StoreFull.

@@ -18,7 +18,7 @@ from .keys import Key
 from .transports import Link, PlainLink, TlsLink, deadline_of
 
 REFUSAL_S = 0.5
-"""time for the reason of a peer that has ended a connection while it was sent to"""
+"""Time for the reason of a peer that has ended a connection while it was sent to."""
 
 
 class Connection:

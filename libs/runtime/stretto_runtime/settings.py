@@ -28,7 +28,7 @@ from stretto_wire.findings import findings_of
 from stretto_wire.jobspec.extended import OfCluster
 from stretto_wire.policy.allowed import Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.policy.allowed_volumes import checked_volumes
-from stretto_wire.stores.urls.urls import canonical
+from stretto_wire.stores.urls import canonical
 
 from stretto_runtime.owner.budget import LARGEST_BYTES
 from stretto_runtime.process.faults import SettingsFault

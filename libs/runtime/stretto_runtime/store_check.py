@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 from stretto_bus.tasks import end
-from stretto_wire.stores.urls.filesystems import StoreLibraryMissing, check_library, check_store
+from stretto_wire.stores.filesystems import StoreLibraryMissing, check_library, check_store
 
 from stretto_runtime.process.faults import SettingsFault
 

@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 
 Progress = Callable[[int, int], None]
-"""a function of the number of jobs that have left and the number of all jobs"""
+"""Function that is called with the number of jobs that have left and the number of all jobs."""
 
 YEAR_S = 8760 * 3600.0
 HORIZON_YEARS = 10
-"""longest trace: a million decisions, one every five minutes"""
+"""Longest trace: a million decisions, one every five minutes."""
 LATEST_S = 2.0**32
-"""latest submission, 136 years (on a clock that began in 1970, the year 2106): later, floats hold no microseconds"""
+"""Latest submission, 136 years (on a clock that began in 1970, the year 2106): later, floats hold no microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from fsspec.implementations.local import LocalFileSystem
-from stretto_wire.stores.urls.filesystems import StoreLibraryMissing, open_store
+from stretto_wire.stores.filesystems import StoreLibraryMissing, open_store
 
 from .engine import Base, Exported, Operations, export_image, image_bytes, load_image, loaded_bytes
 from .errors import CheckpointError, NoRoom

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stretto_wire.stores.urls.filesystems import open_store
+from stretto_wire.stores.filesystems import open_store
 
 from .errors import ModelRefused
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from stretto_messages.values import Extended
 from stretto_wire.jobspec.pod_files import VolumeSpec
-from stretto_wire.stores.urls.urls import canonical, within
+from stretto_wire.stores.urls import canonical, within
 
 ExitReason = Literal[
     "completed", "failed", "killed", "oom-killed", "evicted", "preempted", "node-lost", "image-pull", "vanished"

@@ -17,7 +17,7 @@ from typing import Any
 
 from stretto_core.checkpoints.names import number_of
 from stretto_messages.values import CheckpointRef
-from stretto_wire.stores.urls.filesystems import open_store
+from stretto_wire.stores.filesystems import open_store
 
 from . import local_files
 

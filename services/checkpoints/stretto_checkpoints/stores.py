@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto_wire.policy.allowed import VARIABLES, Allowed
-from stretto_wire.stores.urls.urls import canonical, within
+from stretto_wire.stores.urls import canonical, within
 
 from .manifest import ManifestDamaged
 

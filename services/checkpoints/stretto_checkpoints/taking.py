@@ -86,7 +86,7 @@ class Taker:
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removal = Removal(job, settings.stores, settings.store_timeout_s)
         self._tried: set[str] = set()
-        """later checkpoints than the state knows, from which a restore has begun"""
+        """Checkpoints later than the state knows, from which a restore has begun."""
 
     def follow(self, state: CheckpointState) -> None:
         """Take the state of the machine after a change."""
@@ -326,10 +326,10 @@ class Taker:
         await self._edge.observe(self.job, loaded)
 
     def _chosen(self, restore: Restore, state: CheckpointState) -> Manifest:
-        """Return the manifest to restore: that of ``restore``, or one that the state cannot know of.
+        """Return the manifest to restore: the one of ``restore``, or a later one that the state does not know.
 
-        The latter was begun after everything in the state: the installation was restored from an older backup, and the
-        job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
+        A later manifest was begun after everything in the state: the installation was restored from an older backup,
+        and the job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
         """
         for url in manifest.taken_after(state.folder, state.last_began_at_s) if state.complete else ():
             if url in self._tried or url in state.expired:

@@ -16,7 +16,7 @@ from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.policy.allowed import VARIABLES, Allowed
 from stretto_wire.rest.problems import Kind
 from stretto_wire.rest.views import OVER, JobView, Status
-from stretto_wire.stores.urls.urls import canonical
+from stretto_wire.stores.urls import canonical
 
 from .problems import Problem
 

@@ -94,7 +94,7 @@ def export(
     """Export a trained model: your own Keras model with its tables, a SavedModel, Parquet or safetensors.
 
     The result is loaded by plain Keras, TensorFlow, PyArrow or PyTorch. It has the parameters of the job's last
-    checkpoint after the last shard, or with --live those of the last one that is stored.
+    checkpoint after the last shard, or with --live the parameters of the last stored checkpoint.
 
     This runs the job's model code on this machine, with your rights. For a job that you did not submit to the
     installation in the folder yourself, give --path with the code, which you have read, or --trust. The job's

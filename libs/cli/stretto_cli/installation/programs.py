@@ -57,7 +57,7 @@ class Programs:
         self._gateway_port = options.gateway_port or free_port()  # fixed: clients find the gateway after its restart
 
     def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
-        """nats-server with JetStream; its configuration file is written."""
+        """Return the command of nats-server with JetStream; its configuration file is written."""
         port, folder = free_port(), self.folder / "nats"
         self.nats_url = f"nats://127.0.0.1:{port}"
         config = folder / "nats.conf"
@@ -69,7 +69,7 @@ class Programs:
         return self._command("nats", [binary(), "-c", str(config)], environment)
 
     def redis(self) -> Command:
-        """redis-server with a new password; its configuration file is written."""
+        """Return the command of redis-server with a new password; its configuration file is written."""
         port, password = free_port(), secrets.token_urlsafe(24)
         self._redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
         config = self.folder / "redis" / "redis.conf"

@@ -1,4 +1,4 @@
-"""redis-server as the cache of an installation: on loopback, in memory only."""
+"""The program ``redis-server`` as the cache of an installation: on loopback, in memory only."""
 
 from __future__ import annotations
 

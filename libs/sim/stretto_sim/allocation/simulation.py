@@ -23,10 +23,10 @@ from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
 from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
 
 FLOOR = 0.05
-"""least share of its estimated demand that a job has left: a job that outlives its estimate goes on"""
+"""Least share of its estimated demand that a job has left: a job that outlives its estimate goes on."""
 HOUR_S = 3600.0
 NEARLY = 1e-6
-"""tolerance for rounding, in node-seconds or seconds of demand"""
+"""Tolerance for rounding, in node-seconds or seconds of demand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from stretto_messages.base import InvalidValue
 
 HANGS_WITHIN_S = 300.0
-"""latest failure of a job with a bug, in seconds of training"""
+"""Latest failure of a job with a bug, in seconds of training."""
 
 DELAY_MOST_S = 86_400.0
 
@@ -78,7 +78,7 @@ class Fate:
     believed_node_hours: float
     leaves_after_node_hours: float
     leaves_after_s: float
-    """seconds of training"""
+    """Seconds of training after which the job leaves."""
     how: str
 
 

@@ -61,7 +61,7 @@ class Live:
     started_s: float | None = None
     stood_s: float = 0.0
     trained_s: float = 0.0
-    """last time at which the job trained; before it trains, its submission"""
+    """Last time at which the job trained; before it trains, its submission."""
     scaled_s: float = 0.0
     changes: int = 0
     restarts: int = 0
@@ -76,7 +76,7 @@ class Live:
     first: tuple[int, int, float, float] | None = None
     usage: Usage = field(default_factory=Usage)
     reserved: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """cores and bytes of workers, then of servers"""
+    """Reserved cores and bytes of the workers, then of the servers."""
     busy: tuple[float, float] = (0.0, 0.0)
 
     # ---- pods -------------------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ from stretto_sim.cluster.trace import Settings, TraceJob
 SAMPLES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4))
 """(workers, servers) measured before a job starts; the measurements cost nothing here"""
 PERIOD_S = 180.0
-"""section 6.2"""
+"""Time between two rounds (section 6.2)."""
 STEP = 1
 MEASURED_WEIGHT = 3.0
-"""weight of a measurement of the job itself, relative to that of a sample"""
+"""Weight of a measurement of the job itself, relative to that of a sample."""
 
 
 @dataclass(slots=True)

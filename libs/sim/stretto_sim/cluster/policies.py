@@ -186,4 +186,4 @@ RESTARTING = Policy(
     when_pods_die="the job restarts",
     windows=True,
 )
-"""the tuned plans, with "traditional migration" of slow jobs"""
+"""The tuned plans, with "traditional migration" of slow jobs."""

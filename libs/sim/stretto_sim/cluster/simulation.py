@@ -31,7 +31,7 @@ from stretto_sim.cluster.trace import Settings, TraceJob
 from stretto_sim.measures import Level, Progress
 
 KILLS_MOST = 5
-"""out-of-memory kills in a row after which a job is given up"""
+"""Out-of-memory kills in a row after which a job is given up."""
 
 
 def simulate(

@@ -46,9 +46,10 @@ from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 ROW_BYTES = 152.6
-"""bytes of a category as a server tells them: 16 weights, as many slots of Adagrad, its entry and share of the index"""
+"""Bytes of a category as a server tells them: 16 weights, as many slots of Adagrad, its entry and share of the
+index."""
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
-"""plan of a job without any similar one before it"""
+"""Plan of a job without any similar one before it."""
 NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
 
 

@@ -13,9 +13,9 @@ from stretto_sim.measures import LATEST_S
 
 DAY_S = 86_400.0
 PODS_MOST, NODES_MOST = 10_000, 1_000_000
-"""most pods per role that a job may request, and most nodes of a cluster: each is kept in memory"""
+"""Most pods per role that a job may request, and most nodes of a cluster: each is kept in memory."""
 FAILURES_MOST = 100.0
-"""most failures of a pod in a day: it lives for a quarter of an hour"""
+"""Most failures of a pod in a day: it lives for a quarter of an hour."""
 
 
 def _check(name: str, value: float, low: float, high: float = math.inf, open_end: bool = False) -> None:

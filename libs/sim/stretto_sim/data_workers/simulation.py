@@ -31,7 +31,7 @@ from stretto_sim.data_workers.trace import Cluster, TraceJob
 from stretto_sim.measures import Durations, Level, Progress, span_of
 
 NEARLY = 1e-9
-"""relative tolerance of a run time for rounding"""
+"""Relative tolerance of a run time for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Outcome:
     gpus: Level = field(default_factory=Level)
     cpus: Level = field(default_factory=Level)
     workers: list[Level] = field(default_factory=list[Level])
-    """data workers of each job"""
+    """Data workers of each job."""
 
     @property
     def completion(self) -> Durations:

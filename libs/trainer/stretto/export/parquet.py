@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from stretto_wire.stores.urls.filesystems import OBJECT_STORES
+from stretto_wire.stores.filesystems import OBJECT_STORES
 
 from ..errors import ExportRefused
 from .checkpoint import Checkpoint, Rows

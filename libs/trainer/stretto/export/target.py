@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
-from stretto_wire.stores.urls.filesystems import StoreLibraryMissing, open_store
+from stretto_wire.stores.filesystems import StoreLibraryMissing, open_store
 
 from ..errors import ExportRefused
 

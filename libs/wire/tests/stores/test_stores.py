@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_wire.policy.allowed import Allowed
-from stretto_wire.stores.urls.urls import canonical, within
+from stretto_wire.stores.urls import canonical, within
 
 PIECES = ["a", "b", "..", ".", "", "%2e%2e", "A", "a*", "~", "a@b", "c::d", "\\", "?x", "#y", "%2f", " ", "\t"]
 schemes = st.sampled_from(["file", "FILE", "local", "s3", "S3", "memory", "https", "simplecache::s3", ""])

@@ -96,11 +96,12 @@ class KubernetesBackend:
         self._adopted: set[str] = set()
         self._unplaced: dict[str, Unplaced] = {}
         self._asked: set[str] = set()
-        """pods whose end we wanted"""
+        """Names of pods whose end this backend has asked for."""
         self._gone: dict[str, PodStatus] = {}
-        """pods whose objects are gone, as they were last seen"""
+        """Pods whose objects are gone, with the last status that was seen."""
         self._forgotten: dict[str, str] = {}
-        """names that are spent, and their jobs, until these are not followed and no object is left of those"""
+        """Job of each pod name that no pod may have again, kept while the job is followed or an object of the pod is
+        left."""
         self._resizable = True
 
     # the protocol ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder
-from stretto_wire.stores.urls.urls import canonical
+from stretto_wire.stores.urls import canonical
 
 from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes

@@ -15,7 +15,7 @@ from datetime import datetime
 import structlog
 from stretto_messages.actuator import LOG_PART_MAX
 from stretto_wire import EVENTS_KEPT_S
-from stretto_wire.stores.urls.filesystems import open_store
+from stretto_wire.stores.filesystems import open_store
 
 from ..backend import Backend, BackendError
 

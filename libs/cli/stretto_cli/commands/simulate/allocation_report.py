@@ -13,7 +13,7 @@ from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, par
 from ...page import head, page
 
 LARGEST = 5
-"""number of shades, for sizes of 1, 2, 4, 8, and 16 or more"""
+"""Number of shades, for sizes of 1, 2, 4, 8, and 16 or more."""
 
 
 def page_of(found: Outcome, result: dict[str, Any], allocator: str) -> str:

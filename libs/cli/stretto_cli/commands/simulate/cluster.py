@@ -29,7 +29,7 @@ from .traces import jobs_in, named_as_options
 
 DEFAULT = Settings()
 POD_CORES_MOST, WORKERS_MOST, PS_MOST = 16.0, 4, 4
-"""most cores of a pod, and most workers and servers as multiples of the user's request"""
+"""Most cores of a pod, and most workers and servers as multiples of the user's request."""
 
 PolicyOption = Annotated[str, typer.Option(help="a policy that `stretto whatif algorithms` lists")]
 NodesOption = Annotated[int, typer.Option(help="nodes of the cluster")]

@@ -14,7 +14,7 @@ from ...charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes
 from ...page import head, page
 
 LARGEST = 5
-"""shades of sizes: up to 8 cores, 16, 32, 64 and more"""
+"""Shades of sizes: up to 8 cores, 16, 32, 64 and more."""
 LEAST_BITS = 3
 BAR, GAP = 18.0, 10.0
 

@@ -13,7 +13,7 @@ from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, par
 from ...page import head, page
 
 LARGEST = 5
-"""number of shades, for 1, 2-3, 4-7, 8-15 and more data workers"""
+"""Number of shades, for 1, 2-3, 4-7, 8-15 and more data workers."""
 
 
 def page_of(found: Outcome, result: dict[str, Any], policy: str) -> str:

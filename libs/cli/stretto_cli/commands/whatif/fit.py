@@ -53,9 +53,9 @@ class Profile(Setting):
 
 
 NOT_IN_PAPER_FORM = {"nodes", "worker_memory_gib"}
-"""columns for which the paper's form has no term"""
+"""Columns for which the paper's form has no term."""
 FIELDS = {axis.removesuffix("_cores"): axis for axis in AXES}
-"""field of each column that can be varied"""
+"""Field of each column that can be varied."""
 FormOption = Annotated[
     str,
     typer.Option(

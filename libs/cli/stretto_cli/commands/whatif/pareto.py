@@ -21,7 +21,7 @@ from . import pages
 
 BudgetOption = Annotated[float | None, typer.Option(help="most that the plan marked on the page may cost")]
 PLANS_MAX = 20_000_000
-"""plans that fit into memory at once, at some 100 bytes each"""
+"""Plans that fit into memory at once, at some 100 bytes each."""
 HEADINGS = {
     "workers": "workers",
     "ps": "servers",
@@ -30,7 +30,7 @@ HEADINGS = {
     "cost_per_hour": "cost an hour",
     "throughput": "samples/s",
 }
-"""column headings of the table"""
+"""Column headings of the table."""
 
 
 class Coefficients(Given):

@@ -34,7 +34,7 @@ from ...solving import algorithm, gap_to_lower, solved
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
 Samples = Annotated[float, Field(gt=0, le=1e30)]
-"""above this, a cost is not a finite number"""
+"""Number of samples; above the bound, a cost is not a finite number."""
 
 
 class Type(Given):
@@ -69,7 +69,7 @@ class Layers(Given):
 
 
 PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
-"""fields of a layer with one value per type"""
+"""Fields of a layer with one value per type."""
 
 
 ModelOption = Annotated[

@@ -100,9 +100,10 @@ def _open_rows(table: Table, at: Ints, kept: Flags) -> Ints:
 
 
 def _best_among(table: Table, at: Ints, rows: Ints, most: float, nodes: int) -> tuple[Ints, float]:
-    """Return the best choice [jobs] among ``rows`` and those of ``at``, and a bound on the value of all such choices.
+    """Return the best choice [jobs] among ``rows`` and the rows of ``at``, and a bound on the value of all such
+    choices.
 
-    ``most`` is a bound on the value of any choice; the solver explores so many ``nodes`` at most.
+    ``most`` is a bound on the value of any choice; the solver explores at most ``nodes`` nodes.
     """
     if not len(rows):
         return at, table.value(at)
