@@ -44,6 +44,12 @@ OTHER_VARIABLES = {
 }
 """Variables that are neither a service's setting nor the command's, with their reader."""
 RIDDLES = {"What", "Who", "Of", "As", "Whether"}
+BEGINS_WITH_A_PRONOUN = re.compile(
+    r"(It|Its|They|Them|Their|That|Those|This|These|He|She|Such|Some|What|Who|Which)(ever)?\b"
+)
+RELATIVE = re.compile(r"\b(that of|those of|one that|so many|any more)\b")
+WRITTEN_INTO_PROTO = ("libs/messages/", "libs/wire/stretto_wire/rest/", "libs/wire/stretto_wire/contract/excerpts.py")
+"""Folders and files whose docstrings are descriptions in ``proto/``, which stays as it is."""
 
 # put together here, so that this file does not hold what it forbids
 REGISTRY_HOST = re.compile(r"https?://[\w.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r")\b")
@@ -72,7 +78,7 @@ def names_of(paths: list[Path]) -> list[str]:
 
 
 class Definition(NamedTuple):
-    """A module, class or function of a tracked file."""
+    """A module, class, function or docstring of a tracked file."""
 
     file: str
     node: type[ast.AST]
@@ -83,7 +89,7 @@ class Definition(NamedTuple):
 
     @property
     def place(self) -> str:
-        return f"{self.file}:{self.name}"
+        return f"{self.file}:{self.name or self.line}"
 
 
 class Import(NamedTuple):
@@ -97,7 +103,7 @@ class Import(NamedTuple):
 
 @cache
 def syntax() -> tuple[list[Definition], list[Import]]:
-    """Return every definition and every import of the tracked Python files. The trees are gone: they are large."""
+    """Return every definition, docstring and import of the tracked Python files. The trees are gone: they are large."""
     definitions: list[Definition] = []
     imports: list[Import] = []
     for path in tracked():
@@ -108,6 +114,13 @@ def syntax() -> tuple[list[Definition], list[Import]]:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 name, line, lines = getattr(node, "name", ""), getattr(node, "lineno", 1), lines_of(node)
                 definitions.append(Definition(file, type(node), name, line, lines, ast.get_docstring(node) or ""))
+            elif (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                text = " ".join(node.value.value.split())
+                definitions.append(Definition(file, ast.Expr, "", node.lineno, lines_of(node), text))
             elif isinstance(node, ast.Import):
                 imports.append(Import(file, None, [alias.name for alias in node.names], True))
             elif isinstance(node, ast.ImportFrom):
@@ -197,6 +210,19 @@ def test_no_docstring_begins_as_a_riddle() -> None:
         if each.docstring and re.split(r"\W", each.docstring, maxsplit=1)[0] in RIDDLES
     ]
     assert riddles == []
+
+
+def test_every_docstring_names_its_subject() -> None:
+    """Each, also of an attribute, is understood by itself: it begins neither in lower case nor with a pronoun."""
+    texts = [each for each in definitions_of_product(ast.Expr) if not each.file.startswith(WRITTEN_INTO_PROTO)]
+    unclear = [
+        f"{each.place}: {each.docstring[:100]}"
+        for each in texts
+        if each.docstring[:1].islower()
+        or BEGINS_WITH_A_PRONOUN.match(each.docstring)
+        or len(RELATIVE.findall(each.docstring)) > 1
+    ]
+    assert unclear == []
 
 
 def test_no_module_imports_everything_of_another() -> None:

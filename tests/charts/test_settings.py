@@ -20,9 +20,9 @@ from tests.release.versions import current
 REFERENCES: dict[str, str] = {
     "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
 }
-"""What a Secret would hold."""
+"""Contents of a Secret."""
 WHOLE = {"forwarder": {"/run/stretto/endpoints.yaml"}}
-"""Of Secrets that are laid there with all their keys."""
+"""Files of Secrets that are laid there with all their keys."""
 
 
 def environment(workload: Object) -> dict[str, str]:

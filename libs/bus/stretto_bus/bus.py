@@ -100,9 +100,9 @@ class Bus:
         self.batch_from = PIPELINED
         self.facts_kept_s = math.inf
         """Age at which the messages of the event stream go, once its configuration is known."""
-        """Number of fenced messages from which the streams want an atomic batch; ``PIPELINED``: never"""
+        """Number of fenced messages from which the streams want an atomic batch; ``PIPELINED``: never."""
         self._server_ahead_s: float | None = None
-        """The server's clock less the loop's"""
+        """The server's clock less the loop's."""
         self._pending: dict[str, Awaited] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class Bus:
         self._majority = Majority()
         self._moving: asyncio.Task[None] | None = None
         self._refused = asyncio.Event()
-        """True if the server does not trust us, or we do not trust it."""
+        """Set once the server does not trust this client, or this client does not trust the server."""
 
     @classmethod
     async def connect(

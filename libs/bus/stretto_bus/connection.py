@@ -1,4 +1,4 @@
-"""nats-py at a lower price, and with its defects mended.
+"""The connection of nats-py at a lower price, and with its defects mended.
 
 A message may skip nats-py's queue and task, and its headers are read when needed (``received``). Messages sent in one
 turn of the loop leave in one write, without nats-py's future, queue and task for each.
@@ -23,7 +23,7 @@ from stretto_bus.received import HEAD, Received, header_lines
 
 FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
-"""bound of what waits here for a slow server"""
+"""Bound of what waits here for a slow server."""
 PERMISSIONS = "permissions violation"
 UNKNOWN = "authorization violation"
 
@@ -57,10 +57,11 @@ class Connection(Client):
     """A NATS connection."""
 
     interrupted = False
-    """from a break until every pending request has failed: what they sent may be lost, and nothing may overtake it"""
+    """True from a break until every pending request has failed: their messages may be lost, and nothing may overtake
+    them."""
     _writing = False
     _unsent_most = 0
-    """unsent bytes after the last write: an upper bound since then"""
+    """Unsent bytes after the last write: an upper bound since then."""
 
     def interrupt(self) -> None:
         """Note a break: bytes that were not written yet are lost with those that were."""
@@ -105,19 +106,21 @@ class Connection(Client):
         await self.force_reconnect()
 
     async def _attempt_reconnect(self) -> None:
-        """nats-py waits until all written bytes have left, which takes minutes on a dead line."""
+        """Abort the old line, then reconnect: nats-py waits until all written bytes have left, which takes minutes on
+        a dead line."""
         self.hang_up()
         await super()._attempt_reconnect()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """nats-py goes on without TLS when the server says that it needs none."""
+        """Refuse a server without TLS where TLS is wanted: nats-py goes on without TLS when the server says that it
+        needs none."""
         wanted = "tls" in self.options or any(server.uri.scheme == "tls" for server in self._server_pool)
         if initial_connection and wanted and not info.get("tls_required"):
             raise NotEncrypted
         await super()._process_info(info, initial_connection)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """nats-py waits for a close event that never comes after a failed TLS handshake."""
+        """Close without a wait: nats-py waits for a close event that never comes after a failed TLS handshake."""
         if self.is_connecting:
             self.hang_up()
             self._transport = None

@@ -22,7 +22,7 @@ from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, AckReply, Stored
 
 PULL_EXPIRES_S = 30.0
 INACTIVE_S = 30 * 24 * 3600
-"""a consumer that nobody pulls from for so long is removed: by then its place in the stream has expired"""
+"""Time without a pull after which the server removes the consumer: by then its place in the stream has expired."""
 NOT_FOUND = 10014
 UNCHANGEABLE = ("deliver_policy", "opt_start_seq", "opt_start_time")
 
@@ -34,7 +34,7 @@ class Delivery:
         self.stored = stored
         self._ack_wait_s = ack_wait_s
         self.pending = pending
-        """messages of the consumer after this one"""
+        """Number of the consumer's messages after this one."""
         self._bus = bus
         self._reply = reply
 

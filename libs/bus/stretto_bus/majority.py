@@ -11,7 +11,7 @@ nor do several at one moment: requests of the second half of that time must fail
 UNAVAILABLE = frozenset((0, 10008))
 """Codes of faults that do not blame the request: no answer, no stream, no majority."""
 INFORMATION = "$JS.API.STREAM.INFO."
-"""requests that a server answers from its own memory, without a majority"""
+"""Requests that a server answers from its own memory, without a majority."""
 
 
 class Majority:
@@ -19,7 +19,7 @@ class Majority:
 
     def __init__(self) -> None:
         self._failing_s: tuple[float, float] | None = None
-        """when the first and the last failed request were sent, if JetStream has done none since"""
+        """Times at which the first and the last failed request were sent, if JetStream has answered none since."""
 
     def done(self, subject: str) -> None:
         """Note a request that was carried out."""

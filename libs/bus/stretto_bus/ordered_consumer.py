@@ -36,7 +36,7 @@ PULL_BYTES = 16 << 20
 """Bound of one pull request, larger than any message: the server's flow control covers pushes only."""
 HEARTBEAT, EXPIRED, ENDED = "100", "408", "409"
 SATISFIED = ("Batch Completed", "Message Size Exceeds MaxBytes")
-"""descriptions of the status that ends a pull request with nothing lost"""
+"""Descriptions of the status that ends a pull request with nothing lost."""
 
 NO_HEADERS = Headers()
 
@@ -58,10 +58,10 @@ class AckReply(NamedTuple):
 
     seq: int
     consumer_seq: int
-    """number of the message among those of its consumer"""
+    """Number of the message among those of its consumer."""
     time_s: float
     pending: int
-    """number of messages that the server still had for the consumer"""
+    """Number of messages that the server still had for the consumer."""
 
     @classmethod
     def of(cls, reply: str) -> Self | None:
@@ -82,7 +82,9 @@ class OrderedConsumer:
 
     queue_max = QUEUE_MESSAGES
     pulls = False
-    """pull as many as there is room for, instead of being pushed everything: worth it for a long backlog"""
+    """True: the consumer pulls as many messages as the queue has room for, which is worth it for a long backlog;
+    False: the
+    server pushes all."""
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus
@@ -104,14 +106,15 @@ class OrderedConsumer:
         self._drained = asyncio.Event()
         self._inbox = ""
         self._requested = 0
-        """messages that were requested and have not come"""
+        """Messages that were requested and have not come."""
         self.pauses = 0
-        """how often the reader was too slow"""
+        """Number of times that the reader was too slow."""
         self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
         self.backlog = 0
-        """how many messages the server still had when the consumer was opened"""
+        """Number of messages that the server still had when the consumer was opened."""
         self.pending = 0
-        """how many the server still had after the last one that arrived, or when the consumer was opened again"""
+        """Number of messages that the server still had after the last one that arrived, or when the consumer was
+        reopened."""
 
     @classmethod
     async def open(

@@ -20,7 +20,7 @@ from stretto_bus.faults import BusFault
 CHUNK_BYTES = 512 << 10
 WINDOW_BYTES = 8 << 20
 SILENCE_S = 30.0
-"""without a chunk or an answer for so long, the server has stopped"""
+"""Time without a chunk or an answer after which the server counts as stopped."""
 WELL = ("", "204")
 
 

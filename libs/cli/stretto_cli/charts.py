@@ -20,7 +20,7 @@ ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write
 LEFT, WIDTH, RIGHT, HEIGHT, TOP = 150.0, 1000.0, 24.0, 150.0, 24.0
 LANE = 4.0
 SHOWN_JOBS = 1500
-"""number of jobs that get a lane: the first ones of the trace"""
+"""Number of jobs that get a lane: the first ones of the trace."""
 HOUR_S = 3600.0
 TICKS_S = tuple(
     each * unit_s
@@ -28,10 +28,10 @@ TICKS_S = tuple(
     for each in eachs
 )
 TICK_WIDTH = 70.0
-"""least distance of two labelled ticks; a nearer one is left out"""
+"""Least distance of two labelled ticks; a nearer one is left out."""
 
 Span = tuple[float, float]
-"""begin and end, in seconds"""
+"""Begin and end of a span, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .errors import BadInput
 
 SHOWN = 60
-"""characters of a wrong value in an error"""
+"""Characters of a wrong value in an error."""
 WHOLE_MAX = 2**53
-"""above this, floats do not tell whole numbers apart"""
+"""Largest whole number: above it, floats do not tell whole numbers apart."""
 
 WORDING = (
     ("Input should be ", ""),
@@ -30,7 +30,7 @@ WORDING = (
     ("a valid integer", "a whole number"),
     ("a valid number", "a number"),
 )
-"""parts of pydantic's messages, and our words for them"""
+"""Words of Stretto for parts of pydantic's messages."""
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="a file, or - for standard input")]
 AlgorithmOption = Annotated[

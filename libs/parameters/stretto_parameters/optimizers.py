@@ -111,8 +111,8 @@ class Optimizer(ABC):
 class Moving(Optimizer):
     """The base of optimizers whose rows go on without a gradient: momentum m moves them, and squares v fade.
 
-    Slots are m and v, those of both that there are, and the steps t that the row has seen.
-    step_samples: samples of a step, for rows that make every step, as those of Keras and PyTorch do. A row makes the
+    Slots are m and v, as far as the optimizer has them, and the steps t that the row has seen.
+    step_samples: samples of a step, for rows that make every step, as rows of Keras and PyTorch do. A row makes the
     steps that it missed all at once when its key comes again: m, v and the sum of the moves are closed forms. A row
     begins with its first gradient. 0: a row rests without a gradient, and counts its own steps ("lazy"). None: the
     batch size of the job, and lazy in a store alone. Parameters of one value go on under another, in steps as long as

@@ -47,7 +47,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """rate = learning_rate * max(decay^(samples / every_samples), floor); `staircase` rounds the exponent down."""
+    """The schedule rate = learning_rate * max(decay^(samples / every_samples), floor); `staircase` rounds the
+    exponent down."""
 
     learning_rate: float
     decay: float

@@ -16,18 +16,22 @@ from .errors import PlaneError
 
 UNIX = "unix:"
 PATH_BYTES_MAX = 107
-"""longest path that the kernel takes for a socket"""
+"""Longest path that the kernel takes for a socket."""
 NAME_BYTES_MAX = 80
-"""longest last name of a longer path: it is reached by /proc/self/fd/<number>/<name>"""
+"""Longest file name of a socket whose path is longer: it is reached by /proc/self/fd/<number>/<name>."""
 SOCKET_MODE = 0o600
 
 KEEPALIVE_IDLE_S = 4
 KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_COUNT = 3
 UNIX_BUFFER_BYTES = 1_500_000
-"""measured on two cores: a pull and a push (3.1 MB) take 0.8 ms and 1.1 ms of CPU; with the default 1.1 and 1.4"""
+"""Size of a Unix socket's buffers. Measured on two cores: a pull and a push of 3.1 MB take 0.8 ms and 1.1 ms of CPU;
+with
+the kernel's default size 1.1 and 1.4."""
 UNACKNOWLEDGED_MS_MAX = 10_000
-"""a host that is gone is noticed after 10 s: 4 + 3 * 2 when nothing is sent, these when something is"""
+"""Time after which unacknowledged bytes end a connection. A host that is gone is so noticed within 10 s, and by the
+probes
+(4 + 3 * 2 s) where nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import threading
 from collections.abc import Sequence
 
 SMALL_BYTES = 16 << 10
-"""below this size, the memory allocator serves as well (taste)"""
+"""Size below which the memory allocator serves as well (taste)."""
 KEPT_BYTES_MAX = 64 << 20
 KEPT_COUNT_MAX = 32
 SIZE_CLASSES = 4
-"""between two powers of two: at most a quarter of a buffer lies idle, and similar sizes use the same ones"""
+"""Number of sizes between two powers of two: at most a quarter of a buffer lies idle, and similar sizes share
+buffers."""
 
 
 class BufferPool:
@@ -65,4 +66,4 @@ def _references(buffers: Sequence[mmap.mmap], index: int) -> int:
 
 
 POOL = BufferPool()
-"""the pool of this process"""
+"""The pool of this process."""

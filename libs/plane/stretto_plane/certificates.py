@@ -20,7 +20,7 @@ _BASIC_CONSTRAINTS = bytes.fromhex("551d13")  # 2.5.29.19
 _NAME = b"stretto-plane"
 _NOT_BEFORE = b"200101000000Z"
 _NOT_AFTER = b"99991231235959Z"
-"""no end of validity, by RFC 5280: a key ends with its job"""
+"""End of validity that RFC 5280 gives to a certificate without one: a key ends with its job."""
 
 
 def pem_of(seed: bytes) -> bytes:

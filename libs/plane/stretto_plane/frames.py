@@ -34,7 +34,7 @@ INLINE_PARTS = 14
 PARTS_MAX = 2**16 - 1
 KIND_MAX = 2**31 - 1
 TEXT_BYTES_MAX = 4096
-"""longest text of a failure or refusal"""
+"""Longest text of a failure or refusal."""
 
 _HEADER = struct.Struct(f"<4sBBHII{INLINE_PARTS}Q")
 HEADER_BYTES = _HEADER.size
@@ -50,7 +50,7 @@ class Array(Protocol):
 
 Bytes = bytes | bytearray | memoryview
 Buffer = Bytes | Array
-"""contiguous memory"""
+"""Contiguous memory."""
 
 
 class Flag(IntEnum):
@@ -58,9 +58,9 @@ class Flag(IntEnum):
 
     MESSAGE = 0
     FAILURE = 1
-    """part 0 is the text of an error that the peer's handler raised; the connection goes on"""
+    """Frame whose part 0 is the text of an error that the peer's handler raised; the connection goes on."""
     REFUSAL = 2
-    """part 0 is the reason for which the peer ends the connection"""
+    """Frame whose part 0 is the reason for which the peer ends the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Key:
     """The key that all processes of a job have, and nobody else. It never shows its content."""
 
     pem: bytes = field(repr=False)
-    """private key and certificate: the content of the key file"""
+    """Private key and certificate: the content of the key file."""
     _proofs: bytes = field(repr=False, compare=False)
     _certificate: bytes = field(repr=False, compare=False)
 

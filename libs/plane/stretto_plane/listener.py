@@ -11,7 +11,8 @@ from .session import Counts, Handler, Journal, Peer, Session, Terms
 from .transports import shut
 
 STRANGERS_MAX = 64
-"""connections that are not authenticated; one more ends the oldest, so that no crowd shuts out who has the key"""
+"""Most connections that are not authenticated yet. One more ends the oldest, so that no crowd shuts out a holder of
+the key."""
 BACKLOG = 1024
 RETRY_S = 0.05
 CLOSE_S = 2.0
@@ -48,16 +49,16 @@ class Listener:
         self._terms = Terms(handler, key, context, lambda: self.size_bytes_max, self._journal)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        """told when a connection has ended that was not authenticated"""
+        """Notified when a connection has ended that was not authenticated."""
         self._strangers: dict[Session, threading.Thread] = {}
-        """in the order of their coming"""
+        """Sessions that are not authenticated yet, the oldest first."""
         self._ending: dict[Session, threading.Thread] = {}
-        """strangers that are shut or refused; they count until their threads end"""
+        """Sessions of strangers that are closed or refused; they count until their threads end."""
         self._served: dict[Session, threading.Thread] = {}
         self._closing = threading.Event()
         self._socket, real, self._remove = listening(parsed(address), BACKLOG)
         self.address = str(real)
-        """the real address: with the port that was taken for 0"""
+        """Address that the socket really has: with the port that the kernel chose where 0 was asked for."""
         self._accepting = threading.Thread(target=self._accept, name=f"plane {self.address}", daemon=True)
         self._accepting.start()
 

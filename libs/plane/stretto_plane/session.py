@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .addresses import limit, peer_name
 from .errors import AccessRefused, FrameRefused
-from .exchange import Reader
+from .exchange import FrameReader
 from .frames import Buffer, Bytes, Flag, Message, encoded, text_frame
 from .handshake import Verdict, challenge, decide, refuse
 from .keys import Key
@@ -21,11 +21,12 @@ from .transports import Link, PlainLink, TlsLink, deadline_of, drain, shut
 HANDSHAKE_S = 5.0
 FRAME_S = 30.0
 FRAME_BYTES_PER_S_MIN = 1_000_000
-"""limits of a frame that has begun, either way: 30 s and a second per MB, since a frozen peer keeps a buffer"""
+"""Time limit of a frame that has begun, in either direction: 30 s and a second per MB, since a frozen peer keeps a
+buffer."""
 REFUSAL_S = 1.0
 LOG_S = 1.0
 _TLS_HANDSHAKE = 0x16
-"""first byte of a client with encryption"""
+"""First byte of a client with encryption."""
 
 log = logging.getLogger("stretto_plane")
 
@@ -50,11 +51,11 @@ class Counts:
     connections: int = 0
     requests: int = 0
     failures: int = 0
-    """requests whose handler raised, or gave what cannot be sent"""
+    """Number of requests whose handler raised, or returned what cannot be sent."""
     refused_peers: int = 0
     refused_frames: int = 0
     dropped: int = 0
-    """times that a connection was not begun, for lack of a descriptor, memory or a thread"""
+    """Number of connections that were not begun, for lack of a descriptor, memory or a thread."""
 
 
 class Journal:
@@ -169,7 +170,7 @@ class Session:
         return TlsLink(encrypted)
 
     def _serve(self, link: Link) -> None:
-        reader = Reader(link)
+        reader = FrameReader(link)
         while True:
             reader.wait(None)
             try:

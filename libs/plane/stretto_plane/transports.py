@@ -18,9 +18,9 @@ from .addresses import limit
 from .frames import Bytes
 
 BUFFERS_MAX = 1000
-"""the kernel takes 1024 at once"""
+"""Most buffers of one call; the kernel takes 1024."""
 JOIN_BYTES = 16 << 10
-"""size of a TLS record: smaller buffers are joined, since each call makes at least one"""
+"""Size of a TLS record: smaller buffers are joined, since each call makes at least one."""
 
 
 class PlainLink:

@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 
 Progress = Callable[[int, int], None]
-"""a function of the number of jobs that have left and the number of all jobs"""
+"""Function that is called with the number of jobs that have left and the number of all jobs."""
 
 YEAR_S = 8760 * 3600.0
 HORIZON_YEARS = 10
-"""longest trace: a million decisions, one every five minutes"""
+"""Longest trace: a million decisions, one every five minutes."""
 LATEST_S = 2.0**32
-"""latest submission, 136 years (on a clock that began in 1970, the year 2106): later, floats hold no microseconds"""
+"""Latest submission, 136 years (on a clock that began in 1970, the year 2106): later, floats hold no microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Durations:
         return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
 
 
-class Job(Protocol):
+class EndedJob(Protocol):
     """A job that has left, from its submission to its end."""
 
     @property
@@ -43,7 +43,7 @@ class Job(Protocol):
     def end_s(self) -> float: ...
 
 
-def span_of(jobs: Sequence[Job]) -> tuple[float, float]:
+def span_of(jobs: Sequence[EndedJob]) -> tuple[float, float]:
     """Return the first submission and the last end; (0, 0) without jobs."""
     if not jobs:
         return 0.0, 0.0

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 NAMES_MAX = 10_000
-"""names of a folder that are looked at: a job can fill its own"""
+"""Most names of a folder that are looked at: a job can fill its own."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
 _LINK_OR_FILE = (errno.ELOOP, errno.ENOTDIR)

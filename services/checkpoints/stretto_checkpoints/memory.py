@@ -25,9 +25,10 @@ import structlog
 from stretto_runtime.settings import images_folder
 
 SHARE_MAX = 0.25
-"""of the memory that is available: an image is not worth starving what runs"""
+"""Largest share of the available memory that images may take: an image is not worth starving what runs."""
 SPARE_MAX = 0.1
-"""the same for all that waits for next images, if it went"""
+"""Largest share of available memory that files kept ready for the next checkpoint may use; their own memory counts as
+available."""
 SPARE_USED_MIN = 0.5
 """The share of spare memory that an image has to need, or the memory waits for a larger one."""
 _SPARE = "spare"  # in the place of a checkpoint's name, which ends in a number
@@ -46,7 +47,8 @@ class SharedMemory:
         self._installation = installation
 
     def reserve(self, job: str, checkpoint: str, rooms: Mapping[str, int]) -> dict[str, str]:
-        """pod -> path of a file of at least so many bytes that are really there; asked again, it is the same file.
+        """Return, by pod, the path of a file of at least so many bytes that are really there; asked again, it is the
+        same file.
 
         Together they are at most ``SHARE_MAX`` of what is available. A pod without room is not in the answer.
         """

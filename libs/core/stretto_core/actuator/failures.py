@@ -25,7 +25,7 @@ CRASHES = (132, 134, 135, 136, 139)
 BLAMELESS = ("evicted", "preempted", "node-lost")
 """Reasons that are no fault of the job or its pods: they are counted against nothing."""
 OOM_FACTOR = 1.5
-"""Memory of the next workers, relative to that of one that was killed for its memory."""
+"""Memory of the next workers, relative to a worker that was killed for its memory."""
 
 
 def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:

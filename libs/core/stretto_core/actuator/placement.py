@@ -14,7 +14,7 @@ FROZEN = 2
 
 
 class UnownedColumns(CoreError):
-    """Some columns have no owner; the text names them."""
+    """Columns without an owner; the text names them."""
 
 
 def claim(

@@ -148,7 +148,7 @@ class ActuatorState:
     servers_version: int = 0
 
     layout: Literal["empty", "restoring", "recovering", "ready"] = "empty"
-    """recovering: some columns were lost and come back on the servers that survive; nothing moves meanwhile."""
+    """``recovering``: some columns were lost and come back on the servers that survive; nothing moves meanwhile."""
     loss: int = 0
     """Version of the last ParametersLost."""
     restores: bool = False

@@ -81,12 +81,12 @@ class ColumnRestore:
     servers: list[int]
     """All servers that survive."""
     takers: list[int]
-    """Those of them that take columns."""
+    """Numbers of the servers that take columns."""
     began_at_s: float
     failures: int = 0
     """Failed attempts to read the checkpoint."""
     lineage: int = 0
-    """That of all columns that the job has."""
+    """Lineage of all columns that the job has."""
     stage: Literal["loading", "deciding", "given-up"] = "loading"
 
     @property

@@ -57,7 +57,8 @@ EXITED_MAX = 1000
 COMPLETED = "completed"
 MARK_SHARDS_MAX = 1000
 MARK_OPEN_S = 900.0
-"""a checkpoint that takes longer, or more shards, is refused its second mark and begins anew"""
+"""Longest time between a checkpoint's two marks: after it, or after too many shards, the second mark is refused and the
+checkpoint begins anew."""
 
 RequeueReason = Literal["pod-exited", "lease-expired", "released", "failed", "straggler"]
 

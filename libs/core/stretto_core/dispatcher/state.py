@@ -26,7 +26,9 @@ RETURNS_RESERVE_S = 2.0
 AHEAD_SHARDS_LEFT = 2
 """A worker gets a shard ahead while more than so many wait for each: nobody idles beside a peer that holds two."""
 PEER_HEARD_S = 5.0
-"""a worker that holds a shard beats once a second, one that waits asks twice"""
+"""Time without a word from a worker after which it counts as silent: a worker with a shard beats once a second, a
+waiting
+one asks twice."""
 
 
 def least_held_s(attempt: int) -> float:
@@ -95,7 +97,7 @@ class OpenMark:
     id: str
     at_s: float
     over: list[Shard] = field(default_factory=list[Shard])
-    """Their ``offset`` is that at their end."""
+    """Shards that are over; ``offset`` is where each ended."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class LedgerState:
     shard_failures_max: int = 3
     opened_at_s: float = 0.0
     closed: str = ""
-    """Reason why nothing is leased any more: completed, or that of a cancellation or failure."""
+    """Reason why no shard is leased: completed, or the reason of a cancellation or failure."""
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     exited: dict[str, float] = field(default_factory=dict[str, float])
     """Exit times of the last pods that exited, oldest first."""

@@ -35,13 +35,13 @@ from stretto_core.machine import CoreError
 Array = NDArray[np.float64]
 
 FormName = Literal["default", "paper"]
-"""a form that a fitter may be set to"""
+"""Form of the throughput model that a fitter may be set to."""
 COUNTS = ("workers", "ps")
 AXES = (*COUNTS, "worker_cpu_cores", "ps_cpu_cores")
-"""fields of a configuration, and of a plan, that can be varied"""
+"""Fields of a configuration, and of a plan, that can be varied."""
 COMPONENTS = ("grad", "upd", "sync", "emb")
 OVERLAPS = (2.0, 4.0, 8.0)
-"""besides 1; what lies between predicts much the same"""
+"""Overlap exponents that are tried besides 1; values between them predict much the same."""
 MISFIT_PER_LOG_UNIT = 0.06  # how far measured systems leave the form, per unit of log distance (measured)
 KNOWS_NOTHING = 20.0  # widest half of an interval of a logarithm: e^20, so that its ends stay finite
 

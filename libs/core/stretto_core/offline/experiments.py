@@ -1,8 +1,9 @@
 """Choose the configurations to measure next, for a job known only by its measurements (DLRover-RM §4.3).
 
-While few are measured, or one of the axes never varied, the one that is furthest from all of them (maximin, in logs);
-then those of the highest optimistic throughput (log throughput + 1 sd), while that promises enough. The fastest by the
-model is committed to only once it was measured itself: a model is best where it is wrong.
+While few configurations are measured, or an axis never varied, the next one is the furthest from all measured ones
+(maximin, in logs); later ones have the highest optimistic throughput (log throughput + 1 sd), while
+that promises enough. The model's fastest configuration is committed to only once it was measured itself: a model is
+best where it is wrong.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import numpy as np
 from stretto_core.model.throughput import COUNTS, Array, Configuration, FittedModel, Inputs, Measurement, throughput
 
 FIRST = 4
-"""configurations spread over the space before a model proposes any"""
+"""Configurations spread over the space before a model proposes any."""
 OPTIMISTIC_GAIN_MIN = 0.05
 APART = math.log(1.5)
-"""of two proposals: what is nearer tells nearly the same"""
+"""Least distance of two proposals, in logs: a nearer one tells nearly the same."""
 READING_SHARE = 0.5
-"""of one reading beside the model: the first is off by its noise, the second by what its form lacks, and neither is
-known to be more"""
+"""Weight of a reading beside the model: the reading is off by its noise, the model by what its form lacks, and neither
+is known to be more."""
 REACH = 2.0
-"""largest proposed value, as a multiple of the largest measured one"""
+"""Largest proposed value, as a multiple of the largest measured one."""
 
 
 def worth_measuring(

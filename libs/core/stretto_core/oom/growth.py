@@ -130,7 +130,7 @@ class GrowthPoint:
     categories: int
 
 
-class Course(Protocol):
+class CategoryForecast(Protocol):
     """Forecast of a job's categories, from the last point on."""
 
     @property
@@ -155,7 +155,7 @@ class Course(Protocol):
 class GrowthLaw(Protocol):
     """Algorithm of the kind ``oom``: the growth after the last of the points, or None if they are too few."""
 
-    def __call__(self, points: list[GrowthPoint]) -> Course | None: ...
+    def __call__(self, points: list[GrowthPoint]) -> CategoryForecast | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +199,9 @@ class Growth:
     def course(self, samples: Sequence[float]) -> list[Estimate]:
         """Return the same for each of ``samples`` [G].
 
-        The growth ahead is the sum of the rate over K segments, taken as log-normal. Its median is that of the median
-        path; the variance of its log is that of the log rates' mean, weighted by the segments' shares of the sum (delta
-        method).
+        The growth ahead is the sum of the rate over K segments, taken as log-normal. Its median is the sum along the
+        median path; the variance of its log is the variance of the log rates' mean, weighted by the segments' shares of
+        the sum (delta method).
         """
         ahead = np.maximum(np.asarray(samples, float) / max(1, self.samples), 1 + AHEAD_MIN)
         edges = 1 + np.expm1(np.log(ahead)[:, None] * np.linspace(0, 1, SEGMENTS + 1))

@@ -114,7 +114,8 @@ class PodWindow:
     evidence: float = 0.0
     """CUSUM statistic against it, in doublings of its peers' update time."""
     published: bool = False
-    """It was published as a straggler; or as hot, and is, or has fewer buckets than its peers since."""
+    """True once the pod was published as a straggler; or as hot, while it is hot or has fewer buckets than its
+    peers."""
     published_at_s: float = 0.0
     published_slowdown: float = 0.0
     times_hot: int = 0

@@ -11,9 +11,9 @@ from stretto_messages.base import InvalidValue
 
 Floats32 = NDArray[np.float32]
 BYTES_SCALE = 20.0
-"""of the logarithms of sizes: e^20 bytes are half a GB"""
+"""Scale of the logarithms of sizes: e^20 bytes are half a GB."""
 LEAST_SHARE = 1e-6
-"""of tau, for the logarithm of a time of 0"""
+"""Least share of tau: the logarithm of a time of 0 would be infinite."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from stretto_plugins.learning.features import Floats32, Form
 from stretto_plugins.learning.policy import Cell, Policy
 
 LEAST_SPREAD = 1e-6
-"""spread of rewards below which a round is skipped"""
+"""Spread of rewards below which a round is skipped."""
 PATIENCE = 25
-"""rounds without a better plan before training may end early"""
+"""Rounds without a better plan before training may end early."""
 
 
 @dataclass(frozen=True, slots=True)

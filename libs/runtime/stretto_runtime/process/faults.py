@@ -14,11 +14,11 @@ class SettingsFault(RuntimeFault):
 
 
 class Refusal(RuntimeFault):
-    """This version cannot continue what another version of a machine saved. Nothing was changed or published."""
+    """A version cannot continue what another version of its machine saved. Nothing was changed or published."""
 
 
 class Contradiction(Refusal):
-    """This code decides an input of ``key`` otherwise than what is published."""
+    """A version decides an input of ``key`` otherwise than what is published."""
 
     def __init__(self, text: str, key: str) -> None:
         super().__init__(text)
@@ -26,4 +26,4 @@ class Contradiction(Refusal):
 
 
 class PartitionLost(RuntimeFault):
-    """This replica does not own the partition of that job, or no longer does."""
+    """A replica does not own the partition of a job, or no longer does."""

@@ -39,7 +39,7 @@ RUNS_OF_A_MODEL = 10
 POD_CORES = 4.0
 BATCH = 512
 STEP_S = (0.03, 0.3)
-"""step time under the arrival's own configuration, log-uniform: 250 steps/s over all workers in Fig. 10"""
+"""Step time under the arrival's own configuration, log-uniform: 250 steps/s over all workers in Fig. 10."""
 COEFFICIENTS = {"grad": 3.48, "upd": 2.36, "sync": 0.68, "constant": 2.45}
 LOOK_UP = (0.30, 0.48)
 OVER_WORKER, OVER_PS, OVER_SD = math.log(2.1), math.log(3.2), 0.748
@@ -48,7 +48,7 @@ GIB_PER_CORE, GIB_SD = 1.0, 0.8
 GROWTH = (0.5, 1.0)
 RUN_SD = 0.1
 SERVER_GIB_MOST = 160
-"""largest server that a node of 192 GiB has room for"""
+"""Largest server that a node of 192 GiB has room for."""
 LEAST_S = 60.0
 
 

@@ -13,9 +13,9 @@ from stretto_sim.measures import LATEST_S
 
 DAY_S = 86_400.0
 PODS_MOST, NODES_MOST = 10_000, 1_000_000
-"""most pods per role that a job may request, and most nodes of a cluster: each is kept in memory"""
+"""Most pods per role that a job may request, and most nodes of a cluster: each is kept in memory."""
 FAILURES_MOST = 100.0
-"""most failures of a pod in a day: it lives for a quarter of an hour"""
+"""Most failures of a pod in a day: it lives for a quarter of an hour."""
 
 
 def _check(name: str, value: float, low: float, high: float = math.inf, open_end: bool = False) -> None:
@@ -72,7 +72,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClusterTraceSettings:
     """The cluster and its disturbances, none by default. The nodes are those of DLRover-RM's experiments (section 6).
 
     ``pod_start_s``: time from a pod's placement until it takes part. ``restart_s``: further time of a stop-and-restart,

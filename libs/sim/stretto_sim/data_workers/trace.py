@@ -12,7 +12,7 @@ from stretto_sim.measures import HORIZON_YEARS, LATEST_S, YEAR_S
 CPUS = (0.001, 1e6)
 """CPUs per GPU that a job may request; the least is the unit that clusters count in"""
 TRAINER_CPUS = 3.0
-"""most CPUs of a training worker that has data workers: those of ResNet18 in §5.5"""
+"""Most CPUs of a training worker that has data workers: those of ResNet18 in §5.5."""
 
 
 @dataclass(frozen=True, slots=True)

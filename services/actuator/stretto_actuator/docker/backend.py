@@ -38,18 +38,18 @@ PULLS = 4
 ASK_AGAIN_S = 2.0
 JOIN_S = 10.0
 HALF_MADE_S = 60.0
-"""a container that was made and not started for so long is of an actuator that died in between"""
+"""Age of a container that was made and never started after which its actuator counts as dead."""
 PULL_AGAIN_S = 5.0
 PULL_AGAIN_MAX_S = 60.0
 LOOK_S = 60.0
-"""after so long without any event everything is asked anew: a connection may be dead and not say so"""
+"""Time without any event after which all containers are listed anew: a connection may be dead and not say so."""
 WATCH_AGAIN_S = 0.2
 WATCH_AGAIN_MAX_S = 5.0
 
 log = structlog.get_logger("stretto.actuator")
 T = TypeVar("T")
 Key = tuple[str, str]
-"""job, pod"""
+"""Names of job and pod."""
 
 
 def backend_of(settings: ActuatorSettings) -> DockerBackend:
@@ -123,16 +123,16 @@ class DockerBackend:
         self._containers: dict[Key, Container] = {}
         self._logs: dict[Key, str] = {}
         self._launched: set[Key] = set()
-        """by this process: others were adopted"""
+        """Pods that this process has launched: all others were adopted."""
         self._launching: dict[Key, asyncio.Lock] = {}
         self._promised: dict[Key, Given] = {}
-        """devices of pods whose containers are being made"""
+        """Devices of pods whose containers are being made."""
         self._pulling: dict[Key, tuple[asyncio.Task[None], PodStatus]] = {}
-        """pods whose image is awaited"""
+        """Pods whose image is awaited."""
         self._never: dict[Key, PodStatus] = {}
-        """pods that were given up before there was a container"""
+        """Pods that were given up before there was a container."""
         self._forgotten: set[Key] = set()
-        """of jobs that are followed: names that are spent"""
+        """Names of pods of followed jobs that no pod may have again."""
         self._stops: dict[Key, Stop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unreachable: str | None = "the engine was not asked yet"

@@ -27,7 +27,7 @@ from ..pod.devices import Given
 
 MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of": "stretto"}
 DEVICES = "stretto.dev/devices"
-"""label with the devices that a container holds"""
+"""Label with the devices that a container holds."""
 TIMEOUT_S = 60
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
@@ -361,7 +361,7 @@ def cut(events: Any) -> None:
 
 @contextlib.contextmanager
 def refusals(what: str) -> Generator[None]:
-    """Whatever goes wrong with the engine, as a BackendError that begins with ``what``."""
+    """Raise every fault of the engine as a BackendError that begins with ``what``."""
     try:
         yield
     except docker.errors.APIError as error:

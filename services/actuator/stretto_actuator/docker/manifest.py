@@ -16,7 +16,7 @@ PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
 SCRATCH_VOLUME = "/var/lib/stretto"
 USER = 10001
 MACHINE = "host.docker.internal"
-"""the engine's machine as containers name it"""
+"""Name by which containers reach the engine's machine."""
 PROCESSES_MAX = 4096
 LOG = {"max-size": "10m", "max-file": "2"}
 

@@ -67,9 +67,9 @@ class JobNetworks:
         self._engine = engine
         self._rules = rules
         self._changing = threading.Lock()
-        """pods of a job are started together, in threads"""
+        """Held while networks change: pods of a job are started together, in threads."""
         self._starting: Counter[str] = Counter()
-        """how many pods of a job are on their way to its network"""
+        """Number of pods of each job that are on their way to its network."""
 
     def open(self) -> None:
         """Make the common one where it is missing. Raises BackendError."""
@@ -102,7 +102,7 @@ class JobNetworks:
                 self._starting[job] -= 1
 
     def join(self) -> None:
-        """Whatever came to the common network meanwhile, to the networks of all jobs."""
+        """Connect what joined the common network meanwhile to the networks of all jobs."""
         if self._rules.apart:
             with self._changing:
                 for name in self._engine.networks(self._mark):

@@ -54,7 +54,7 @@ class JobFolders:
         self._owner = owner
         self._made: set[tuple[str, str]] = set()
         self._making = threading.Lock()
-        """pods of a job are started together, in threads"""
+        """Held while volumes are made: pods of a job are started together, in threads."""
 
     def mounts(self, job: str, reads: Iterable[str], image: str) -> list[Mount]:
         """Return the mounts of a pod of ``job`` that also reads these URLs. Raises BackendError."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 from stretto_bus.tasks import end
-from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
+from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Kind, KubeFault, Object, ObjectChange, Reflector
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB, POD
 
 from ..backend import BackendError, Following, NotInPlace, Places, PodSpec, PodStatus, Waiting
@@ -96,11 +96,12 @@ class KubernetesBackend:
         self._adopted: set[str] = set()
         self._unplaced: dict[str, Unplaced] = {}
         self._asked: set[str] = set()
-        """pods whose end we wanted"""
+        """Names of pods whose end this backend has asked for."""
         self._gone: dict[str, PodStatus] = {}
-        """pods whose objects are gone, as they were last seen"""
+        """Pods whose objects are gone, with the last status that was seen."""
         self._forgotten: dict[str, str] = {}
-        """names that are spent, and their jobs, until these are not followed and no object is left of those"""
+        """Job of each pod name that no pod may have again, kept while the job is followed or an object of the pod is
+        left."""
         self._resizable = True
 
     # the protocol ----------------------------------------------------------------------------------------------
@@ -332,7 +333,7 @@ class KubernetesBackend:
 
     # what is there ---------------------------------------------------------------------------------------------
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         meta = change.object["metadata"]
         name = meta["name"]
         job = meta["labels"][JOB]

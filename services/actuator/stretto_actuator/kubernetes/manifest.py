@@ -31,7 +31,7 @@ USER = 10001
 CONTAINER = "pod"
 PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
 CHECKPOINTS = "/var/lib/stretto/checkpoints"
-"""where the checkpoints service has its own store, too: the URLs that it hands out begin with it"""
+"""Folder of checkpoints in pods; the checkpoints service has its own store there, too: its URLs begin with it."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 EVERYWHERE = networks_of("0.0.0.0/0,::/0")

@@ -21,7 +21,7 @@ _DISRUPTED: dict[str, ExitReason] = {
     "EvictionByEvictionAPI": "evicted",
     "TerminationByKubelet": "evicted",
 }
-"""by the condition DisruptionTarget"""
+"""Exit reason by the reason of the condition DisruptionTarget."""
 _REFUSED_BY_NODE = ("OutOf", "Unexpected", "NodeAffinity", "NodeName", "NodePorts", "Taint", "InvalidNodeInfo")
 _DIED: dict[str, ExitReason] = {
     "Evicted": "evicted",
@@ -31,7 +31,7 @@ _DIED: dict[str, ExitReason] = {
     "Shutdown": "node-lost",
     "Terminated": "node-lost",
 }
-"""by the pod's own reason"""
+"""Exit reason by the pod's own reason."""
 _NO_IMAGE = (
     "ErrImagePull",
     "ImagePullBackOff",

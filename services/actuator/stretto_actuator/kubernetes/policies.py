@@ -19,7 +19,8 @@ from .manifest import Installation, policy, policy_name
 
 NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ORPHAN_S = 600.0
-"""a policy that is so old and has no pod is of an actuator that died between its job's last pod and it"""
+"""Age of a policy without a pod after which its actuator counts as dead: it ended after the job's last pod, before
+the policy."""
 
 
 @dataclass(slots=True)

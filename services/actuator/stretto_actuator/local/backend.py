@@ -104,7 +104,7 @@ class LocalBackend:
         self._following = Following()
         self._cleared_at_s = -math.inf
         self._watched: dict[tuple[str, str], int] = {}
-        """of pods whose jobs are followed: a descriptor that tells their end"""
+        """Descriptor that tells the end of each pod whose job is followed."""
 
     # the protocol ----------------------------------------------------------------------------------------------
 

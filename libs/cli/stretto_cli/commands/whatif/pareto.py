@@ -13,7 +13,7 @@ from stretto_core.model.throughput import FittedModel
 from stretto_core.model.types import Prices
 
 from ...charts import ReportOption
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_json, refuse
 from ...render import table
 from ...solving import algorithm, solved
@@ -21,7 +21,7 @@ from . import pages
 
 BudgetOption = Annotated[float | None, typer.Option(help="most that the plan marked on the page may cost")]
 PLANS_MAX = 20_000_000
-"""plans that fit into memory at once, at some 100 bytes each"""
+"""Plans that fit into memory at once, at some 100 bytes each."""
 HEADINGS = {
     "workers": "workers",
     "ps": "servers",
@@ -30,7 +30,7 @@ HEADINGS = {
     "cost_per_hour": "cost an hour",
     "throughput": "samples/s",
 }
-"""column headings of the table"""
+"""Column headings of the table."""
 
 
 class Coefficients(Given):
@@ -69,7 +69,7 @@ def pareto(
     name: AlgorithmOption = PARETO.default,
     report: ReportOption = None,
     budget_per_hour: BudgetOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """List the plans that no other plan beats in both cost and throughput, cheapest first.
 

@@ -14,7 +14,7 @@ from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placem
 from stretto_core.offline.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
 
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...progress import watched
 from ...reading import (
     AlgorithmOption,
@@ -34,7 +34,7 @@ from ...solving import algorithm, gap_to_lower, solved
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
 Samples = Annotated[float, Field(gt=0, le=1e30)]
-"""above this, a cost is not a finite number"""
+"""Number of samples; above the bound, a cost is not a finite number."""
 
 
 class Type(Given):
@@ -69,7 +69,7 @@ class Layers(Given):
 
 
 PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
-"""fields of a layer with one value per type"""
+"""Fields of a layer with one value per type."""
 
 
 ModelOption = Annotated[
@@ -87,7 +87,7 @@ def place(
     name: AlgorithmOption = PLACE.default,
     model: ModelOption = None,
     seed: Annotated[int, typer.Option(help="seed of algorithms that draw random numbers, at least 0")] = 0,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Place the layers of a model on types of devices, at the least cost that reaches a throughput.
 

@@ -23,15 +23,15 @@ from stretto_core.offline.allocation.problem import Allocation, AllocationProble
 from stretto_core.offline.allocation.responses import Responses
 
 GAP = 3e-3
-"""proven gap at which no better prices are looked for"""
+"""Proven gap at which no better prices are looked for."""
 SAMPLE = 400
 ROUNDS = 24
 CLEARED = 0.01
-"""excess demand, as a share of the nodes, at which prices count as clearing"""
+"""Excess demand, as a share of the nodes, at which prices count as clearing."""
 SETTLED = 1e-3
-"""relative improvement of the bound in two rounds below which the rounds end"""
+"""Relative improvement of the bound in two rounds below which the rounds end."""
 GOLDEN = (5**0.5 - 1) / 2
-"""multiples of it, modulo 1, are spread evenly at every length"""
+"""Golden ratio less 1: its multiples, modulo 1, are spread evenly at every length."""
 
 
 def certified(problem: AllocationProblem) -> Allocation:

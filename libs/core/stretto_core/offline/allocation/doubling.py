@@ -17,7 +17,7 @@ import numpy as np
 from stretto_core.offline.allocation.problem import Allocation, AllocationProblem
 
 SMALL_FIRST = 0.3
-"""power of the rank, 1 for the largest remaining demand: 0 weighs all jobs alike, many make it shortest first"""
+"""Power of the rank, 1 for the largest remaining demand: 0 weighs all jobs alike, many make it shortest first."""
 
 
 def marginal_doubling(problem: AllocationProblem) -> Allocation:

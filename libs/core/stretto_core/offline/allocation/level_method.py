@@ -22,13 +22,17 @@ from stretto_core.offline.allocation.problem import Floats
 from stretto_core.offline.allocation.responses import Responses
 
 TOLERANCE = 1e-3
-"""relative distance of the bound from the least one at which the search ends"""
+"""Relative distance of the bound from the least one at which the search ends."""
 EVALUATIONS_MAX = 60
-"""in five steps 15 to 40 reach the tolerance (measured: 150 to 10,000 jobs, smooth and heavy-tailed demands)"""
+"""Most evaluations of the bound; with five steps ahead 15 to 40 reach the tolerance (measured: 150 to 10,000 jobs,
+smooth
+and heavy-tailed demands)."""
 LEVEL = 0.3
-"""position of the level between the lower limit and the best bound; 0.2 to 0.5 make little difference"""
+"""Position of the level between the lower limit and the best bound; 0.2 to 0.5 make little difference."""
 NO_POINT = 1e-6
-"""residual of the least-distance problem below which it has no solution: all would be a million price scales away"""
+"""Residual of the least-distance problem below which it counts as infeasible: a solution would need prices a million
+times
+the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)

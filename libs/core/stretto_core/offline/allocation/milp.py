@@ -30,7 +30,7 @@ class _Rows:
         self.high: list[float] = []
 
     def add(self, terms: list[tuple[int, float]], low: float, high: float) -> None:
-        """low <= sum of factor x variable <= high."""
+        """Add the constraint low <= sum of factor x variable <= high."""
         row = len(self.low)
         self.at += [(row, column, factor) for column, factor in terms]
         self.low.append(low)
@@ -43,7 +43,7 @@ class _Rows:
 
 
 def one_hot(problem: AllocationProblem) -> Allocation:
-    """x(i, t, k) and s(i, t). Raises NoPlanFound."""
+    """Return the optimum over x(i, t, k) and s(i, t). Raises NoPlanFound."""
     if not problem.jobs:
         return Allocation.none(problem)
     rows = _Rows()

@@ -15,7 +15,7 @@ import numpy as np
 from stretto_core.offline.allocation.problem import AllocationProblem, Floats, Ints
 
 BLOCK = 256
-"""jobs per block, so that the working arrays stay in the processor's cache"""
+"""Jobs per block, so that the working arrays stay in the processor's cache."""
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,7 @@ from stretto_core.offline.placement.problem import Placement, PlacementProblem
 from stretto_core.offline.placement.provisioning import provision
 
 ASSIGNMENTS_MAX = 300_000
-"""most assignments that brute force tries: about a minute"""
+"""Most assignments that brute force tries: about a minute."""
 
 
 def brute_force(problem: PlacementProblem) -> Placement | None:

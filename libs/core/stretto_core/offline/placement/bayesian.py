@@ -18,19 +18,19 @@ from stretto_core.offline.placement.problem import Floats, Placement, PlacementP
 from stretto_core.offline.placement.trials import Trials
 
 FIRST, ROUNDS = 20, 100
-"""assignments drawn at random first, and then chosen one by one by expected improvement"""
+"""Assignments drawn at random first, and then chosen one by one by expected improvement."""
 
 POOL, BEST = 200, 5
-"""candidates of a round from each source, and the number of best assignments that are varied"""
+"""Candidates of a round from each source, and the number of best assignments that are varied."""
 
 LENGTHS = (0.1, 0.3, 1.0, 3.0)
-"""length scales of the kernel; the one of highest likelihood is used"""
+"""Length scales of the kernel; the one of highest likelihood is used."""
 
 REFITS = 10
-"""rounds between two choices of the length scale"""
+"""Rounds between two choices of the length scale."""
 
 NOISE = 1e-6
-"""variance added to the standardised losses, so that a Cholesky factor exists"""
+"""Variance added to the standardised losses, so that a Cholesky factor exists."""
 
 Assignments = NDArray[np.int64]
 

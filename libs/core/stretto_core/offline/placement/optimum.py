@@ -22,10 +22,10 @@ from stretto_core.offline.placement.problem import Floats, Placement, PlacementP
 from stretto_core.offline.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
 
 STEPS = 250_000
-"""search steps in all, each a kept partial path; afterwards the best placement is returned with its gap"""
+"""Search steps in all, each a kept partial path; afterwards the best placement is returned with its gap."""
 
 GLANCE, NARROW = 200, 1.02
-"""steps of search in an interval whose ends are further apart than this ratio: it is cheaper to cut it first"""
+"""Steps of search in an interval whose ends are further apart than this ratio: it is cheaper to cut it first."""
 
 
 @dataclass(order=True, slots=True)
@@ -68,7 +68,7 @@ class _Unlimited:
         self.prices = problem.prices
         self.best: Placement | None = None
         self.enough = math.inf
-        """cost above which no placement is of interest"""
+        """Cost above which no placement is of interest."""
 
     @property
     def exhausted(self) -> bool:

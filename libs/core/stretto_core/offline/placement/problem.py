@@ -22,7 +22,7 @@ from stretto_messages.base import InvalidValue
 Floats = NDArray[np.float64]
 SECONDS_PER_HOUR = 3600.0
 UNITS_MAX = 10**6
-"""most units of a stage: where all work is parallel, each further unit saves ever less"""
+"""Most units of a stage: where all work is parallel, each further unit saves ever less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class PlacementAlgorithm(Protocol):
 
 
 Progress = Callable[[int, int], None]
-"""called with the number of steps done and of all"""
+"""Function that is called with the number of steps done and the number of all steps."""
 
 
 def unheard(done: int, total: int) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem, Stage, runs_of, units_needed
 
 PRECISION = 1e-9
-"""relative cost improvement that is not worth a search"""
+"""Relative cost improvement that is not worth a search."""
 LOOKS = 2000
-"""most intervals examined; only negligible gains need that many"""
+"""Most intervals examined; only negligible gains need that many."""
 
 
 class Run:

@@ -11,10 +11,10 @@ from stretto_core.offline.placement.problem import Floats, Placement, PlacementP
 from stretto_core.offline.placement.provisioning import Run, provision
 
 LEAST_COST = 1e-12
-"""with a finite logarithm, for what costs nothing"""
+"""Cost that stands for no cost: its logarithm is finite."""
 
 LACK_MOST = 1e100
-"""so that it has a finite logarithm, too"""
+"""Largest lack that is told apart: its logarithm is finite, too."""
 
 
 class Trials:
