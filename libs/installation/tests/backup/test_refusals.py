@@ -16,10 +16,10 @@ from runtime_counting import add
 from stretto_bus import Client
 from stretto_installation.backup import Manifest, restoring
 from stretto_installation.backup.manifest import MANIFEST_FILE, in_order
+from stretto_installation.errors import BackupError
 from stretto_installation.provision import streams
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime.owner.snapshots import Cursor
-from stretto_runtime.process.faults import BackupFault
 from stretto_wire.contract.registry import AUDIT, DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
 
 
@@ -58,14 +58,14 @@ async def test_a_manifest_that_cannot_be_read_is_refused(
     """Goal: each error names its field. Method: one field of a sound manifest changed."""
     path = backup / MANIFEST_FILE
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    with pytest.raises(BackupFault, match=why):
+    with pytest.raises(BackupError, match=why):
         restoring.check(backup, streams())
 
 
 async def test_a_folder_without_a_manifest_is_no_backup(backup: Path) -> None:
     """Goal: a backup that was cut off is recognised. Method: all files but the last one written."""
     (backup / MANIFEST_FILE).unlink()
-    with pytest.raises(BackupFault, match="holds no backup, or one that did not end"):
+    with pytest.raises(BackupError, match="holds no backup, or one that did not end"):
         restoring.check(backup, streams())
 
 
@@ -84,7 +84,7 @@ async def test_any_damaged_byte_is_found(backup: Path, tmp_path: Path) -> None:
         place %= len(data)
         data[place] ^= flip
         (copy / name).write_bytes(data[:place] if cut else data)
-        with pytest.raises(BackupFault, match=name):
+        with pytest.raises(BackupError, match=name):
             restoring.check(copy, streams())
 
     try_one()
@@ -95,7 +95,7 @@ async def test_a_bucket_newer_than_the_log_is_refused(client: Client, tmp_path: 
     subject = f"{STATE_PREFIX}cursor.dispatcher.3.a"
     await client.publish(add("job-a", 1))
     await client.bus.store(subject, Cursor(2, 1, 1, 1).encode(subject))
-    with pytest.raises(BackupFault, match=r"cursor\.dispatcher\.3\.a is at 2, and the log of the backup ends at 1"):
+    with pytest.raises(BackupError, match=r"cursor\.dispatcher\.3\.a is at 2, and the log of the backup ends at 1"):
         await taken(client, tmp_path / "backup")
     assert not (tmp_path / "backup" / MANIFEST_FILE).exists()
 
@@ -103,7 +103,7 @@ async def test_a_bucket_newer_than_the_log_is_refused(client: Client, tmp_path: 
 async def test_a_server_in_use_is_left_as_it_is(client: Client, backup: Path) -> None:
     """Goal: what a server has is given up only when asked for. Method: the server of the backup itself."""
     await client.publish(add("job-a", 20))
-    with pytest.raises(BackupFault, match=rf"{STREAM} \(21 messages so far\).*--replace"):
+    with pytest.raises(BackupError, match=rf"{STREAM} \(21 messages so far\).*--replace"):
         await put_back(client, backup)
     assert await client.last_seq() == 21
     await put_back(client, backup, replace=True)
@@ -113,7 +113,7 @@ async def test_a_server_in_use_is_left_as_it_is(client: Client, backup: Path) ->
 async def test_a_server_whose_services_run_is_refused(client: Client, backup: Path) -> None:
     """Goal: no replica has its streams exchanged below it, not even with --replace. Method: the lease of one."""
     await client.bus.store(f"{STATE_PREFIX}member.dispatcher.dispatcher-1", b"1", {"Nats-TTL": "60s"})
-    with pytest.raises(BackupFault, match="1 replicas of services run, dispatcher-1 among them"):
+    with pytest.raises(BackupError, match="1 replicas of services run, dispatcher-1 among them"):
         await put_back(client, backup, replace=True)
     assert await client.last_seq() == 20
 
@@ -123,7 +123,7 @@ async def test_an_older_server_is_refused(backup: Path, tmp_path: Path) -> None:
     path = backup / MANIFEST_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "server_version": [99, 0, 0]}))
     async with empty_server(tmp_path / "other") as (_, restored):
-        with pytest.raises(BackupFault, match=r"is older than 99\.0\.0"):
+        with pytest.raises(BackupError, match=r"is older than 99\.0\.0"):
             await put_back(restored, backup)
 
 
@@ -135,7 +135,7 @@ async def test_a_private_key_is_never_saved(server: EmbeddedServer, client: Clie
     assert manifest.trust is not None
     assert (tmp_path / "backup" / manifest.trust.name).read_text() == trust
     seed = next((server.folder / "keys" / "root").glob("*.seed")).read_text()
-    with pytest.raises(BackupFault, match="a private key"):
+    with pytest.raises(BackupError, match="a private key"):
         await taken(client, tmp_path / "other", f"{trust}\n{seed}")
     assert not (tmp_path / "other").exists()
 
@@ -143,6 +143,6 @@ async def test_a_private_key_is_never_saved(server: EmbeddedServer, client: Clie
 async def test_a_folder_with_content_is_not_written_to(client: Client, backup: Path) -> None:
     """Goal: no backup is replaced by another one. Method: the same folder again."""
     before = Manifest.read(backup)
-    with pytest.raises(BackupFault, match="is not empty"):
+    with pytest.raises(BackupError, match="is not empty"):
         await taken(client, backup)
     assert Manifest.read(backup) == before
