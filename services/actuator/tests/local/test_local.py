@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
+from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.backend import control_groups as limits
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_actuator.local.processes import PodProcesses
 from stretto_actuator.local.records import Record
