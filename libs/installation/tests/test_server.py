@@ -14,7 +14,7 @@ from stretto_installation.server import tied
 STARTER = """
 import asyncio, sys, time
 from pathlib import Path
-from stretto_runtime import EmbeddedServer
+from stretto_installation.server import EmbeddedServer
 
 server = EmbeddedServer(Path(sys.argv[1]))
 asyncio.run(server.start())
