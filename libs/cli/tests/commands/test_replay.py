@@ -15,8 +15,9 @@ from refusing import assert_refused
 from rich.console import Console
 from stretto_bus import Client
 from stretto_cli.commands.replay import again, report
-from stretto_cli.errors import BadInput, CliError
+from stretto_cli.errors import BadInput
 from stretto_cli.main import app
+from stretto_installation.errors import InstallationError
 from stretto_installation.server import keys_of
 from stretto_messages.actuator import PlanApplied, PodStarted
 from stretto_messages.base import example_of
@@ -178,6 +179,6 @@ def test_a_bus_that_does_not_start_is_a_failure_and_no_bad_input(
     for name in ("nats/jetstream", "run"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setattr("stretto_installation.server.binary", lambda: "/bin/false")
-    with pytest.raises(CliError, match="nats-server did not start") as raised:
+    with pytest.raises(InstallationError, match="nats-server did not start") as raised:
         asyncio.run(again.decide_again(tmp_path, "ctr", ["fitter"], []))
     assert raised.value.status == 1

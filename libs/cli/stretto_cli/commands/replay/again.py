@@ -82,7 +82,10 @@ Elsewhere = BusElsewhere | GatewayElsewhere
 
 @asynccontextmanager
 async def streams_of(folder: Path, job: str, elsewhere: Elsewhere | None) -> AsyncGenerator[Streams]:
-    """Open the streams of the installation in ``folder``, or of the one elsewhere. Raises BusFault, CliError."""
+    """Open the streams of the installation in ``folder``, or of the installation elsewhere.
+
+    Raises BusFault, CliError, InstallationError.
+    """
     if isinstance(elsewhere, GatewayElsewhere):
         with connect(folder, elsewhere.url, elsewhere.token) as gateway:
             yield GatewayStreams(gateway, job)
@@ -103,6 +106,7 @@ async def decide_again(
     Raises:
         BadInput: no such service, setting or job.
         CliError: the stream cannot be read, or this code cannot continue from a snapshot.
+        InstallationError: nothing was ever started in ``folder``, or its bus does not start.
     """
     configure_logs("replay", "critical")  # machines refuse again what they refused then: no news
     chosen = [service_named(name, folder) for name in services or MACHINES]
