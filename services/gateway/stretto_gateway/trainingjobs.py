@@ -24,7 +24,7 @@ from stretto_wire.rest.views import JobView
 
 from . import checks
 from .audit_log import AuditLog
-from .audit_log import ObjectChange as AuditedChange
+from .audit_log import Change as AuditedChange
 from .problems import Problem
 from .service import Gateway
 from .settings import GatewaySettings
