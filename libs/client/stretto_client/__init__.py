@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .aio import AsyncClient, AsyncJob
+    from .answers.records import Decision, Forecast, Pareto
+    from .answers.series import Series
     from .client import Client, Job
     from .errors import ClientError, NotReady, NotRunning, PackageMissing, Refused, Unreachable, Unusable
     from .opening import connect, connect_async
     from .protocol.events import Event
-    from .records import Decision, Forecast, Pareto
-    from .series import Series
 
 __all__ = [
     "AsyncClient",

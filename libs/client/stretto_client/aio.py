@@ -22,13 +22,13 @@ from stretto_wire.rest.summaries import JobSummary, Order, PastJob
 from stretto_wire.rest.views import JobView, Status
 
 from . import calls
+from .answers.facts import JobFacts, Until, shown
+from .answers.reading import Specification, asked, text_of, with_name
+from .answers.series import Series
 from .drivers import AsyncDriver
-from .facts import JobFacts, Until, shown
 from .protocol import events, logs, operations
 from .protocol.events import Event
 from .protocol.logs import LOG_LINES
-from .reading import Specification, asked, text_of, with_name
-from .series import Series
 
 
 class AsyncClient:

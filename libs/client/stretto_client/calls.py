@@ -12,15 +12,15 @@ from stretto_wire.rest.answers import ClusterView
 from stretto_wire.rest.summaries import JobSummary, Order, PastJob
 from stretto_wire.rest.views import JobView, Status
 
+from .answers.facts import Until, reached, settled
+from .answers.reading import Specification, asked, read, text_of, with_name
+from .answers.series import Series
 from .errors import NotReady
-from .facts import Until, reached, settled
 from .protocol import events as event_streams
 from .protocol import operations, waiting
-from .protocol.commands import Request, Steps
+from .protocol.connection import Request, Steps
 from .protocol.events import Event
 from .protocol.exchange import exchange
-from .reading import Specification, asked, read, text_of, with_name
-from .series import Series
 
 Data = int | Literal["auto"]
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from .drivers import Driver
 from .places import Place
 from .protocol import events, journal, logs, operations
-from .protocol.commands import Request
+from .protocol.connection import Request
 from .protocol.events import Event
 from .protocol.exchange import document, exchange
 

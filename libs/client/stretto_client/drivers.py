@@ -13,7 +13,7 @@ import httpx
 
 from .errors import Refused, Unusable
 from .places import AUTHORITY, Place
-from .protocol.commands import (
+from .protocol.connection import (
     Answer,
     Command,
     Course,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_client.errors import Refused
 from stretto_client.protocol import logs
-from stretto_client.protocol.commands import Answer, Course, Emit, Now, Pause, Send
+from stretto_client.protocol.connection import Answer, Course, Emit, Now, Pause, Send
 from stretto_client.protocol.logs import GAP, LOOK_LINES, continuation, follow_log
 
 

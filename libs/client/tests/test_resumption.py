@@ -11,7 +11,7 @@ from both_clients import Clock, Handler
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_client.errors import Refused, Unreachable, Unusable
-from stretto_client.protocol.commands import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
+from stretto_client.protocol.connection import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
 from stretto_client.protocol.events import Event, events
 from stretto_client.protocol.outage import RECONNECT_S
 

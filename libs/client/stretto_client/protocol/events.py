@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ClientError, Unreachable, Unusable
-from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault, below
+from .connection import Emit, Open, Pause, Read, Request, Steps, TransportFault, below
 from .exchange import accepted, answered, error_of
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
+from .connection import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
 
 PATIENCE_S = 60.0
 """Time for which a request is repeated that came too early."""

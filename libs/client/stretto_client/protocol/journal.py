@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from ..errors import Unreachable
-from .commands import Emit, Open, Read, Request, Steps, TransportFault, below
+from .connection import Emit, Open, Read, Request, Steps, TransportFault, below
 from .exchange import accepted, answered, error_of
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .commands import Answer, Emit, Now, Pause, Request, Steps, below
+from .connection import Answer, Emit, Now, Pause, Request, Steps, below
 from .exchange import document, document_of
 from .outage import lasting, lasting_document
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import Refused
-from .commands import Answer, Now, Pause, Request, Steps, below
+from .connection import Answer, Now, Pause, Request, Steps, below
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..errors import ClientError, Unreachable
-from .commands import Answer, Now, Pause, Request, Send, Steps, TransportFault
+from .connection import Answer, Now, Pause, Request, Send, Steps, TransportFault
 from .exchange import accepted, answered, document_of, error_of, problem
 
 RECONNECT_S = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import NotReady, Refused, Unreachable
-from .commands import Answer, Emit, Now, Pause, Request, Steps, below
+from .connection import Answer, Emit, Now, Pause, Request, Steps, below
 from .events import events
 from .outage import lasting
 

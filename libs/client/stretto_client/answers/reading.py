@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from stretto_wire import JobSpec, WireError
 from stretto_wire.codec import adapter_of
 
-from .errors import Unusable
-from .protocol.commands import Request, Steps
-from .protocol.exchange import exchange
+from ..errors import Unusable
+from ..protocol.connection import Request, Steps
+from ..protocol.exchange import exchange
 
 T = TypeVar("T")
 Specification = JobSpec | Mapping[str, Any] | Path | str

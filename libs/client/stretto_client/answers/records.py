@@ -9,8 +9,8 @@ from stretto_messages.values import Plan, PsForecast
 from stretto_wire import document_of
 from stretto_wire.rest import views
 
-from . import figures
-from .drawing import cards, front
+from .. import figures
+from ..drawing import cards, front
 from .reading import promoted
 
 ALTERNATIVES_EXPLAINED = 8

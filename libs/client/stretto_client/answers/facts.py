@@ -9,9 +9,9 @@ from stretto_messages.values import Plan
 from stretto_wire.rest import views
 from stretto_wire.rest.views import OVER, JobView, PodView, Status
 
-from . import figures
-from .drawing import cards
-from .errors import PackageMissing, Unusable
+from .. import figures
+from ..drawing import cards
+from ..errors import PackageMissing, Unusable
 from .reading import promoted
 from .records import Decision, Forecast, Pareto, PsMemory, plan_text
 from .series import Series

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pydantic import BaseModel
 
-from .errors import PackageMissing
+from ..errors import PackageMissing
 
 if TYPE_CHECKING:
     import pandas
