@@ -21,7 +21,7 @@ PURE = (
     *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
     *(
         f"libs/client/tests/test_{name}.py"
-        for name in ("cards", "exchange", "figures", "logs", "resumption", "server_sent")
+        for name in ("blocking", "cards", "exchange", "figures", "logs", "resumption", "server_sent")
     ),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stretto_client.blocking import iterate
 from stretto_client.errors import Refused
 from stretto_client.protocol import logs
-from stretto_client.protocol.connection import Answer, Course, Emit, Now, Pause, Send
+from stretto_client.protocol.connection import Answer, Request
 from stretto_client.protocol.logs import GAP, LOOK_LINES, continuation, follow_log
 
 
@@ -29,37 +31,37 @@ class Pod:
         self.away_s, self.short_end = away_s, short_end
         self.text, self.now_s, self.widest = "", 0.0, 0
 
-    def result(self, command: object) -> object:
-        match command:
-            case Send(request) if request.path.endswith("/log"):
-                if self.absent > 0:
-                    self.absent -= 1
-                    return problem("no-log")
-                if self.pieces:
-                    self.text += self.pieces.pop(0)
-                if self.away_s[0] <= self.now_s < self.away_s[1]:
-                    body = {"text": self.short_end, "is_short_end": True}
-                    return (
-                        Answer(200, {"etag": '"1"'}, json.dumps(body).encode()) if self.short_end else problem("no-log")
-                    )
-                lines = int(dict(request.params)["lines"])
-                self.widest = max(self.widest, lines)
-                shown = "\n".join(self.text.splitlines()[-min(lines, self.kept_lines) :])
-                if not shown:
-                    return problem("no-log")
-                tag = f'"{hash(shown)}"'
-                if request.headers.get("If-None-Match") == tag:
-                    return Answer(304, {"etag": tag}, b"")
-                return Answer(200, {"etag": tag}, json.dumps({"text": shown}).encode())
-            case Send():
-                state = "running" if self.pieces or self.absent else "exited"
-                body = {"ended_at_s": None, "pods": {"worker-0": {"state": state}}}
-                return Answer(200, {}, json.dumps(body).encode())
-            case Now():
-                return self.now_s
-            case Pause(duration_s):
-                self.now_s += duration_s
-        return None
+    async def send(self, request: Request) -> Answer:
+        if not request.path.endswith("/log"):
+            state = "running" if self.pieces or self.absent else "exited"
+            body = {"ended_at_s": None, "pods": {"worker-0": {"state": state}}}
+            return Answer(200, {}, json.dumps(body).encode())
+        if self.absent > 0:
+            self.absent -= 1
+            return problem("no-log")
+        if self.pieces:
+            self.text += self.pieces.pop(0)
+        if self.away_s[0] <= self.now_s < self.away_s[1]:
+            body = {"text": self.short_end, "is_short_end": True}
+            return Answer(200, {"etag": '"1"'}, json.dumps(body).encode()) if self.short_end else problem("no-log")
+        lines = int(dict(request.params)["lines"])
+        self.widest = max(self.widest, lines)
+        shown = "\n".join(self.text.splitlines()[-min(lines, self.kept_lines) :])
+        if not shown:
+            return problem("no-log")
+        tag = f'"{hash(shown)}"'
+        if request.headers.get("If-None-Match") == tag:
+            return Answer(304, {"etag": tag}, b"")
+        return Answer(200, {"etag": tag}, json.dumps({"text": shown}).encode())
+
+    def stream(self, request: Request) -> Any:
+        raise AssertionError("a log is no stream")
+
+    async def pause(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+    def now(self) -> float:
+        return self.now_s
 
 
 def problem(kind: str) -> Answer:
@@ -68,13 +70,7 @@ def problem(kind: str) -> Answer:
 
 
 def followed(pod: Pod, lines: int = 100_000) -> Iterator[str]:
-    course = Course(follow_log("x", "worker-0", lines))
-    while (command := course.command) is not None:
-        if isinstance(command, Emit):
-            yield command.item
-            course.answer(None)
-        else:
-            course.answer(pod.result(command))
+    return iterate(follow_log(pod, "x", "worker-0", lines))
 
 
 @st.composite
@@ -160,8 +156,8 @@ def test_no_lines_are_none_of_the_old_ones(first: str) -> None:
 
 def test_another_refusal_ends_it() -> None:
     class Forbidding(Pod):
-        def result(self, command: object) -> object:
-            return problem("no-such-job") if isinstance(command, Send) else super().result(command)
+        async def send(self, request: Request) -> Answer:
+            return problem("no-such-job")
 
     with pytest.raises(Refused, match="no-such-job"):
         list(followed(Forbidding(["a"])))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -10,8 +11,9 @@ import pytest
 from both_clients import Clock, Handler
 from hypothesis import given
 from hypothesis import strategies as st
+from stretto_client.blocking import iterate
 from stretto_client.errors import Refused, Unreachable, Unusable
-from stretto_client.protocol.connection import Answer, Course, Emit, Now, Open, Pause, Read, Send, TransportFault
+from stretto_client.protocol.connection import Answer, Request, TransportFault
 from stretto_client.protocol.events import Event, events
 from stretto_client.protocol.outage import RECONNECT_S
 
@@ -27,45 +29,35 @@ class Network:
 
     def __init__(self, seqs: list[int], cuts: list[int], piece: int) -> None:
         self.seqs, self.cuts, self.piece = seqs, list(cuts), piece
-        self.left, self.fails = b"", False
         self.now_s = 0.0
 
-    def result(self, command: Any) -> object:
-        match command:
-            case Open(request):
-                after = int(request.headers["Last-Event-ID"])
-                text = b"retry: 1000\n\n" + b"".join(frame(seq) for seq in self.seqs if seq > after)
-                self.fails = bool(self.cuts) and self.cuts[0] < len(text)
-                self.left = text[: self.cuts.pop(0)] if self.fails else text
-                return Answer(200, {"content-type": "text/event-stream; charset=utf-8"}, b"")
-            case Read():
-                if not self.left and self.fails:
-                    raise TransportFault("broken", "cut")
-                part, self.left = self.left[: self.piece], self.left[self.piece :]
-                return part
-            case Send():
-                return Answer(200, {}, b'{"ready": true}')
-            case Now():
-                return self.now_s
-            case Pause(duration_s):
-                self.now_s += duration_s
-        return None
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
+        after = int(request.headers["Last-Event-ID"])
+        text = b"retry: 1000\n\n" + b"".join(frame(seq) for seq in self.seqs if seq > after)
+        fails = bool(self.cuts) and self.cuts[0] < len(text)
+        text = text[: self.cuts.pop(0)] if fails else text
+
+        async def parts() -> AsyncIterator[bytes]:
+            for begin in range(0, len(text), self.piece):
+                yield text[begin : begin + self.piece]
+            if fails:
+                raise TransportFault("broken", "cut")
+
+        yield Answer(200, {"content-type": "text/event-stream; charset=utf-8"}, b""), parts()
+
+    async def send(self, request: Request) -> Answer:
+        return Answer(200, {}, b'{"ready": true}')
+
+    async def pause(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+    def now(self) -> float:
+        return self.now_s
 
 
 def read(network: Network, after: int = 0) -> list[int]:
-    found: list[int] = []
-    course = Course(events("x", after, False, ()))
-    while (command := course.command) is not None:
-        if isinstance(command, Emit):
-            found.append(command.item.id)
-            course.answer(None)
-            continue
-        try:
-            course.answer(network.result(command))
-        except TransportFault as fault:
-            course.fail(fault)
-    assert course.result == max([after, *found])
-    return found
+    return [event.id for event in iterate(events(network, "x", after, False, ()))]
 
 
 @given(

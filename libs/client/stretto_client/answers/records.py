@@ -82,7 +82,7 @@ class Decision(views.Decision):
     """A decided plan, its basis and its outcome."""
 
     is_final: bool = False
-    """True once no outcome is expected any more: the job has ended, or a later plan has been applied."""
+    """True once no outcome can follow: the job has ended, or a later plan has been applied."""
 
     @property
     def pareto(self) -> Pareto | None:

@@ -1,13 +1,12 @@
-"""Commands of the protocol, their results, and the course of one generator, which a driver takes to its end."""
+"""The outside of the protocol: a connection that sends requests, pauses and tells the time."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal, Protocol
 from urllib.parse import quote
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,65 +25,31 @@ def below(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
+def unless_unchanged(tag: str) -> Mapping[str, str]:
+    """Return the header by which an answer with this tag is not sent once more."""
+    return {"If-None-Match": tag} if tag else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer. The names of ``headers`` are in lower case; ``url``: the address that was asked."""
+    """An HTTP answer. ``headers`` are asked for in lower case; ``url``: the address that was asked; ``gateway``: the
+    address of the gateway, with which the addresses of its pages begin."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
     url: str = ""
+    gateway: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a request. Result: the Answer."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Send a request whose body is read part by part. Result: the Answer, with a content only if it is an error."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Read the next part of the open body. Result: bytes, empty at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait. Result: None."""
-
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """Read the monotonic clock. Result: seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emit(Generic[T]):
-    """Give an item to the reader of a stream. Result: None."""
-
-    item: T
-
-
-Command = Send | Open | Read | Pause | Now | Emit[Any]
-Steps = Generator[Command, Any, T]
-"""An operation: yields commands, a stream also its items as Emit, and returns its result."""
 FaultKind = Literal["nobody", "certificate", "broken", "other"]
 
 
 class TransportFault(Exception):
-    """A command that failed below HTTP.
+    """A request that failed below HTTP.
 
-    ``nobody``: no connection; ``certificate``: it is not trusted; ``broken``: the connection broke or fell silent;
-    ``other``: anything else.
+    ``nobody``: no connection; ``certificate``: not trusted; ``broken``: the connection broke or fell silent; ``other``:
+    anything else.
     """
 
     def __init__(self, kind: FaultKind, text: str) -> None:
@@ -92,35 +57,21 @@ class TransportFault(Exception):
         self.kind, self.text = kind, text
 
 
-class Course(Generic[T]):
-    """The way of one generator: a driver performs ``command`` and calls ``answer`` or ``fail`` until it is None."""
+class Connection(Protocol):
+    """A connection to one gateway, with the clock that its pauses advance."""
 
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self._result: list[T] = []
-        self.command: Command | None = None
-        self._advance(None)
+    async def send(self, request: Request) -> Answer:
+        """Return the answer to a request. Raises TransportFault."""
+        ...
 
-    @property
-    def result(self) -> T:
-        """Return the operation's result, which it has when ``command`` is None."""
-        return self._result[0]
+    def stream(self, request: Request) -> AbstractAsyncContextManager[tuple[Answer, AsyncIterator[bytes]]]:
+        """Open an answer and the parts of its body; only an error has a ``content``. Raises TransportFault."""
+        ...
 
-    def answer(self, value: object) -> None:
-        """Go on with the result of the command."""
-        self._advance(value)
+    async def pause(self, duration_s: float) -> None:
+        """Wait for a time."""
+        ...
 
-    def fail(self, fault: TransportFault) -> None:
-        """Go on with its fault."""
-        self._advance(None, fault)
-
-    def close(self) -> None:
-        """End the generator where it is."""
-        self._steps.close()
-
-    def _advance(self, value: object, fault: TransportFault | None = None) -> None:
-        try:
-            self.command = self._steps.send(value) if fault is None else self._steps.throw(fault)
-        except StopIteration as end:
-            self.command = None
-            self._result = [end.value]
+    def now(self) -> float:
+        """Return the seconds of a monotonic clock."""
+        ...
