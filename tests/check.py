@@ -19,10 +19,8 @@ PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
     *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
-    *(
-        f"libs/client/tests/test_{name}.py"
-        for name in ("blocking", "cards", "exchange", "figures", "logs", "resumption", "server_sent")
-    ),
+    *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
+    *(f"libs/client/tests/protocol/test_{name}.py" for name in ("exchange", "logs", "resumption", "server_sent")),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
     *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
