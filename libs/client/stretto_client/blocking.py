@@ -37,12 +37,16 @@ def iterate(items: AsyncGenerator[T]) -> Generator[T]:
     try:
         while True:
             try:
-                item = run(items.__anext__())
+                item = run(_next(items))
             except StopAsyncIteration:
                 return
             yield item
     finally:
         run(items.aclose())
+
+
+async def _next(items: AsyncGenerator[T]) -> T:
+    return await anext(items)
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:

@@ -116,7 +116,8 @@ class _BlockingTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         found = self._inner.handle_request(request)
-        stream = _BlockingStream(found)
+        assert isinstance(found.stream, httpx.SyncByteStream)
+        stream = _BlockingStream(found.stream)
         return httpx.Response(found.status_code, headers=found.headers, stream=stream, extensions=found.extensions)
 
     async def aclose(self) -> None:
@@ -126,15 +127,15 @@ class _BlockingTransport(httpx.AsyncBaseTransport):
 class _BlockingStream(httpx.AsyncByteStream):
     """The body of a blocking transport's answer."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
+    def __init__(self, inner: httpx.SyncByteStream) -> None:
+        self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self._response.stream:
+        for part in self._inner:
             yield part
 
     async def aclose(self) -> None:
-        self._response.close()
+        self._inner.close()
 
 
 @contextmanager

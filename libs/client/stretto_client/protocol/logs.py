@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import Refused
 from .connection import Connection, Request, below, unless_unchanged
 from .exchange import NOT_MODIFIED, document, document_of
-from .outage import lasting, lasting_document
+from .outage import lasting
 
 POLL_S = 1.0
 LOG_LINES = 1000
@@ -62,8 +62,8 @@ async def follow_log(connection: Connection, job: str, pod: str, lines: int) -> 
             look = await _look(connection, job, pod, WIDE_LINES, "")
         now_s = connection.now()
         if look.kept or (ended_at_s is not None and now_s - ended_at_s > KEPT_WITHIN_S):
-            lines_of_look, is_quiet = tail.look(look)
-            for line in lines_of_look:
+            found, is_quiet = tail.look(look)
+            for line in found:
                 yield line
             if is_quiet and ended_at_s is not None:
                 return
@@ -97,7 +97,7 @@ async def _look(connection: Connection, job: str, pod: str, lines: int, tag: str
 async def _has_ended(connection: Connection, job: str, pod: str) -> bool:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
     request = Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
-    found = await lasting_document(connection, request)
+    found = document_of(await lasting(connection, request))
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 
 

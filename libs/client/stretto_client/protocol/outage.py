@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..errors import ClientError, Unreachable
 from . import operations
@@ -76,11 +75,6 @@ async def lasting(connection: Connection, request: Request, until_s: float = mat
                 raise error_of(fault) from fault
             error = error_of(fault)
         await patience.outlast(error)
-
-
-async def lasting_document(connection: Connection, request: Request) -> Any:
-    """Return the JSON document of an answer, also after an outage. Raises ClientError."""
-    return document_of(await lasting(connection, request))
 
 
 async def _wait_back(connection: Connection, deadline_s: float) -> None:
