@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stretto_core.offline.allocation import AllocationProblem, ElasticJob
 from stretto_core.offline.allocation.certified import certified
-from stretto_sim.allocation import Policy, Settings, TraceJob, simulate
+from stretto_sim.allocation import Policy, PoolTraceSettings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING
 
 from tests.bench.claims import Claim, at_least, at_most
@@ -114,7 +114,7 @@ def _solved(kind: str, jobs: int, nodes: int, rounds: int, bar_ms: float, bar_ga
     )
 
 
-def _gains(traces: list[list[TraceJob]], policy: Policy, settings: Settings) -> list[float]:
+def _gains(traces: list[list[TraceJob]], policy: Policy, settings: PoolTraceSettings) -> list[float]:
     """Return JCT_greedy / JCT - 1 for each trace."""
     return [
         simulate(jobs, GREEDY, settings).completion.mean_s / simulate(jobs, policy, settings).completion.mean_s - 1
@@ -125,12 +125,12 @@ def _gains(traces: list[list[TraceJob]], policy: Policy, settings: Settings) -> 
 def _calm(traces: list[list[TraceJob]]) -> list[Row]:
     rows = list[Row]()
     for nodes in (70, 90, 110, 150, 190):
-        gains = _gains(traces, MARGINAL_DOUBLING, Settings(nodes))
+        gains = _gains(traces, MARGINAL_DOUBLING, PoolTraceSettings(nodes))
         value, bar = statistics.fmean(gains), GAIN_BAR if nodes in GAIN_BAR_NODES else 0.0
         note = f"marginal doubling on {TRACES} traces of {JOBS} jobs ({min(gains):.1%} to {max(gains):.1%})"
         rows.append(row(f"efficiency over greedy, {nodes} nodes", value * 100, "%", f">= {bar:.0%}", value >= bar,
                          note))  # fmt: skip
-    crowded = [simulate(jobs, MARGINAL_DOUBLING, Settings(190)) for jobs in traces]
+    crowded = [simulate(jobs, MARGINAL_DOUBLING, PoolTraceSettings(190)) for jobs in traces]
     queued_s = max(outcome.mean_queue_s for outcome in crowded)
     rows.append(row("queueing under it, 190 nodes", queued_s, "s", "0", queued_s == 0, "never more jobs than nodes"))
     return rows
@@ -140,7 +140,7 @@ def _disturbed(traces: list[list[TraceJob]]) -> list[Row]:
     rows = list[Row]()
     for name, disturbance in DISTURBANCES.items():
         gains = {
-            nodes: statistics.fmean(_gains(traces, MARGINAL_DOUBLING, Settings(nodes, **disturbance)))  # type: ignore[arg-type]
+            nodes: statistics.fmean(_gains(traces, MARGINAL_DOUBLING, PoolTraceSettings(nodes, **disturbance)))  # type: ignore[arg-type]
             for nodes in (70, 110, 190)
         }
         note = "; ".join(f"{nodes} nodes {gain:.1%}" for nodes, gain in gains.items())
@@ -154,14 +154,14 @@ def _programme(seed: int = 0) -> list[Row]:
     usual, mixed = trace(seed), trace(seed, short=SHORT_JOBS)
     gains, queues, once = dict[int, float](), dict[int, float](), dict[int, float]()
     for nodes in (70, 110, 150, 190):
-        settings = Settings(nodes)
+        settings = PoolTraceSettings(nodes)
         found, greedy, greedy_once = (simulate(usual, policy, settings) for policy in (CERTIFIED, GREEDY, GREEDY_ONCE))
         gains[nodes] = (greedy.completion.mean_s / found.completion.mean_s - 1) * 100
         once[nodes] = (greedy_once.completion.mean_s / found.completion.mean_s - 1) * 100
         queues[nodes] = (1 - found.mean_queue_s / greedy.mean_queue_s) * 100 if greedy.mean_queue_s else 0.0
-    plain, ours = (simulate(usual, policy, Settings(110)) for policy in (CERTIFIED, MARGINAL_DOUBLING))
+    plain, ours = (simulate(usual, policy, PoolTraceSettings(110)) for policy in (CERTIFIED, MARGINAL_DOUBLING))
     ahead = plain.completion.mean_s / ours.completion.mean_s - 1
-    others = max(_gains([mixed], CERTIFIED, Settings(nodes))[0] * 100 for nodes in (70, 110, 150))
+    others = max(_gains([mixed], CERTIFIED, PoolTraceSettings(nodes))[0] * 100 for nodes in (70, 110, 150))
     return [
         row("efficiency of certified over greedy, at its peak", max(gains.values()), "%", "", None,
              f"{_by_nodes(gains)}; over greedy-once {_by_nodes(once)}"),

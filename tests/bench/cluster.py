@@ -20,7 +20,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
+from stretto_sim.cluster import (
+    COMPLETED,
+    Arrival,
+    ClusterOutcome,
+    ClusterTraceSettings,
+    Policy,
+    TraceJob,
+    jobs_of,
+    simulate,
+)
 from stretto_sim.cluster.elastic import ELASTIC
 from stretto_sim.cluster.optimus import OPTIMUS, Optimus
 from stretto_sim.cluster.policies import RESTARTING, STATIC, TUNED
@@ -125,19 +134,19 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def cluster_for(coming: Sequence[Arrival], load: float = LOAD) -> Settings:
+def cluster_for(coming: Sequence[Arrival], load: float = LOAD) -> ClusterTraceSettings:
     """Return a cluster whose nodes the jobs keep busy to that share, from the first submission to the last."""
     core_s = sum(8.0 * min(each.gpus, 16) * each.duration_s for each in coming)
-    return Settings(max(20, round(core_s / load / max(coming[-1].submit_s, 1.0) / 32)))
+    return ClusterTraceSettings(max(20, round(core_s / load / max(coming[-1].submit_s, 1.0) / 32)))
 
 
-def _played(trace: Trace, policies: dict[str, Policy], **changes: float) -> dict[str, Outcome]:
+def _played(trace: Trace, policies: dict[str, Policy], **changes: float) -> dict[str, ClusterOutcome]:
     coming = arrivals(trace)
     jobs, settings = jobs_of(coming), replace(cluster_for(coming), **changes)  # type: ignore[arg-type]
     return {policy: simulate(jobs, how, settings) for policy, how in policies.items()}
 
 
-def _paired(one: Outcome, other: Outcome) -> tuple[list[float], list[float]]:
+def _paired(one: ClusterOutcome, other: ClusterOutcome) -> tuple[list[float], list[float]]:
     """Return the completion times of the jobs that complete in both outcomes."""
     both = [
         (a.completion_s, b.completion_s)
@@ -147,13 +156,13 @@ def _paired(one: Outcome, other: Outcome) -> tuple[list[float], list[float]]:
     return [a for a, _ in both], [b for _, b in both]
 
 
-def _less(one: Outcome, other: Outcome, of: Any = statistics.fmean) -> float:
+def _less(one: ClusterOutcome, other: ClusterOutcome, of: Any = statistics.fmean) -> float:
     """Return the share by which ``one`` is shorter."""
     here, there = _paired(one, other)
     return 1 - of(here) / of(there)
 
 
-def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
+def _against(calm: dict[Trace, dict[str, ClusterOutcome]]) -> list[Row]:
     """Compare the decisions alone: no pod dies, as in section 6.1."""
     rows = list[Row]()
     for other, title, of, bar in (
@@ -173,7 +182,7 @@ def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
     return rows
 
 
-def _nodes(calm: dict[Trace, dict[str, Outcome]]) -> str:
+def _nodes(calm: dict[Trace, dict[str, ClusterOutcome]]) -> str:
     return " / ".join(str(found["stretto"].settings.nodes) for found in calm.values())
 
 
@@ -191,10 +200,10 @@ def _dearer() -> list[Row]:
     return [row("completion below the others', cheap restarts", 100 * least, "%", "", None, note)]
 
 
-def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
+def _warm(calm: dict[Trace, dict[str, ClusterOutcome]]) -> list[Row]:
     """Run three models several times, one after another; compare the first plans of the last runs with a search."""
     jobs = _runs(3, RUNS)
-    settings = Settings(20)
+    settings = ClusterTraceSettings(20)
     warm, cold, tuned = (simulate(jobs, policy, settings) for policy in (STRETTO, COLD, TUNED))
     last = range(3 * (RUNS - 1), 3 * RUNS)
     ratio = statistics.fmean(warm.jobs[n].completion_s / tuned.jobs[n].completion_s for n in last) - 1
@@ -231,11 +240,11 @@ def _disturbed() -> list[Row]:
     found = [_played(trace, {"stretto": STRETTO, "static": STATIC}, **DISTURBED) for trace in MIDDLES]
     ours, theirs = ([each[name] for each in found] for name in ("stretto", "static"))
 
-    def rate(outcomes: list[Outcome], cause: str = "") -> float:
+    def rate(outcomes: list[ClusterOutcome], cause: str = "") -> float:
         jobs = [job for outcome in outcomes for job in outcome.jobs]
         return sum(job.how == (cause or COMPLETED) for job in jobs) / len(jobs)
 
-    def used(outcomes: list[Outcome], resource: str) -> float:
+    def used(outcomes: list[ClusterOutcome], resource: str) -> float:
         return statistics.fmean(outcome.utilisation(resource) for outcome in outcomes)
 
     rows = [
@@ -271,7 +280,7 @@ def _slow_pods() -> list[Row]:
         ("hot", "a hot server", (36.4, 27.6)),
         ("straggler", "a straggler", (48.5, 37.0)),
     ):
-        settings = Settings(20, **{f"{kind}_rate": 1.0})  # type: ignore[arg-type]
+        settings = ClusterTraceSettings(20, **{f"{kind}_rate": 1.0})  # type: ignore[arg-type]
         jobs = [replace(job, submit_s=n * 86_400.0) for n, job in enumerate(_runs(4, 3))]
         played = [simulate(jobs, policy, settings) for policy in (STRETTO, TUNED, RESTARTING)]
         late = slice(8, None)

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
-from stretto_sim.data_workers import Outcome, TraceJob, simulate
+from stretto_sim.data_workers import DataWorkersOutcome, TraceJob, simulate
 
 from tests.bench.claims import Claim, at_least, at_most
 from tests.bench.rows import Row, row
@@ -118,7 +118,7 @@ def _jobs(rng: np.random.Generator, when: np.ndarray, took: np.ndarray, gpus: np
 
 
 @cache
-def _played(policy: str, source: Callable[[int, int], list[TraceJob]], jobs: int) -> list[Outcome]:
+def _played(policy: str, source: Callable[[int, int], list[TraceJob]], jobs: int) -> list[DataWorkersOutcome]:
     """Return one outcome for each seed."""
     chosen = SIMULATE_DATA_WORKERS.named(policy)
     return [simulate(source(seed, jobs), chosen) for seed in range(SEEDS if source is logged else INVENTED_SEEDS)]
@@ -167,5 +167,5 @@ def _middle() -> list[Row]:
     return rows
 
 
-def _busy(found: Outcome) -> float:
+def _busy(found: DataWorkersOutcome) -> float:
     return found.gpus.mean(found.span_s[0], found.span_s[0] + BUSY_S) / found.cluster.all_gpus

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql_parser import AggregateExpr, Expr, VectorSelector, parse, walk
-from stretto_forwarder.service import Metrics as ForwarderMetrics
+from stretto_forwarder.service import EndpointMetrics as ForwarderMetrics
 from stretto_gateway.app import exposition
 from stretto_gateway.projection import Projection
 from stretto_gateway.service import Gateway
-from stretto_runtime.process.telemetry import Metrics
+from stretto_runtime.process.telemetry import EndpointMetrics
 
 from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered
 
@@ -27,7 +27,7 @@ OF_PROMETHEUS = {"instance", "namespace", "pod", "job"}
 @cache
 def shown() -> dict[str, set[str]]:
     """name -> labels, of everything at the /metrics of services, gateway and forwarder."""
-    metrics, forwarder = Metrics("oom"), ForwarderMetrics()
+    metrics, forwarder = EndpointMetrics("oom"), ForwarderMetrics()
     metrics.dead_letters.labels("oom", "because").inc()
     for each in (forwarder.delivered, forwarder.failures, forwarder.letters, forwarder.pending, forwarder.stopped):
         each.labels("crm")

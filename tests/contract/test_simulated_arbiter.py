@@ -25,7 +25,7 @@ from stretto_messages.base import GIB, Message
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import NOTHING, Candidate, Interval, Plan
 from stretto_runtime import Meta
-from stretto_sim.cluster import Arrival, Policy, Settings, TraceJob, jobs_of, simulate
+from stretto_sim.cluster import Arrival, ClusterTraceSettings, Policy, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import Knobs, Services
 from stretto_wire import JobSpec, JobSubmitted
 from stretto_wire.codec import decode, encode
@@ -51,7 +51,7 @@ class Recorder:
         return self.machine.task()
 
 
-def recorded(trace: Sequence[TraceJob], pool: Settings) -> list[Moment]:
+def recorded(trace: Sequence[TraceJob], pool: ClusterTraceSettings) -> list[Moment]:
     """Simulate the trace; return what its arbiter was told and decided."""
     services = Services(trace, pool, Knobs())
     recorder = Recorder(services.arbiter)
@@ -100,7 +100,7 @@ def test_the_service_and_the_simulator_read_their_defaults_in_core() -> None:
     """Goal: no default is stated twice. Method: compare what each gives its machine, but for what each has to state."""
     live = Arbiter(ArbiterSettings())
     served = live.machine("_", None)
-    simulated = Services([], Settings(nodes=1), Knobs()).arbiter
+    simulated = Services([], ClusterTraceSettings(nodes=1), Knobs()).arbiter
     assert replace(served.settings, capacity=NOTHING) == Rules(NOTHING)
     assert served.settings.background_algorithm == simulated.settings.background_algorithm == "exact"
     assert live.settings.algorithm == SELECT.default
@@ -175,7 +175,7 @@ def offered(job: str, plan: Plan, *rows: tuple[int, float]) -> CandidatesCompute
     )  # fmt: skip
 
 
-def live(pool: Settings, knobs: Knobs) -> Arbiter:
+def live(pool: ClusterTraceSettings, knobs: Knobs) -> Arbiter:
     """Return the service under the settings that the simulator states; every other one is the default."""
     return Arbiter(
         ArbiterSettings(
@@ -202,7 +202,7 @@ def decides_alike(service: Arbiter, stream: Sequence[Moment]) -> None:
 @pytest.mark.night
 def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
     """Goal: what is simulated is what runs. Method: record the arbiter of a simulation; give the service the bytes."""
-    rng, count, pool = np.random.default_rng(3), 30, Settings(nodes=3)
+    rng, count, pool = np.random.default_rng(3), 30, ClusterTraceSettings(nodes=3)
     rows = zip(
         rng.random(count) * 20_000, rng.lognormal(0, 1, count) * 3_600, rng.choice([1, 1, 2, 4], count), strict=True
     )
@@ -214,7 +214,7 @@ def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
 def test_a_contested_round_is_decided_alike_with_the_help_of_the_background_algorithm() -> None:
     """Goal: both ask a slower algorithm. Method: three jobs whose best shares the greedy walk does not find."""
     knobs = replace(Knobs(), select="hull", objective="gain")
-    pool, plan = Settings(nodes=1, node_cpu_cores=10.0), Plan(1, 1, 1.0, 1.0, GIB, GIB)
+    pool, plan = ClusterTraceSettings(nodes=1, node_cpu_cores=10.0), Plan(1, 1, 1.0, 1.0, GIB, GIB)
     services = Services([], pool, knobs)
     recorder = Recorder(services.arbiter)
     services.arbiter = recorder  # type: ignore[assignment]

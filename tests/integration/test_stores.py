@@ -16,7 +16,7 @@ from stretto.images import Part
 from stretto_actuator.backend import BackendError
 from stretto_actuator.pod.logs import PodLogs
 from stretto_checkpoints import manifest
-from stretto_checkpoints.manifest import Manifest, ManifestDamaged
+from stretto_checkpoints.manifest import CheckpointManifest, ManifestDamaged
 from stretto_messages.actuator import LOG_PART_MAX
 from stretto_messages.values import CheckpointRef
 from stretto_runtime import SettingsFault, store_check
@@ -68,11 +68,11 @@ def test_a_store_that_cannot_be_used_is_told_with_its_reason(bucket: str, monkey
     assert "cannot be written" in check_store("file:///proc/stretto")
 
 
-def whole(url: str, samples: int = 5) -> Manifest:
+def whole(url: str, samples: int = 5) -> CheckpointManifest:
     reference = CheckpointRef(
         id="ads-000001", url=f"{url}/ads/ads-000001/manifest.json", samples=samples, size_bytes=10, ps=1
     )
-    return Manifest(reference, "ads", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
+    return CheckpointManifest(reference, "ads", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
 
 
 def test_a_manifest_is_written_listed_replaced_read_and_removed(bucket: str) -> None:

@@ -66,7 +66,7 @@ class Branch:
         await self._consumer.close()
 
 
-class Span(NamedTuple):
+class SequenceSpan(NamedTuple):
     """The messages of ``filters`` of a stream, from sequence ``start`` on; branches bring those up to ``end``."""
 
     stream: str
@@ -78,7 +78,7 @@ class Span(NamedTuple):
 class MergedConsumer:
     """The same messages as an ``OrderedConsumer``, cheap also far behind the end."""
 
-    def __init__(self, bus: Bus, span: Span, branches: list[Branch]) -> None:
+    def __init__(self, bus: Bus, span: SequenceSpan, branches: list[Branch]) -> None:
         self._bus = bus
         self._span = span
         self._next = span.start
@@ -185,4 +185,4 @@ async def open_consumer(bus: Bus, stream: str, filters: Sequence[str], start: in
         for branch in branches:
             await branch.close()
         raise
-    return MergedConsumer(bus, Span(stream, filters, start, end), branches)
+    return MergedConsumer(bus, SequenceSpan(stream, filters, start, end), branches)

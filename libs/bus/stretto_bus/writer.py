@@ -53,7 +53,7 @@ class Fence:
         }
 
 
-class Output(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message for the stream. ``lines`` are its headers (``lines_of``); ``stored`` receives the answer."""
 
     subject: str
@@ -119,9 +119,9 @@ async def learn_streams(bus: Bus) -> None:
         bus.batch_from = SYNCED_BATCH_FROM if config.get("metadata", {}).get(SYNC_METADATA) == "always" else PIPELINED
 
 
-def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
+def chunks(outputs: Sequence[OutgoingMessage]) -> list[list[OutgoingMessage]]:
     """Cut outputs, in order, into chunks of at most ``BATCH_MESSAGES`` and ``BATCH_BYTES`` (or one message)."""
-    found: list[list[Output]] = []
+    found: list[list[OutgoingMessage]] = []
     size = 0
     for output in outputs:
         size += len(output.data) + 500
@@ -132,7 +132,7 @@ def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
     return found
 
 
-async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> list[int]:
+async def store_together(bus: Bus, fence: Fence, outputs: Sequence[OutgoingMessage], threshold: int) -> list[int]:
     """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns their sequences.
 
     It sends each once, even where the server says that it stored nothing. When a network that was cut comes back, the
@@ -147,7 +147,7 @@ async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], thre
     return await _single(bus, fence, outputs)
 
 
-async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
+async def _single(bus: Bus, fence: Fence, outputs: Sequence[OutgoingMessage]) -> list[int]:
     behind = lines_of(fence.headers())
     posted = [await bus.post(one.subject, one.data, one.lines + behind) for one in outputs]
     results = await asyncio.gather(*posted, return_exceptions=True)
@@ -157,7 +157,7 @@ async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int
     return [int((await answer)["seq"]) for answer in posted]  # messages of others may stand in between
 
 
-async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
+async def _commit(bus: Bus, fence: Fence, outputs: Sequence[OutgoingMessage]) -> list[int]:
     batch = uuid.uuid4().hex
     last = len(outputs)
     for index, output in enumerate(outputs, 1):
@@ -188,7 +188,7 @@ class Writer:
         self._behind = lines_of(fence.headers())
         self._wake = wake
         self._batch_from = bus.batch_from
-        self._queue: deque[Output] = deque()
+        self._queue: deque[OutgoingMessage] = deque()
         self._flusher: asyncio.Task[None] | None = None
         self._in_flight = 0
         self._receiver = _Acknowledgements(self)
@@ -211,7 +211,7 @@ class Writer:
         if self._batch_from == PIPELINED:
             self._put(subject, data, lines + self._behind)
         else:
-            self._enqueue(Output(subject, data, lines))
+            self._enqueue(OutgoingMessage(subject, data, lines))
 
     def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Send to another stream (dead letters), which does not know our fence; ``drain`` waits for it too."""
@@ -229,7 +229,7 @@ class Writer:
         """
         if self._batch_from == CLUSTER_BATCH_FROM:
             self.check()
-            self._enqueue(Output(subject, data, lines, receiver))
+            self._enqueue(OutgoingMessage(subject, data, lines, receiver))
         else:
             self._bus.put(subject, data, lines + self._behind, receiver)
 
@@ -272,7 +272,7 @@ class Writer:
         self._bus.put(subject, data, headers, self._receiver)
         self._begin()
 
-    def _enqueue(self, output: Output) -> None:
+    def _enqueue(self, output: OutgoingMessage) -> None:
         self._queue.append(output)
         self._begin()
         if self._flusher is None:

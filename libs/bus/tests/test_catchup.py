@@ -11,7 +11,7 @@ import pytest
 from runtime_counting import add
 from runtime_live import connect
 from stretto_bus import Client, catchup, ordered_consumer
-from stretto_bus.catchup import MergedConsumer, PullConsumer, Span, open_consumer
+from stretto_bus.catchup import MergedConsumer, PullConsumer, SequenceSpan, open_consumer
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
 from stretto_runtime import EmbeddedServer
 from stretto_wire.codec import encode
@@ -175,7 +175,7 @@ async def test_who_gets_full_batches_for_long_is_not_taken_for_stalled(monkeypat
     monkeypatch.setattr(catchup, "STALLED_S", 0.02)
     branches: list[Any] = [Present(0), Present(1)]
     bus: Any = None  # to open another consumer would fail
-    long = MergedConsumer(bus, Span(STREAM, FILTERS, 0, 5000), branches)
+    long = MergedConsumer(bus, SequenceSpan(STREAM, FILTERS, 0, 5000), branches)
     kept, branches[0].waiting, branches[0].done = branches[0].waiting, deque[Stored](), False
     assert await long.take(10) == []
     branches[0].waiting = kept

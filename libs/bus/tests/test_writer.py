@@ -16,7 +16,7 @@ from stretto_bus.writer import (
     CLUSTER_BATCH_FROM,
     SYNCED_BATCH_FROM,
     Fence,
-    Output,
+    OutgoingMessage,
     Writer,
     learn_streams,
     store_together,
@@ -58,9 +58,9 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
 async def test_each_gets_its_own_sequence_though_the_chunk_is_not_in_a_row(client: Client) -> None:
     bus = client.bus
     fence = Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b""))
-    there = Output(SUBJECT, b"", "Nats-Msg-Id: dispatcher:1:0\r\n")  # asked again, its sequence is the old one
+    there = OutgoingMessage(SUBJECT, b"", "Nats-Msg-Id: dispatcher:1:0\r\n")  # asked again, its sequence is the old one
     (first,) = await store_together(bus, fence, [there], SYNCED_BATCH_FROM)
-    told = await store_together(bus, fence, [there, Output("journal.dispatcher.3", b"[]")], SYNCED_BATCH_FROM)
+    told = await store_together(bus, fence, [there, OutgoingMessage("journal.dispatcher.3", b"[]")], SYNCED_BATCH_FROM)
     (frame,) = await read(bus, STREAM, ["journal.dispatcher.3"])
     assert told == [first, frame.seq]
 
@@ -88,7 +88,9 @@ async def test_what_a_former_leader_refuses_is_not_sent_again_for_the_new_one_st
     former_leader = await client.bus.subscribe("elsewhere", refuse)  # no stream has this subject
     for threshold in (1, 2):
         with pytest.raises(BusFault) as fault:
-            await store_together(client.bus, Fence("fence.dispatcher.3", 1), [Output("elsewhere", b"")], threshold)
+            await store_together(
+                client.bus, Fence("fence.dispatcher.3", 1), [OutgoingMessage("elsewhere", b"")], threshold
+            )
         assert fault.value.code == 10164
     await former_leader.unsubscribe()
     assert len(refusals) == 2

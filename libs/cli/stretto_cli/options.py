@@ -23,7 +23,7 @@ from stretto_client.places import DEFAULT_FOLDER as DEFAULT_FOLDER
 from .errors import BadInput, translated
 
 
-class Output(StrEnum):
+class OutputForm(StrEnum):
     """Form of a command's answer."""
 
     TABLE = "table"
@@ -31,7 +31,7 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[
-    Output,
+    OutputForm,
     typer.Option(
         "--output", "-o", help="Print a table for people, or json: one document, or one line per item of a stream."
     ),
@@ -120,9 +120,9 @@ def connect(folder: Path, url: str | None, token: str | None) -> Generator[Docum
         yield documents
 
 
-def answer(output: Output, value: Any, table: Callable[[], object]) -> None:
+def answer(output: OutputForm, value: Any, table: Callable[[], object]) -> None:
     """Print ``value`` as one JSON document, or the result of ``table``, which runs only then."""
-    if output is Output.JSON:
+    if output is OutputForm.JSON:
         print_json(value)
         return
     shown = table()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from stretto_core.algorithms import AlgorithmError, Kind
+from stretto_core.algorithms import AlgorithmError, DecisionKind
 from stretto_core.machine import CoreError
 from stretto_messages.base import InvalidValue
 
@@ -19,7 +19,7 @@ Problem = TypeVar("Problem")
 Answer = TypeVar("Answer")
 
 
-def algorithm(kind: Kind, name: str) -> Any:
+def algorithm(kind: DecisionKind, name: str) -> Any:
     """Return the algorithm ``name``. Raises BadData."""
     try:
         with silent():  # some libraries print when they are imported

@@ -23,7 +23,7 @@ class AlgorithmError(CoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DecisionKind:
     """A decision with several algorithms. ``default`` names the one that is used unless another is chosen."""
 
     name: str
@@ -59,18 +59,18 @@ class Kind:
             ) from error
 
 
-FIT = Kind("fit", "robust")
-PARETO = Kind("pareto", "exact")
-SELECT = Kind("select", "exact-or-hull")
-SHARE = Kind("share", "srtf")
-ALLOCATE = Kind("allocate", "certified")
-PLACE = Kind("place", "exact")
-MEMORY = Kind("memory", "growth")
-OOM = Kind("oom", "growth")
-DETECT = Kind("detect", "cusum")
-SIMULATE_ALLOCATION = Kind("simulate allocation", "certified")
-SIMULATE_DATA_WORKERS = Kind("simulate data-workers", "srtf")
-SIMULATE_CLUSTER = Kind("simulate cluster", "stretto")
+FIT = DecisionKind("fit", "robust")
+PARETO = DecisionKind("pareto", "exact")
+SELECT = DecisionKind("select", "exact-or-hull")
+SHARE = DecisionKind("share", "srtf")
+ALLOCATE = DecisionKind("allocate", "certified")
+PLACE = DecisionKind("place", "exact")
+MEMORY = DecisionKind("memory", "growth")
+OOM = DecisionKind("oom", "growth")
+DETECT = DecisionKind("detect", "cusum")
+SIMULATE_ALLOCATION = DecisionKind("simulate allocation", "certified")
+SIMULATE_DATA_WORKERS = DecisionKind("simulate data-workers", "srtf")
+SIMULATE_CLUSTER = DecisionKind("simulate cluster", "stretto")
 
 KINDS = (
     ALLOCATE, PLACE, SELECT, SHARE, PARETO, FIT, MEMORY, OOM, DETECT,

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from stretto_core.algorithms import REINSTALL, AlgorithmError, Kind
+from stretto_core.algorithms import REINSTALL, AlgorithmError, DecisionKind
 
-TASTE = Kind("taste", "sweet")
+TASTE = DecisionKind("taste", "sweet")
 
 
 def install(folder: Path, points: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,19 @@ from .api import PODS, SECRETS, STRATEGIC, Api, Kind, Object
 from .faults import KubeFault
 from .lease import Election
 from .reflector import Reflector
-from .store import Change, Store
+from .store import ObjectChange, ObjectView
 
 __all__ = [
     "PODS",
     "SECRETS",
     "STRATEGIC",
     "Api",
-    "Change",
     "Election",
     "Kind",
     "KubeFault",
     "Object",
+    "ObjectChange",
+    "ObjectView",
     "Reflector",
-    "Store",
     "parse_quantity",
 ]

@@ -15,7 +15,7 @@ import structlog
 
 from .api import Api, Kind
 from .faults import KubeFault
-from .store import Change, Store
+from .store import ObjectChange, ObjectView
 
 FIRST_S = 0.2
 LONGEST_S = 10.0
@@ -36,10 +36,10 @@ class Reflector:
         api: Api,
         kind: Kind,
         labels: str,
-        changed: Callable[[Change], None],
+        changed: Callable[[ObjectChange], None],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.store = Store()
+        self.store = ObjectView()
         self.synced = asyncio.Event()
         self._api = api
         self._kind = kind
@@ -81,6 +81,6 @@ class Reflector:
             self._report([change] if change else [])
         self._failures = 0
 
-    def _report(self, changes: list[Change]) -> None:
+    def _report(self, changes: list[ObjectChange]) -> None:
         for change in changes:
             self._changed(change)

@@ -14,7 +14,7 @@ from .faults import EXPIRED, KubeFault
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectChange:
     """A new or changed object, or (``gone``) the last state of a deleted one."""
 
     object: Object
@@ -22,7 +22,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Store:
+class ObjectView:
     """The view: ``objects`` by name. All changes up to ``version`` are known, so a watch continues from there."""
 
     objects: dict[str, Object] = field(default_factory=dict[str, Object])
@@ -30,28 +30,28 @@ class Store:
     _listed: int = 0
     _deleted: dict[str, int] = field(default_factory=dict[str, int])
 
-    def listed(self, objects: Iterable[Object], version: int) -> list[Change]:
+    def listed(self, objects: Iterable[Object], version: int) -> list[ObjectChange]:
         """Take a listing: all objects at ``version``. Return the changes."""
         present = {name_of(one): one for one in objects}
         changes = [change for one in present.values() if (change := self.seen(one)) is not None]
         for name in [*self.objects]:
             if name not in present and version_of(self.objects[name]) <= version:
-                changes.append(Change(self.objects.pop(name), gone=True))
+                changes.append(ObjectChange(self.objects.pop(name), gone=True))
         self._listed = max(self._listed, version)
         self._deleted = {name: at for name, at in self._deleted.items() if at > self._listed}
         self.version = max(self.version, version)
         return changes
 
-    def seen(self, one: Object) -> Change | None:
+    def seen(self, one: Object) -> ObjectChange | None:
         """Take an object, current or outdated, from a listing or the answer to a write. Return the change, if any."""
         name = name_of(one)
         version = version_of(one)
         if version <= self._known(name):
             return None
         self.objects[name] = one
-        return Change(one)
+        return ObjectChange(one)
 
-    def take(self, event: Object) -> Change | None:
+    def take(self, event: Object) -> ObjectChange | None:
         """Take an event of a watch. Return the change, if any. Raises KubeFault if the watch cannot continue."""
         kind = event["type"]
         one = event["object"]
@@ -64,14 +64,14 @@ class Store:
             return self._remove(one, version)
         return self.seen(one) if kind in ("ADDED", "MODIFIED") else None
 
-    def _remove(self, one: Object, version: int) -> Change | None:
+    def _remove(self, one: Object, version: int) -> ObjectChange | None:
         name = name_of(one)
         known = self.objects.get(name)
         if version <= self._listed or version < self._known(name):
             return None
         self._deleted[name] = version
         self.objects.pop(name, None)
-        return Change(one, gone=True) if known is not None else None
+        return ObjectChange(one, gone=True) if known is not None else None
 
     def _known(self, name: str) -> int:
         """Return the version of the newest change of this name that is included in the view."""

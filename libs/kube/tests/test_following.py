@@ -12,7 +12,7 @@ import pytest
 from fake_kubernetes import Cluster, running_cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_kube import SECRETS, Api, Change, Election, KubeFault, Reflector
+from stretto_kube import SECRETS, Api, Election, KubeFault, ObjectChange, Reflector
 from stretto_kube.lease import LEASES, Observed, next_step
 from stretto_kube.reflector import LONGEST_S, delay_s
 
@@ -45,8 +45,8 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def following(api: Api) -> AsyncIterator[tuple[Reflector, list[Change]]]:
-    heard: list[Change] = []
+async def following(api: Api) -> AsyncIterator[tuple[Reflector, list[ObjectChange]]]:
+    heard: list[ObjectChange] = []
     reflector = Reflector(api, SECRETS, "of=us", heard.append, chance=lambda: 0.1)
     task = asyncio.create_task(reflector.run())
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from stretto_kube import PODS, Change, Kind, KubeFault, Object, Reflector
+from stretto_kube import PODS, Kind, KubeFault, Object, ObjectChange, Reflector
 from watch_history import History, bookmark, histories
 
 FAULTS = ("unreachable", "expired", "ends", "dies", "repeats", "bookmarks", "behind", "malformed")
@@ -60,7 +60,7 @@ class Unreliable:
 def test_every_sequence_of_faults_is_outlived(history: History, faults: list[str]) -> None:
     told: dict[str, Any] = {}
 
-    def changed(change: Change) -> None:
+    def changed(change: ObjectChange) -> None:
         name = change.object["metadata"]["name"]
         if change.gone:
             del told[name]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_kube import Change, KubeFault, Object, Store
+from stretto_kube import KubeFault, Object, ObjectChange, ObjectView
 from watch_history import History, bookmark, histories
 
 
 @given(histories(), st.lists(st.sampled_from(["list", "watch", "write", "bookmark"]), max_size=12), st.data())
 def test_any_interleaving_gives_the_same_view(history: History, acts: list[str], data: st.DataObject) -> None:
     """Listings at any time, watches that break and begin anew, repeated and reordered events, early own writes."""
-    store, told = Store(), dict[str, Object]()
+    store, told = ObjectView(), dict[str, Object]()
     at = 0
 
-    def tell(changes: list[Change]) -> None:
+    def tell(changes: list[ObjectChange]) -> None:
         for change in changes:
             name = change.object["metadata"]["name"]
             if change.gone:
@@ -49,5 +49,5 @@ def test_any_interleaving_gives_the_same_view(history: History, acts: list[str],
 def test_an_error_of_the_watch_is_a_fault() -> None:
     expired = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version"}}
     with pytest.raises(KubeFault, match="too old resource version") as fault:
-        Store().take(expired)
+        ObjectView().take(expired)
     assert fault.value.status == 410

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from . import checksums, compiling
 from .optimizers import Optimizer
-from .parts import F32, U64, Parts
-from .reference import U16, Change, Due, Reference
+from .parts import F32, U64, TableParts
+from .reference import U16, Due, Reference, RowGradients
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -26,13 +26,20 @@ class Kernels(Protocol):
 
     name: str
 
-    def locate(self, parts: Parts, keys: U64, places: U64) -> int: ...
-    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None: ...
-    def rebuild(self, parts: Parts, part: int) -> None: ...
-    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None: ...
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None: ...
+    def locate(self, parts: TableParts, keys: U64, places: U64) -> int: ...
+    def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None: ...
+    def rebuild(self, parts: TableParts, part: int) -> None: ...
+    def adopt(self, parts: TableParts, part: int, keys: U64, epoch: int) -> None: ...
+    def gather(self, parts: TableParts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None: ...
     def update(
-        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self,
+        parts: TableParts,
+        places: U64,
+        by: RowGradients,
+        rates: F32,
+        clocks: F32,
+        optimizer: Optimizer,
+        epoch: int,
     ) -> None: ...
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int: ...
     def widen(self, halves: U16) -> F32: ...
@@ -81,27 +88,27 @@ class Library:
         self._narrow = _function(library.narrow, None, _INT, _POINTER, _POINTER)
         self._reference = Reference()
 
-    def locate(self, parts: Parts, keys: U64, places: U64) -> int:
+    def locate(self, parts: TableParts, keys: U64, places: U64) -> int:
         return self._locate(parts.heads_address, parts.shift, len(keys), _at(keys), _at(places))
 
-    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None:
+    def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None:
         form = _format(parts)
         without = self._insert(
             parts.heads_address, ctypes.addressof(form), parts.shift, len(keys), _at(keys), _at(places), epoch
         )
         assert without == 0, f"{without} keys found no room: grow the parts before"
 
-    def rebuild(self, parts: Parts, part: int) -> None:
+    def rebuild(self, parts: TableParts, part: int) -> None:
         self._rebuild(self._head(parts, part))
 
-    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None:
+    def adopt(self, parts: TableParts, part: int, keys: U64, epoch: int) -> None:
         self._adopt(self._head(parts, part), len(keys), _at(keys), epoch)
 
     @staticmethod
-    def _head(parts: Parts, part: int) -> int:
+    def _head(parts: TableParts, part: int) -> int:
         return parts.heads_address + part * parts.heads.strides[0]
 
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
+    def gather(self, parts: TableParts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
         if due is not None and due.optimizer.KERNEL is None:
             self._reference.gather(parts, keys, places, out, due)
             return
@@ -117,7 +124,14 @@ class Library:
         )
 
     def update(
-        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self,
+        parts: TableParts,
+        places: U64,
+        by: RowGradients,
+        rates: F32,
+        clocks: F32,
+        optimizer: Optimizer,
+        epoch: int,
     ) -> None:
         if optimizer.KERNEL is None:
             self._reference.update(parts, places, by, rates, clocks, optimizer, epoch)
@@ -159,7 +173,7 @@ def _at(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _format(parts: Parts) -> _Format:
+def _format(parts: TableParts) -> _Format:
     form = parts.form
     return _Format(
         *(form.width, form.words, form.half, len(form.slots), form.is_normal, form.seed, _at(form.slots)),

@@ -42,7 +42,7 @@ ABSENT = np.uint64(2**64 - 1)
 _ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER = range(8)
 
 
-class Parts:
+class TableParts:
     """The rows of one table, in `count` parts. `heads` [count, 8] is what a kernel reads: struct part."""
 
     def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, multiplier: int, shift: int = 0) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from . import checksums
 from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, U64, Parts
+from .parts import ABSENT, U64, TableParts
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -38,7 +38,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowGradients:
     """The gradients of rows [n, width], and their squares; None: those of the gradients."""
 
     gradients: F32
@@ -50,7 +50,7 @@ class Reference:
 
     name = "numpy"
 
-    def locate(self, parts: Parts, keys: U64, places: U64) -> int:
+    def locate(self, parts: TableParts, keys: U64, places: U64) -> int:
         """Write the place of each key, or ABSENT; return how many are absent."""
         places[:] = ABSENT
         for part, chosen in _by_part(keys >> np.uint64(parts.shift)):
@@ -68,7 +68,7 @@ class Reference:
                 slots[left] = (slots[left] + np.uint64(1)) & mask
         return int((places == ABSENT).sum())
 
-    def insert(self, parts: Parts, keys: U64, places: U64, epoch: int) -> None:
+    def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None:
         """Append a row with its initial values for each key that is ABSENT, and write its place."""
         absent = np.flatnonzero(places == ABSENT)
         form = parts.form
@@ -81,17 +81,17 @@ class Reference:
             added[:, form.weight_words :] = form.slots
             _enter(parts, part, rows.start)
 
-    def rebuild(self, parts: Parts, part: int) -> None:
+    def rebuild(self, parts: TableParts, part: int) -> None:
         """Build the index of a part anew."""
         parts.index(part)[:] = 0
         _enter(parts, part, 0)
 
-    def adopt(self, parts: Parts, part: int, keys: U64, epoch: int) -> None:
+    def adopt(self, parts: TableParts, part: int, keys: U64, epoch: int) -> None:
         """Give an empty part, once there is room, rows with these keys; the caller writes their words."""
         parts.append(part, keys, epoch)
         self.rebuild(parts, part)
 
-    def gather(self, parts: Parts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
+    def gather(self, parts: TableParts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
         """Write the weights of each key: those of its row, after the steps that it is due, else the initial ones."""
         form = parts.form
         absent = np.flatnonzero(places == ABSENT)
@@ -104,7 +104,14 @@ class Reference:
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
-        self, parts: Parts, places: U64, by: Change, rates: F32, clocks: F32, optimizer: Optimizer, epoch: int
+        self,
+        parts: TableParts,
+        places: U64,
+        by: RowGradients,
+        rates: F32,
+        clocks: F32,
+        optimizer: Optimizer,
+        epoch: int,
     ) -> None:
         """Make one step of the optimizer on each row. rates, clocks [parts]: learning rate and steps of each part."""
         form, h = parts.form, optimizer.hyperparameters()
@@ -198,7 +205,7 @@ def _by_part(parts: U64) -> Iterator[tuple[int, Indices]]:
     yield from zip(numbers.tolist(), np.split(order, begins[1:]), strict=False)
 
 
-def _enter(parts: Parts, part: int, first_row: int) -> None:
+def _enter(parts: TableParts, part: int, first_row: int) -> None:
     """Enter the rows first_row, …, whose keys are not in the index.
 
     All probe at once; of several at one empty slot the first takes it. Rows may stand in other slots than those that

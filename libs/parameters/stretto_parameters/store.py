@@ -20,9 +20,9 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, INDEX_BYTES, SIZE, Parts
+from .parts import ABSENT, INDEX_BYTES, SIZE, TableParts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
-from .reference import Change, Due
+from .reference import Due, RowGradients
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -162,11 +162,13 @@ class Store:
         parts = layout.buckets * len(layout.tables) * _ARENAS_A_PART
         part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
         self._tables = [
-            Parts(RowFormat.of_table(table), layout.buckets, part_bytes_max, multiplier=multiplier, shift=layout.shift)
+            TableParts(
+                RowFormat.of_table(table), layout.buckets, part_bytes_max, multiplier=multiplier, shift=layout.shift
+            )
             for table in layout.tables
         ]
         dense = RowFormat.of_slices(layout)
-        self._dense = Parts(dense, layout.slices, max(dense.row_bytes, 2**12), multiplier=multiplier)
+        self._dense = TableParts(dense, layout.slices, max(dense.row_bytes, 2**12), multiplier=multiplier)
         self._own: I64 = np.zeros(layout.columns, np.int64)
         self._seeded: I64 = np.zeros(layout.slices, np.int64)
         self._bounds: U64 = np.arange(layout.buckets, dtype=np.uint64) << np.uint64(layout.shift)
@@ -325,9 +327,9 @@ class Store:
         absent = self.kernels.locate(table, keys, places)
         if absent:
             self._make_room(table, keys[places == ABSENT])
-        return _Located(keys, Change(gradients, squares), places, absent)
+        return _Located(keys, RowGradients(gradients, squares), places, absent)
 
-    def _make_room(self, table: Parts, absent: U64) -> None:
+    def _make_room(self, table: TableParts, absent: U64) -> None:
         more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
         wanted = table.heads[:, SIZE] + more
         for part in table.lacking(wanted).tolist():
@@ -341,7 +343,7 @@ class Store:
         if kept.any():
             gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
             places = claimed[kept].astype(np.uint64) << np.uint64(32)
-            by, optimizer = Change(gradients), layout.optimizer.dense
+            by, optimizer = RowGradients(gradients), layout.optimizer.dense
             self.kernels.update(self._dense, places, by, rates, clocks, optimizer, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
@@ -460,11 +462,11 @@ class Store:
         for table in self._tables:
             self._empty(bucket, table)
 
-    def _empty(self, bucket: int, table: Parts) -> None:
+    def _empty(self, bucket: int, table: TableParts) -> None:
         table.clear(bucket)
         self._emptied[bucket] = self.epoch
 
-    def _bucket_of(self, bucket: int, number: int) -> Parts:
+    def _bucket_of(self, bucket: int, number: int) -> TableParts:
         self._check_bucket(bucket)
         if not 0 <= number < len(self._tables):
             raise InputRefused(f"table = {number} must be between 0 and {len(self._tables) - 1}")
@@ -485,14 +487,14 @@ class Store:
             else:
                 self._overwrite(table, bucket, each)
 
-    def _replace(self, table: Parts, bucket: int, raw: RawBucket) -> None:
+    def _replace(self, table: TableParts, bucket: int, raw: RawBucket) -> None:
         """Drop the rows of a bucket and write others, in their order: no key has to be looked for."""
         self._empty(bucket, table)
         table.grow(bucket, len(raw.keys))
         self.kernels.adopt(table, bucket, raw.keys, self.epoch)
         table.rows(bucket)[:] = raw.rows
 
-    def _overwrite(self, table: Parts, bucket: int, raw: RawBucket) -> None:
+    def _overwrite(self, table: TableParts, bucket: int, raw: RawBucket) -> None:
         if not len(raw.keys):
             return
         places = np.empty(len(raw.keys), np.uint64)
@@ -503,7 +505,7 @@ class Store:
         table.rows(bucket)[rows] = raw.rows
         table.entries(bucket)["epoch"][rows] = self.epoch
 
-    def _raw(self, bucket: int, table: Parts, raw: RawBucket) -> RawBucket:
+    def _raw(self, bucket: int, table: TableParts, raw: RawBucket) -> RawBucket:
         keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
         rows = _array(f"rows of bucket {bucket}", raw.rows, np.float32, (len(keys), table.form.words))
         if ((keys >> np.uint64(self.layout.shift)) != bucket).any():
@@ -683,12 +685,14 @@ class _Located:
     """The part of a push that one table applies. absent: keys without a row yet."""
 
     keys: U64
-    change: Change
+    change: RowGradients
     places: U64
     absent: int
 
 
-def _changed(parts: Parts, bucket: int, since_epoch: int, first: int, bytes_max: int) -> tuple[I64 | slice, int, int]:
+def _changed(
+    parts: TableParts, bucket: int, since_epoch: int, first: int, bytes_max: int
+) -> tuple[I64 | slice, int, int]:
     """Choose rows from `first` on that changed after an epoch, all for 0: as many as fit, one at least.
 
     Return (rows, the row after those that were looked at, bytes that this costs). Entries that are looked at cost, too.

@@ -27,8 +27,8 @@ from stretto_parameters.optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
-from stretto_parameters.parts import ABSENT, Parts
-from stretto_parameters.reference import Change, Due, Reference, read_weights
+from stretto_parameters.parts import ABSENT, TableParts
+from stretto_parameters.reference import Due, Reference, RowGradients, read_weights
 
 BUCKETS = 4
 MULTIPLIER = 0xD1342543DE82EF95
@@ -69,10 +69,10 @@ class Run:
 
     def __init__(self, kernels: Kernels, table: Table) -> None:
         self.kernels = kernels
-        self.parts = Parts(RowFormat.of_table(table), BUCKETS, 2**26, multiplier=MULTIPLIER, shift=62)
+        self.parts = TableParts(RowFormat.of_table(table), BUCKETS, 2**26, multiplier=MULTIPLIER, shift=62)
 
     def pushed(
-        self, keys: np.ndarray, by: Change, rates: np.ndarray, clocks: np.ndarray, table: Table, epoch: int
+        self, keys: np.ndarray, by: RowGradients, rates: np.ndarray, clocks: np.ndarray, table: Table, epoch: int
     ) -> np.ndarray:
         """Make rows for keys and update them; return their places."""
         places = np.empty(len(keys), np.uint64)
@@ -112,7 +112,7 @@ def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> 
         clocks = table.optimizer.clocks(random.choice(GAPS, BUCKETS) * epoch)
         with np.errstate(all="ignore"):
             other = gradients * gradients * random.uniform(0, 1, gradients.shape).astype(np.float32)
-            by = Change(gradients, other if epoch % 2 else None)
+            by = RowGradients(gradients, other if epoch % 2 else None)
             found = [run.pushed(keys, by, rates, clocks, table, epoch) for run in (ours, reference)]
         assert np.array_equal(*found)
         for part in range(BUCKETS):
@@ -131,7 +131,7 @@ def compare(library: Kernels, table: Table, seed: int, *, odd: bool = False) -> 
     check_index(reference)
 
 
-def damage(random: np.random.Generator, *both: Parts) -> None:
+def damage(random: np.random.Generator, *both: TableParts) -> None:
     """Write odd values into some slots, as a damaged image would: a number of steps may be anything."""
     form = both[0].form
     for part in range(BUCKETS):
@@ -142,7 +142,7 @@ def damage(random: np.random.Generator, *both: Parts) -> None:
             each.rows(part)[:, form.weight_words :][some] = values
 
 
-def same_rows(left: Parts, right: Parts, part: int) -> bool:
+def same_rows(left: TableParts, right: TableParts, part: int) -> bool:
     """Compare weights and slots for themselves: in a word of two bfloat16, either may be NaN."""
     form, rows = left.form, (left.rows(part), right.rows(part))
     return same_words(*(read_weights(form, each) for each in rows)) and same_words(
@@ -172,7 +172,7 @@ def filled(index: np.ndarray) -> list[int]:
     return np.flatnonzero(index).tolist()
 
 
-def rebuilt(parts: Parts, part: int) -> np.ndarray:
+def rebuilt(parts: TableParts, part: int) -> np.ndarray:
     """Return the index as the reference would build it."""
     kept = parts.index(part).copy()
     Reference().rebuild(parts, part)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from .addresses import Address, connected, parsed
 from .errors import AccessRefused, FrameRefused, PeerFailed, PeerLost, PeerSlow
-from .exchange import Reader
+from .exchange import FrameReader
 from .frames import Buffer, Flag, Message, encoded, text_of
 from .handshake import ENCRYPTION_REMEDY, greet
 from .keys import Key
@@ -42,7 +42,7 @@ class Connection:
         self._size_bytes_max = size_bytes_max
         self._link: Link | None = None
         self._link = _authenticated(parsed(address), key, timeout_s, encrypted)
-        self._reader = Reader(self._link)
+        self._reader = FrameReader(self._link)
 
     def send(self, kind: int, parts: Sequence[Buffer]) -> None:
         """Send a request; its parts may be changed afterwards. Raises PeerLost, FrameRefused."""

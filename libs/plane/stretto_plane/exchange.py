@@ -10,7 +10,7 @@ from .frames import HEADER_BYTES, Flag, Message, body_bytes, head_of, parts_of, 
 from .transports import Link
 
 
-class Reader:
+class FrameReader:
     """Reads frames: first ``wait`` for a header, then ``take`` the message."""
 
     def __init__(self, link: Link) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .addresses import limit, peer_name
 from .errors import AccessRefused, FrameRefused
-from .exchange import Reader
+from .exchange import FrameReader
 from .frames import Buffer, Bytes, Flag, Message, encoded, text_frame
 from .handshake import Verdict, challenge, decide, refuse
 from .keys import Key
@@ -170,7 +170,7 @@ class Session:
         return TlsLink(encrypted)
 
     def _serve(self, link: Link) -> None:
-        reader = Reader(link)
+        reader = FrameReader(link)
         while True:
             reader.wait(None)
             try:

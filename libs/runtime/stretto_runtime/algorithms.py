@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto_core.algorithms import AlgorithmError, Kind
+from stretto_core.algorithms import AlgorithmError, DecisionKind
 
 from stretto_runtime.process.faults import SettingsFault
 
 
-def algorithm(kind: Kind, name: str, variable: str) -> Any:
+def algorithm(kind: DecisionKind, name: str, variable: str) -> Any:
     """The algorithm that a variable of the environment names. Raises SettingsFault."""
     try:
         return kind.named(name)

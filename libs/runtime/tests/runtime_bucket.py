@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto_bus.ordered_consumer import Stored
-from stretto_bus.writer import Output
+from stretto_bus.writer import OutgoingMessage
 
 
-def put(bucket: dict[str, bytes], outputs: Iterable[Output]) -> None:
+def put(bucket: dict[str, bytes], outputs: Iterable[OutgoingMessage]) -> None:
     """Store outputs."""
     for each in outputs:
         bucket.pop(each.subject, None)

@@ -33,7 +33,7 @@ class Durations:
         return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
 
 
-class Job(Protocol):
+class EndedJob(Protocol):
     """A job that has left, from its submission to its end."""
 
     @property
@@ -43,7 +43,7 @@ class Job(Protocol):
     def end_s(self) -> float: ...
 
 
-def span_of(jobs: Sequence[Job]) -> tuple[float, float]:
+def span_of(jobs: Sequence[EndedJob]) -> tuple[float, float]:
     """Return the first submission and the last end; (0, 0) without jobs."""
     if not jobs:
         return 0.0, 0.0

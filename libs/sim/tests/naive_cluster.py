@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto_messages.base import GIB
 from stretto_messages.values import Plan
-from stretto_sim.cluster import Settings, TraceJob
+from stretto_sim.cluster import ClusterTraceSettings, TraceJob
 
 TICKS = 4
 """of a second"""
@@ -43,7 +43,7 @@ class _Job:
 class _Free:
     """Cores and bytes of every node."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ClusterTraceSettings) -> None:
         self.cores = [settings.node_cpu_cores] * settings.nodes
         self.memory = [settings.node_memory_bytes] * settings.nodes
 
@@ -63,7 +63,7 @@ class _Free:
 
 
 def tick_by_tick(
-    plans: Sequence[tuple[TraceJob, list[tuple[float, Plan]]]], settings: Settings, dynamic: bool
+    plans: Sequence[tuple[TraceJob, list[tuple[float, Plan]]]], settings: ClusterTraceSettings, dynamic: bool
 ) -> list[dict[str, Any]]:
     """End and outcome of each job; ``plans`` are (seconds after its submission, plan), the first at 0."""
     free, jobs, tick = _Free(settings), [_Job(job, list(steps)) for job, steps in plans], 0
@@ -95,7 +95,7 @@ def _others(pods: Sequence[_Pod], wanted: Sequence[_Pod]) -> list[_Pod]:
     return [pod for pod in pods if all(pod is not other for other in wanted)]
 
 
-def _planned(each: _Job, now: float, free: _Free, s: Settings) -> None:
+def _planned(each: _Job, now: float, free: _Free, s: ClusterTraceSettings) -> None:
     """Changes are of counts alone, and the test gives room for them."""
     after_s, plan = each.plans[0]
     if now < each.job.submit_s + after_s:
@@ -120,7 +120,7 @@ def _planned(each: _Job, now: float, free: _Free, s: Settings) -> None:
     each.plans = each.plans[1:] or [(float("inf"), plan)]
 
 
-def _move(each: _Job, now: float, free: _Free, s: Settings) -> None:
+def _move(each: _Job, now: float, free: _Free, s: ClusterTraceSettings) -> None:
     if each.moving and now >= each.paused_until_s:
         each.moving = False
         free.back(_others(each.holders, each.servers))

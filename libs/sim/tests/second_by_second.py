@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto_core.offline.allocation import AllocationProblem, ElasticJob
-from stretto_sim.allocation import Policy, Settings, TraceJob
+from stretto_sim.allocation import Policy, PoolTraceSettings, TraceJob
 from stretto_sim.allocation.trace import fates
 
 
-def second_by_second(trace: Sequence[TraceJob], policy: Policy, settings: Settings) -> list[dict[str, Any]]:
+def second_by_second(trace: Sequence[TraceJob], policy: Policy, settings: PoolTraceSettings) -> list[dict[str, Any]]:
     """Each job's end, queueing, changes and how it ended, by submission."""
     trace = sorted(trace, key=lambda job: job.submit_s)
     jobs: list[dict[str, Any]] = [
@@ -64,7 +64,7 @@ def _ended(j: dict[str, Any], now: int) -> bool:
     return True
 
 
-def _start(active: list[dict[str, Any]], settings: Settings) -> None:
+def _start(active: list[dict[str, Any]], settings: PoolTraceSettings) -> None:
     for j in active:
         idle = settings.nodes - sum(other["assigned"] for other in active)
         if not j["assigned"] and idle:
@@ -72,7 +72,7 @@ def _start(active: list[dict[str, Any]], settings: Settings) -> None:
             _assign(j, 2 ** int(math.log2(min(most, 16))), settings)
 
 
-def _problem(active: list[dict[str, Any]], settings: Settings) -> AllocationProblem:
+def _problem(active: list[dict[str, Any]], settings: PoolTraceSettings) -> AllocationProblem:
     least = 0 if len(active) > settings.nodes else 1
     return AllocationProblem(
         tuple(
@@ -93,7 +93,7 @@ def _problem(active: list[dict[str, Any]], settings: Settings) -> AllocationProb
     )
 
 
-def _assign(j: dict[str, Any], size: int, settings: Settings) -> None:
+def _assign(j: dict[str, Any], size: int, settings: PoolTraceSettings) -> None:
     if size == j["assigned"]:
         return
     j["changes"] += 1 if j["started"] else 0

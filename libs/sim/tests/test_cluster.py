@@ -15,8 +15,18 @@ from stretto_core.algorithms import SIMULATE_CLUSTER
 from stretto_core.model.types import JobLimits
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.values import Plan
-from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, policies, simulate
-from stretto_sim.cluster.nodes import Nodes, Pod
+from stretto_sim.cluster import (
+    COMPLETED,
+    Arrival,
+    ClusterOutcome,
+    ClusterTraceSettings,
+    Policy,
+    TraceJob,
+    jobs_of,
+    policies,
+    simulate,
+)
+from stretto_sim.cluster.nodes import Nodes, SimulatedPod
 from stretto_sim.cluster.policies import STATIC
 from stretto_sim.cluster.search import tuned_plan
 
@@ -61,7 +71,7 @@ class TestAgainstTheNaiveOne:
     @settings(max_examples=10)
     def test_jobs_that_keep_their_plans(self, seed: int, nodes: int, count: int) -> None:
         rng = np.random.default_rng(seed)
-        pool = Settings(nodes, pod_start_s=float(rng.integers(0, 40)))
+        pool = ClusterTraceSettings(nodes, pod_start_s=float(rng.integers(0, 40)))
         trace = [
             job(
                 float(rng.integers(0, 200)),
@@ -86,7 +96,7 @@ class TestAgainstTheNaiveOne:
     def test_a_job_that_is_changed_while_it_trains(
         self, shapes: list[tuple[int, int]], every_s: int, pause_s: float
     ) -> None:
-        pool = Settings(4, pod_start_s=30.0, move_pause_s=pause_s, move_s_per_gib=2.0)
+        pool = ClusterTraceSettings(4, pod_start_s=30.0, move_pause_s=pause_s, move_s_per_gib=2.0)
         one = job(0.0, 3_000_000, embedding_bytes=4 * GIB)
         plans = [
             (float(every_s * n), replace(one.request, workers=workers, ps=ps)) for n, (workers, ps) in enumerate(shapes)
@@ -98,7 +108,7 @@ class TestAgainstTheNaiveOne:
 
 class TestAgainstTheory:
     def test_a_job_alone_takes_exactly_what_its_model_says(self) -> None:
-        found = simulate([job(50.0)], STATIC, Settings(2, pod_start_s=300.0))
+        found = simulate([job(50.0)], STATIC, ClusterTraceSettings(2, pod_start_s=300.0))
         assert found.jobs[0].end_s == pytest.approx(50 + 300 + 1_000_000 / (4 * 500 / 0.1), abs=1e-6)
         usage = found.jobs[0].usage
         assert usage.worker_core_s == pytest.approx(16 * (300 + 50))
@@ -112,10 +122,10 @@ class TestAgainstTheory:
         rng = np.random.default_rng(1)
         when = np.cumsum(rng.exponential(mean_s / (nodes * load), count))
         plan = Plan(1, 1, 24.0, 8.0, GIB, GIB)
-        steps_s = simulate([job(0.0, 500, plan)], STATIC, Settings(1, pod_start_s=0.0)).completion.mean_s
+        steps_s = simulate([job(0.0, 500, plan)], STATIC, ClusterTraceSettings(1, pod_start_s=0.0)).completion.mean_s
         took_s = np.maximum(rng.exponential(mean_s, count), steps_s)
         trace = [job(float(t), max(1, round(500 * d / steps_s)), plan) for t, d in zip(when, took_s, strict=True)]
-        found = simulate(trace, STATIC, Settings(nodes, pod_start_s=0.0, patience_s=1e9))
+        found = simulate(trace, STATIC, ClusterTraceSettings(nodes, pod_start_s=0.0, patience_s=1e9))
         offered = nodes * load
         waits = offered**nodes / math.factorial(nodes) / (1 - load)
         waits /= sum(offered**k / math.factorial(k) for k in range(nodes)) + waits
@@ -125,12 +135,12 @@ class TestAgainstTheory:
     def test_memory_runs_out_when_the_growth_says_so(self) -> None:
         """8 GiB a server, 64 MiB of it taken: 15.875 of 20 GiB at samples (15.875/20)^(1/growth)."""
         one = job(embedding_bytes=20 * GIB, growth=0.5)
-        found = simulate([one], STATIC, Settings(2, pod_start_s=0.0))
+        found = simulate([one], STATIC, ClusterTraceSettings(2, pod_start_s=0.0))
         assert (found.jobs[0].how, found.failures["out of memory"]) == ("out of memory", 1)
         assert found.jobs[0].samples == pytest.approx(1_000_000 * (15.875 / 20) ** 2, rel=1e-6)
 
     def test_what_a_straggler_costs_with_and_without_dynamic_shards(self) -> None:
-        pool = Settings(2, pod_start_s=0.0, straggler_rate=1.0, slow_cpu=0.25, noise=0.0)
+        pool = ClusterTraceSettings(2, pod_start_s=0.0, straggler_rate=1.0, slow_cpu=0.25, noise=0.0)
         share = simulate([job()], STATIC, pool).jobs[0]
         whole, slow = 0.1, 0.1 + 3 * 0.04
         until = 50 * (1 - (share.completion_s - 50) / (50 * slow / whole - 50))
@@ -146,24 +156,24 @@ class TestPromises:
     )
     @settings(max_examples=8)
     def test_nodes_never_hold_more_than_they_have(self, seed: int, nodes: int, policy: str) -> None:
-        self._checked(arrivals(seed, 12, 4000, 900), policy, Settings(nodes, seed=seed, **HARSH))
+        self._checked(arrivals(seed, 12, 4000, 900), policy, ClusterTraceSettings(nodes, seed=seed, **HARSH))
 
     @pytest.mark.parametrize("policy", ["es", "optimus"])
     def test_a_job_that_restarts_and_finds_no_room_waits_with_its_window_open(self, policy: str) -> None:
         seed = {"es": 8, "optimus": 926}[policy]
-        self._checked(arrivals(seed, 12, 4000, 900), policy, Settings(4, seed=seed, **HARSH))
+        self._checked(arrivals(seed, 12, 4000, 900), policy, ClusterTraceSettings(4, seed=seed, **HARSH))
 
     @pytest.mark.proof
     def test_nor_under_the_services(self) -> None:
-        found = self._checked(arrivals(3, 14, 4000, 1800), "stretto", Settings(4, seed=3, **HARSH))
+        found = self._checked(arrivals(3, 14, 4000, 1800), "stretto", ClusterTraceSettings(4, seed=3, **HARSH))
         assert found.changes_per_job > 0
 
     @staticmethod
-    def _checked(trace: list[TraceJob], policy: str, pool: Settings) -> Outcome:
+    def _checked(trace: list[TraceJob], policy: str, pool: ClusterTraceSettings) -> ClusterOutcome:
         lowest = [math.inf, math.inf]
         place = Nodes.place
 
-        def watched(self: Nodes, pod: Pod) -> bool:
+        def watched(self: Nodes, pod: SimulatedPod) -> bool:
             found = place(self, pod)
             lowest[0] = min(lowest[0], float(self.cores.min()))
             lowest[1] = min(lowest[1], float(self.memory.min()))
@@ -187,7 +197,7 @@ class TestPromises:
     @pytest.mark.parametrize("policy", POLICIES)
     def test_the_same_seed_is_the_same_course_however_the_trace_is_ordered(self, policy: str) -> None:
         trace = [replace(each, submit_s=1000.0 * (n // 3)) for n, each in enumerate(arrivals(5, 9, 1, 900))]
-        pool = Settings(3, seed=7, **HARSH)
+        pool = ClusterTraceSettings(3, seed=7, **HARSH)
         first = simulate(trace, SIMULATE_CLUSTER.named(policy), pool)
         order = [2, 0, 1, 5, 4, 3, 7, 8, 6]
         again = simulate([trace[n] for n in order], SIMULATE_CLUSTER.named(policy), pool)
@@ -196,38 +206,43 @@ class TestPromises:
     @pytest.mark.proof
     def test_stretto_outlives_what_ends_a_static_job(self) -> None:
         trace = [replace(each, embedding_bytes=40 * GIB) for each in arrivals(8, 8, 2000, 7200)]
-        pool = Settings(12, pod_failures_per_day=2.0, seed=1)
+        pool = ClusterTraceSettings(12, pod_failures_per_day=2.0, seed=1)
         static, stretto = (simulate(trace, SIMULATE_CLUSTER.named(name), pool) for name in ("static", "stretto"))
         assert static.failures["out of memory"] + static.failures["pod failure"] > 3
         assert stretto.completion_rate == 1
 
     def test_a_job_that_nobody_has_room_for_is_given_up(self) -> None:
-        found = simulate([job(5.0, plan=Plan(4, 2, 30.0, 30.0, GIB, GIB))], STATIC, Settings(2, patience_s=600.0))
+        found = simulate(
+            [job(5.0, plan=Plan(4, 2, 30.0, 30.0, GIB, GIB))], STATIC, ClusterTraceSettings(2, patience_s=600.0)
+        )
         assert (found.jobs[0].how, found.jobs[0].end_s, found.jobs[0].queued_s) == ("scheduling", 605.0, 600.0)
         assert found.jobs[0].last is None
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_what_never_trains_is_given_up(self, policy: str) -> None:
         """Nodes without room for what a job grows to, and pods that die before they are ready."""
-        for pool in (Settings(20, 4.0, 16 * GIB), Settings(4, pod_failures_per_day=100.0, patience_s=6 * 3600.0)):
+        for pool in (
+            ClusterTraceSettings(20, 4.0, 16 * GIB),
+            ClusterTraceSettings(4, pod_failures_per_day=100.0, patience_s=6 * 3600.0),
+        ):
             found = simulate(arrivals(3, 3, 300, 1800), SIMULATE_CLUSTER.named(policy), pool)
             assert {one.how for one in found.jobs} <= {COMPLETED, "scheduling", "pod failure", "out of memory"}
             assert max(one.end_s for one in found.jobs) < 30 * 86_400
 
     def test_a_job_that_trains_is_never_given_up(self) -> None:
         one = job(samples=200_000_000)
-        found = simulate([one], STATIC, Settings(2, patience_s=600.0)).jobs[0]
+        found = simulate([one], STATIC, ClusterTraceSettings(2, patience_s=600.0)).jobs[0]
         assert (found.how, found.completion_s) == (COMPLETED, pytest.approx(300 + 10_000))
 
     def test_a_search_over_many_pods_ends(self) -> None:
         wide = job(plan=Plan(10_000, 10_000, 1.0, 1.0, GIB, GIB))
         wide = replace(wide, limits=JobLimits(LIMITS.low, replace(LIMITS.high, workers=40_000, ps=40_000)))
-        found = tuned_plan(wide, Settings(20))
+        found = tuned_plan(wide, ClusterTraceSettings(20))
         assert found.workers * found.worker_cpu_cores + found.ps * found.ps_cpu_cores <= 0.25 * 640
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_no_jobs_are_no_trouble(self, policy: str) -> None:
-        found = simulate([], SIMULATE_CLUSTER.named(policy), Settings())
+        found = simulate([], SIMULATE_CLUSTER.named(policy), ClusterTraceSettings())
         assert (found.completion.mean_s, found.completion_rate, found.utilisation("ps_core")) == (0, 1, 0)
 
     def test_drawn_jobs_take_on_their_own_plan_what_their_arrivals_took(self) -> None:
@@ -236,7 +251,9 @@ class TestPromises:
             ps = max(1, round(0.3 * cores / 4))
             own = replace(one.request, workers=cores // 4 - ps, ps=ps, worker_cpu_cores=4.0, ps_cpu_cores=4.0)
             roomy = replace(own, ps_memory_bytes=180 * GIB, worker_memory_bytes=GIB)
-            took = simulate([replace(one, request=roomy)], STATIC, Settings(40, pod_start_s=0.0)).completion.mean_s
+            took = simulate(
+                [replace(one, request=roomy)], STATIC, ClusterTraceSettings(40, pod_start_s=0.0)
+            ).completion.mean_s
             assert took == pytest.approx(3600, rel=1e-3)
 
     def test_users_ask_for_what_the_paper_saw(self) -> None:
@@ -247,9 +264,9 @@ class TestPromises:
 
     def test_bad_values_are_named(self) -> None:
         with pytest.raises(InvalidValue, match="hot_rate"):
-            Settings(hot_rate=1.5)
+            ClusterTraceSettings(hot_rate=1.5)
         with pytest.raises(InvalidValue, match="patience_s is 0"):
-            Settings(patience_s=0)
+            ClusterTraceSettings(patience_s=0)
         with pytest.raises(InvalidValue, match="alpha_grad is 0"):
             replace(job(), alpha_grad=0, alpha_upd=0, alpha_sync=0, alpha_emb=0, constant_s=0)
         with pytest.raises(InvalidValue, match="gpus is 0"):
@@ -259,8 +276,8 @@ class TestPromises:
         with pytest.raises(InvalidValue, match=r"submit_s is 1000000000000\.0"):
             job(1e12)
         with pytest.raises(InvalidValue, match="nodes is 1"):
-            Settings(10**10)
+            ClusterTraceSettings(10**10)
         with pytest.raises(InvalidValue, match="workers is 1"):
             job(plan=Plan(10**12, 1, 1.0, 1.0, GIB, GIB))
         with pytest.raises(InvalidValue, match=r"samples is 1e\+15, .* years"):
-            simulate([job(samples=10**15)], STATIC, Settings())
+            simulate([job(samples=10**15)], STATIC, ClusterTraceSettings())

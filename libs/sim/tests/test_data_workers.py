@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from naive_data_workers import tick_by_tick
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_messages.base import InvalidValue
-from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
+from stretto_sim.data_workers import Cluster, DataWorkersOutcome, Policy, TraceJob, simulate
 from stretto_sim.data_workers.placing import Free, node_for, pack
 
 NAMES = SIMULATE_DATA_WORKERS.names()
@@ -209,7 +209,7 @@ class TestPromises:
             simulate([TraceJob(0.0, 1, 65, 1.0, 1.0)], policy("srtf"))
 
 
-def _ends(found: Outcome, jobs: list[TraceJob]) -> dict[TraceJob, float]:
+def _ends(found: DataWorkersOutcome, jobs: list[TraceJob]) -> dict[TraceJob, float]:
     return {job: one.end_s for job, one in zip(jobs, found.jobs, strict=True)}
 
 

@@ -24,7 +24,7 @@ from stretto_pipeline.arrays import SCHEMA_BYTES_MAX
 from stretto_pipeline.feeding import Range
 from stretto_plane import AccessRefused, Buffer, Connection, Key, Listener, Message, Peer
 from stretto_plane.addresses import connected, parsed
-from stretto_plane.exchange import Reader
+from stretto_plane.exchange import FrameReader
 from stretto_plane.frames import HEADER_BYTES, Bytes, Flag, encoded
 from stretto_plane.handshake import greet
 from stretto_plane.session import HANDSHAKE_S
@@ -80,7 +80,7 @@ def is_answered(address: str, key: Key, frame: bytes) -> bool:
         greet(plain, key, time.monotonic() + TIMEOUT_S)
         raw.sendall(frame)
         raw.shutdown(socket.SHUT_WR)
-        answers = Reader(plain)
+        answers = FrameReader(plain)
         answers.wait(time.monotonic() + TIMEOUT_S)
         flag, message = answers.take(1 << 24, lambda _: time.monotonic() + TIMEOUT_S)
         return flag is Flag.MESSAGE and message.kind == Kind.PREPARE

@@ -41,7 +41,7 @@ class ManifestDamaged(ManifestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """A complete checkpoint as its manifest tells it."""
 
     checkpoint: CheckpointRef
@@ -90,7 +90,7 @@ class Manifest:
             ) from error
 
 
-def read(url: str) -> Manifest:
+def read(url: str) -> CheckpointManifest:
     """Raises ManifestError when the store does not give it, ManifestDamaged when what it gives is not sound."""
     try:
         if (file := _local(url)) is not None:
@@ -110,7 +110,7 @@ def read(url: str) -> Manifest:
         digest = document["digest"]
         names = ("id", "samples", "size_bytes", "ps")
         reference = CheckpointRef(url=url, **{name: document[name] for name in names})
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             reference, document["job"], float(document["taken_at_s"]), document["ledger"], tuple(document["parts"])
         )
     except Exception as error:

@@ -38,7 +38,7 @@ from stretto_runtime import PartitionLost
 
 from . import manifest
 from .columns import ColumnsError, bring_back
-from .manifest import Manifest, ManifestDamaged, ManifestError
+from .manifest import CheckpointManifest, ManifestDamaged, ManifestError
 from .removal import Removal
 from .settings import CheckpointsSettings
 
@@ -59,7 +59,7 @@ class ImageDamaged(TakingError):
     """No copy of an image is whole: reading this checkpoint again will not help."""
 
 
-class Edge(Protocol):
+class CheckpointsEdge(Protocol):
     """The part of the service that a taker uses."""
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
@@ -74,7 +74,7 @@ class Taker:
     Larger than 250 lines: taking and restoring share the one work that a job has at a time, and its places.
     """
 
-    def __init__(self, job: str, state: CheckpointState, edge: Edge, settings: CheckpointsSettings) -> None:
+    def __init__(self, job: str, state: CheckpointState, edge: CheckpointsEdge, settings: CheckpointsSettings) -> None:
         self.job = job
         self.state = state
         self._edge = edge
@@ -277,7 +277,7 @@ class Taker:
             await asyncio.sleep(self._settings.poll_s)
         parts = tuple(json.loads(reply.part) for reply in replies)
         _check_columns(attempt.servers, parts)
-        whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
+        whole = CheckpointManifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
         took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
         await self._edge.observe(self.job, ImagesFlushed(job=self.job, id=attempt.id, took_s=took_s))
@@ -325,7 +325,7 @@ class Taker:
         )
         await self._edge.observe(self.job, loaded)
 
-    def _chosen(self, restore: Restore, state: CheckpointState) -> Manifest:
+    def _chosen(self, restore: Restore, state: CheckpointState) -> CheckpointManifest:
         """Return the manifest to restore: the one of ``restore``, or a later one that the state does not know.
 
         A later manifest was begun after everything in the state: the installation was restored from an older backup,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from stretto_checkpoints import manifest
-from stretto_checkpoints.manifest import Manifest, ManifestError
+from stretto_checkpoints.manifest import CheckpointManifest, ManifestError
 from stretto_messages.values import CheckpointRef
 
 
-def made(folder: Path) -> Manifest:
+def made(folder: Path) -> CheckpointManifest:
     url = f"file://{folder}/j/j-000001/manifest.json"
     reference = CheckpointRef(id="j-000001", url=url, samples=5, size_bytes=10, ps=1)
-    return Manifest(reference, "j", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
+    return CheckpointManifest(reference, "j", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
 
 
 def test_round_trip_and_removal(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_pa
         reference = CheckpointRef(
             id=name, url=f"file://{tmp_path}/j/{name}/manifest.json", samples=5, size_bytes=10, ps=1
         )
-        Manifest(reference, "j", taken_at_s, "ledger", ({"pod": "ps-0", "file": "a"},)).write()
+        CheckpointManifest(reference, "j", taken_at_s, "ledger", ({"pod": "ps-0", "file": "a"},)).write()
     (tmp_path / "j/j-000004/manifest.json").write_text("{")
     (tmp_path / "j/j-000005").mkdir()
     found = manifest.taken_after(f"file://{tmp_path}/j", 10.0)
@@ -73,7 +73,7 @@ def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_pa
 def test_a_job_that_fills_its_folder_with_manifests_costs_bounded_memory(tmp_path: Path) -> None:
     """Method: one manifest, whose lists take many times its size, under hundreds of names."""
     reference = CheckpointRef(id="j-000001", url=f"file://{tmp_path}/j/m/manifest.json", samples=5, size_bytes=10, ps=1)
-    Manifest(reference, "j", 10.0, "ledger", ({"pod": "ps-0", "more": [{}] * 50_000},)).write()
+    CheckpointManifest(reference, "j", 10.0, "ledger", ({"pod": "ps-0", "more": [{}] * 50_000},)).write()
     for number in range(1, 400):
         folder = tmp_path / f"j/j-{number:06d}"
         folder.mkdir()

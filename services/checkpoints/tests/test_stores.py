@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_checkpoints import manifest
-from stretto_checkpoints.manifest import Manifest, ManifestDamaged, ManifestError
+from stretto_checkpoints.manifest import CheckpointManifest, ManifestDamaged, ManifestError
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.stores import StoreRefused, Stores
 from stretto_checkpoints.taking import Taker
@@ -23,14 +23,14 @@ from stretto_wire.policy.allowed import Allowed
 STORES = Stores("file:///store", Allowed(stores=("s3://bucket/ads",), restores=("file:///shared/*",)))
 
 
-def whole(store: Path, job: str = "victim") -> Manifest:
+def whole(store: Path, job: str = "victim") -> CheckpointManifest:
     url = f"file://{store}/{job}/{job}-000001/manifest.json"
     reference = CheckpointRef(id=f"{job}-000001", url=url, samples=5, size_bytes=10, ps=1)
-    return Manifest(reference, job, 1.5, "the victim's ledger", ({"pod": "ps-0", "file": "a"},))
+    return CheckpointManifest(reference, job, 1.5, "the victim's ledger", ({"pod": "ps-0", "file": "a"},))
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Manifest:
+def victim(tmp_path: Path) -> CheckpointManifest:
     made = whole(tmp_path)
     made.write()
     (tmp_path / "victim/victim-000001/ps-0.image").write_text("parameters")
@@ -54,7 +54,9 @@ def linked(store: Path, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "manifest.json", "manifest.json.part"])
-def test_a_link_of_a_job_leads_to_nobody_elses_checkpoint(tmp_path: Path, victim: Manifest, kind: str) -> None:
+def test_a_link_of_a_job_leads_to_nobody_elses_checkpoint(
+    tmp_path: Path, victim: CheckpointManifest, kind: str
+) -> None:
     """The service writes, reads and removes the hostile job's checkpoint; the victim's is untouched and unread.
 
     Method: the job's servers have made the checkpoint's folder, its manifest or the draft of that a link.
@@ -78,7 +80,9 @@ def test_a_link_of_a_job_leads_to_nobody_elses_checkpoint(tmp_path: Path, victim
     assert manifest.read(victim.checkpoint.url) == victim
 
 
-def test_a_pipe_or_a_huge_file_in_the_place_of_a_manifest_stops_nobody(tmp_path: Path, victim: Manifest) -> None:
+def test_a_pipe_or_a_huge_file_in_the_place_of_a_manifest_stops_nobody(
+    tmp_path: Path, victim: CheckpointManifest
+) -> None:
     """Neither is waited for or read whole."""
     folder = tmp_path / "hostile/hostile-000001"
     folder.mkdir()

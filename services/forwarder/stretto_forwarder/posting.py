@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpcore
 from stretto_runtime import SettingsFault
 
-from stretto_forwarder.retrying import Outcome, retry_after_s
+from stretto_forwarder.retrying import AttemptOutcome, retry_after_s
 from stretto_forwarder.settings import Network
 
 READ_BYTES = 1 << 16
@@ -101,19 +101,19 @@ class Poster:
             ssl_context=context, network_backend=guard, max_connections=1, keepalive_expiry=30.0
         )
 
-    async def post(self, headers: dict[str, str], body: bytes) -> Outcome:
+    async def post(self, headers: dict[str, str], body: bytes) -> AttemptOutcome:
         """Make one attempt. Never raises."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._post(headers, body)
         except TimeoutError:
-            return Outcome(0, f"no answer within {self._timeout_s:g} s")
+            return AttemptOutcome(0, f"no answer within {self._timeout_s:g} s")
         except Forbidden as error:
-            return Outcome(0, str(error))
+            return AttemptOutcome(0, str(error))
         except Exception as error:  # a fault of one endpoint, of any kind, must not stop the others
-            return Outcome(0, f"{type(error).__name__}: {error}"[:500])
+            return AttemptOutcome(0, f"{type(error).__name__}: {error}"[:500])
 
-    async def _post(self, headers: dict[str, str], body: bytes) -> Outcome:
+    async def _post(self, headers: dict[str, str], body: bytes) -> AttemptOutcome:
         async with self._pool.stream("POST", self._url, headers=list(headers.items()), content=body) as answer:
             found = {name.lower(): value for name, value in answer.headers}
             read = 0
@@ -125,7 +125,7 @@ class Poster:
         if 300 <= answer.status < 400:
             reason += ": redirects are not followed"
         retry_after = found.get(b"retry-after", b"").decode("ascii", "replace")
-        return Outcome(answer.status, reason, retry_after_s(retry_after, time.time()))
+        return AttemptOutcome(answer.status, reason, retry_after_s(retry_after, time.time()))
 
     async def close(self) -> None:
         await self._pool.aclose()

@@ -11,7 +11,7 @@ GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """The result of an attempt. With ``status`` 0 there was no answer, and ``reason`` says why."""
 
     status: int
@@ -49,7 +49,7 @@ Decision = Delivered | Again | GiveUp | Stop
 
 
 @dataclass(slots=True)
-class Course:
+class EndpointFailures:
     """The failures of one endpoint. ``failing_since_s``: time of the first failure since the last success."""
 
     retry_s: float
@@ -58,7 +58,7 @@ class Course:
     failing_since_s: float | None = None
     failures: int = 0
 
-    def decide(self, outcome: Outcome, now: float, random: Callable[[], float]) -> Decision:
+    def decide(self, outcome: AttemptOutcome, now: float, random: Callable[[], float]) -> Decision:
         """Decide after an attempt. ``random`` is uniform in [0, 1).
 
         An endpoint that only failed for ``give_up_s`` loses the current event. Each later event is tried once, until

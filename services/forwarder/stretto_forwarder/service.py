@@ -23,8 +23,8 @@ from stretto_wire.contract.registry import STREAM
 from stretto_forwarder import handlers
 from stretto_forwarder.handlers import NotForwardable, Post
 from stretto_forwarder.posting import Poster
-from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop
-from stretto_forwarder.settings import ForwarderSettings, Target, targets_of
+from stretto_forwarder.retrying import Again, AttemptOutcome, Delivered, EndpointFailures, GiveUp, Stop
+from stretto_forwarder.settings import EndpointTarget, ForwarderSettings, targets_of
 
 NAME = "forwarder"
 AGAIN_S = 1.0
@@ -34,7 +34,7 @@ URL = "url-sha256"
 log = structlog.get_logger("stretto.forwarder")
 
 
-class Metrics:
+class EndpointMetrics:
     """The metrics of each endpoint."""
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Lane:
+class EndpointLane:
     """Posts all events of one endpoint, in the order in which they were stored."""
 
     def __init__(
-        self, bus: Bus, target: Target, settings: ForwarderSettings, metrics: Metrics, tracing: Tracing
+        self, bus: Bus, target: EndpointTarget, settings: ForwarderSettings, metrics: EndpointMetrics, tracing: Tracing
     ) -> None:
         """Raises SettingsFault."""
         self.name = target.endpoint.name
@@ -67,7 +67,7 @@ class Lane:
         self._poster = Poster(target.endpoint.url, settings.allow_networks, settings.ca, settings.timeout_s)
         self._silence_s = settings.silence_s
         self._look_s = settings.stream_look_s
-        self._course = Course(settings.retry_s, settings.retry_max_s, settings.give_up_s)
+        self._course = EndpointFailures(settings.retry_s, settings.retry_max_s, settings.give_up_s)
         self._marks = {URL: hashlib.sha256(target.endpoint.url.encode()).hexdigest()}
         metrics.stopped.labels(self.name).set(0)
 
@@ -174,7 +174,7 @@ class Lane:
                     self._stop(reason)
                     return
 
-    async def _attempt(self, delivery: Delivery, post: Post) -> Outcome:
+    async def _attempt(self, delivery: Delivery, post: Post) -> AttemptOutcome:
         trace = post.headers.get("traceparent", "")
         attributes = {"stretto.job": delivery.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
         with self._tracing.sending(f"post {post.headers['ce-type']}", trace, attributes) as sent:
@@ -211,11 +211,11 @@ class Lane:
 class Forwarder:
     """Connects, serves health, and runs the lanes until it is asked to stop."""
 
-    def __init__(self, settings: ForwarderSettings, targets: Sequence[Target]) -> None:
+    def __init__(self, settings: ForwarderSettings, targets: Sequence[EndpointTarget]) -> None:
         self._settings = settings
         self._targets = targets
-        self._metrics = Metrics()
-        self._lanes: list[Lane] = []
+        self._metrics = EndpointMetrics()
+        self._lanes: list[EndpointLane] = []
         self._bus: Bus | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -238,7 +238,7 @@ class Forwarder:
 
     async def _work(self, tracing: Tracing) -> None:
         self._bus = bus = await Bus.connect(self._settings.nats_url, self._settings.login(NAME), NAME)
-        self._lanes = [Lane(bus, target, self._settings, self._metrics, tracing) for target in self._targets]
+        self._lanes = [EndpointLane(bus, target, self._settings, self._metrics, tracing) for target in self._targets]
         if not self._lanes:
             log.warning("no endpoints: set STRETTO_FORWARDER_ENDPOINTS_FILE")
         async with asyncio.TaskGroup() as lanes:

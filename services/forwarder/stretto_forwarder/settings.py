@@ -60,7 +60,7 @@ class Endpoint(BaseModel):
     start: Literal["now", "beginning"] | Annotated[int, Field(ge=1)] = "now"
 
 
-class Target(BaseModel):
+class EndpointTarget(BaseModel):
     """An endpoint and its secrets: the newest first, older ones until the receiver has changed over."""
 
     model_config = ConfigDict(frozen=True)
@@ -89,7 +89,7 @@ class Target(BaseModel):
 _ENDPOINTS = TypeAdapter(tuple[Endpoint, ...])
 
 
-def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
+def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.environ) -> tuple[EndpointTarget, ...]:
     """Read the endpoints of the file. Raises SettingsFault with endpoint, field and remedy."""
     path = settings.endpoints_file
     if path is None:
@@ -110,7 +110,7 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
                 f"{path}: {names.count(endpoint.name)} endpoints are called {endpoint.name}: give each its own name"
             )
         _check(endpoint, path)
-    return tuple(Target.of(endpoint, environ) for endpoint in endpoints)
+    return tuple(EndpointTarget.of(endpoint, environ) for endpoint in endpoints)
 
 
 def _check(endpoint: Endpoint, path: Path) -> None:

@@ -14,18 +14,18 @@ from pydantic import SecretBytes
 from stretto_bus.ordered_consumer import Stored
 from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
 from stretto_forwarder.posting import Poster, allowed
-from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop, retry_after_s
+from stretto_forwarder.retrying import Again, AttemptOutcome, Delivered, EndpointFailures, GiveUp, Stop, retry_after_s
 from stretto_forwarder.settings import ForwarderSettings, targets_of
 from stretto_runtime import SettingsFault
 
-FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: Outcome(status, "no"))
+FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: AttemptOutcome(status, "no"))
 
 
 @given(outcomes=st.lists(FAILED, max_size=200), random=st.floats(0, 1, exclude_max=True), give_up_s=st.floats(1, 1e5))
 def test_who_only_fails_is_given_up_in_time_and_is_left_in_peace_between(
-    outcomes: list[Outcome], random: float, give_up_s: float
+    outcomes: list[AttemptOutcome], random: float, give_up_s: float
 ) -> None:
-    course, now, pauses = Course(1.0, 300.0, give_up_s), 0.0, list[float]()
+    course, now, pauses = EndpointFailures(1.0, 300.0, give_up_s), 0.0, list[float]()
     for outcome in outcomes:
         decision = course.decide(outcome, now, lambda: random)
         if isinstance(decision, GiveUp):
@@ -37,24 +37,24 @@ def test_who_only_fails_is_given_up_in_time_and_is_left_in_peace_between(
     assert now <= give_up_s + 1e-6
     for number, pause_s in enumerate(pauses[:-1]):
         assert min(300.0, 2.0**number) / 2 <= pause_s <= 300.0
-    assert course.decide(Outcome(204, ""), now, lambda: random) == Delivered()
+    assert course.decide(AttemptOutcome(204, ""), now, lambda: random) == Delivered()
     assert course.failing_since_s is None
 
 
 def test_a_dead_endpoint_costs_each_later_event_one_attempt() -> None:
-    course = Course(1.0, 300.0, 60.0)
-    assert isinstance(course.decide(Outcome(0, "no"), 0.0, lambda: 0.5), Again)
-    assert course.decide(Outcome(0, "no"), 61.0, lambda: 0.5) == GiveUp("no")
-    assert course.decide(Outcome(0, "no"), 62.0, lambda: 0.5) == GiveUp("no")
-    assert course.decide(Outcome(200, ""), 63.0, lambda: 0.5) == Delivered()
-    assert isinstance(course.decide(Outcome(0, "no"), 64.0, lambda: 0.5), Again)
+    course = EndpointFailures(1.0, 300.0, 60.0)
+    assert isinstance(course.decide(AttemptOutcome(0, "no"), 0.0, lambda: 0.5), Again)
+    assert course.decide(AttemptOutcome(0, "no"), 61.0, lambda: 0.5) == GiveUp("no")
+    assert course.decide(AttemptOutcome(0, "no"), 62.0, lambda: 0.5) == GiveUp("no")
+    assert course.decide(AttemptOutcome(200, ""), 63.0, lambda: 0.5) == Delivered()
+    assert isinstance(course.decide(AttemptOutcome(0, "no"), 64.0, lambda: 0.5), Again)
 
 
 def test_what_the_receiver_asks_for_is_done() -> None:
-    course = Course(1.0, 300.0, 3600.0)
-    assert course.decide(Outcome(503, "no", 120.0), 0.0, lambda: 0.0) == Again(120.0)
-    assert course.decide(Outcome(503, "no", 1e9), 0.0, lambda: 0.0) == Again(3600.0)
-    assert course.decide(Outcome(410, "gone"), 0.0, lambda: 0.0) == Stop("gone")
+    course = EndpointFailures(1.0, 300.0, 3600.0)
+    assert course.decide(AttemptOutcome(503, "no", 120.0), 0.0, lambda: 0.0) == Again(120.0)
+    assert course.decide(AttemptOutcome(503, "no", 1e9), 0.0, lambda: 0.0) == Again(3600.0)
+    assert course.decide(AttemptOutcome(410, "gone"), 0.0, lambda: 0.0) == Stop("gone")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from stretto_bus.faults import Fault
 from stretto_messages.base import CLUSTER
 from stretto_runtime.streams import Streams
-from stretto_wire.contract.registry import CHANNELS, STATE_PREFIX, Reader, partition_of
+from stretto_wire.contract.registry import CHANNELS, STATE_PREFIX, ChannelReader, partition_of
 from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream, StreamFacts
 
 from .problems import Problem
@@ -25,7 +25,7 @@ PART_BYTES = 64 << 10
 OF_CLUSTER = tuple(
     f"*.{channel.pattern}"
     for channel in CHANNELS
-    if any(isinstance(each, Reader) and each.scope == "cluster" for each in channel.consumers)
+    if any(isinstance(each, ChannelReader) and each.scope == "cluster" for each in channel.consumers)
 )
 """Events of all jobs that a machine of the cluster decides by."""
 _FACTS, _MESSAGE, _END = TypeAdapter(StreamFacts), TypeAdapter(StoredMessage), TypeAdapter(JournalEnd)

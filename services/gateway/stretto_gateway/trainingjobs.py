@@ -17,14 +17,14 @@ from typing import Literal, NoReturn
 import structlog
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
-from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflector
+from stretto_kube import PODS, Api, Election, KubeFault, Object, ObjectChange, Reflector
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB
 from stretto_wire.rest.views import JobView
 
 from . import checks
 from .audit_log import AuditLog
-from .audit_log import Change as AuditedChange
+from .audit_log import ObjectChange as AuditedChange
 from .problems import Problem
 from .service import Gateway
 from .settings import GatewaySettings
@@ -210,7 +210,7 @@ class TrainingJobs:
     def _view(self, name: str) -> JobView | None:
         return self._gateway.present(name) if name in self._gateway.projection.jobs else None
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         if change.gone:
             for kept in (self._written_s, self._faults):
                 kept.pop(change.object["metadata"]["name"], None)

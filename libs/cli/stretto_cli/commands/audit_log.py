@@ -13,7 +13,7 @@ from ..errors import CliError
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -35,7 +35,7 @@ def audit_log(
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Print the audit log, as JSON lines whatever --output says, oldest first. Needs an admin's token.
 

@@ -11,7 +11,7 @@ import typer
 from stretto_client import figures
 
 from ..errors import CliError
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, complaints, example
+from ..options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, complaints, example
 
 if TYPE_CHECKING:
     from stretto_runtime.backup import Manifest
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def backup(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for this backup.")],
     folder: FolderOption = DEFAULT_FOLDER,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Save all streams of an installation at one moment, while its jobs go on.
 

@@ -10,7 +10,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def cancel(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Reason for cancelling; stored with the event.")] = "",
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

@@ -11,7 +11,7 @@ from stretto_client import figures
 from stretto_wire.jobspec.jobfile import argument
 
 from ..errors import BadInput
-from ..options import Output, OutputOption, answer, console, example
+from ..options import OutputForm, OutputOption, answer, console, example
 from ..render import table
 from ..trainer_process import run
 
@@ -43,7 +43,7 @@ def check(
         int | None, typer.Option(min=1, max=4096, help="Floats of an embedding row, where the model does not say.")
     ] = None,
     write: Annotated[Path | None, typer.Option(help="File for a job file in which every field is explained.")] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Import a model, read its data, train some steps in a process of its own, and tell every fault at once.
 
@@ -59,7 +59,7 @@ def check(
         "batch_size": batch_size,
         "embedding_dim": embedding_dim,
     }
-    quiet, what = output is Output.JSON, f"{entry} was not tried"
+    quiet, what = output is OutputForm.JSON, f"{entry} was not tried"
     report = run(["stretto.check"], json.dumps(asked), quiet=quiet, what=what)
     if write is not None and not report["findings"]:
         write.write_text(report["job"])

@@ -8,7 +8,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def checkpoint(
     job: JobArgument,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

@@ -16,7 +16,7 @@ import typer
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def open_console(
     browser: Annotated[bool, typer.Option(help="Open a browser; without it, only the file is written.")] = True,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

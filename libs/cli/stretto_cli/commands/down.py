@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..errors import CliError, NotRunning
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, example
+from ..options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, example
 
 STOP_S = 60.0
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Installation", epilog=example("stretto down"))(down)
 
 
-def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
+def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
     """End everything that `stretto up` started, pods included. The folder keeps the state."""
     from ..installation.detached import stop
     from ..installation.leftovers import end_lost

@@ -14,7 +14,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -61,7 +61,7 @@ def events(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Print the frequent events too: shards, progress, profiles, audit.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -69,7 +69,7 @@ def events(
     """Print events in the order in which they were stored. With -o json: one line per event, of every kind."""
     with connect(folder, url, token) as gateway:
         for found in gateway.events(job, after, follow, tuple(event or ())):
-            if output is Output.JSON:
+            if output is OutputForm.JSON:
                 print_json(found.body, lines=True)
             elif everything or event or found.name not in render.FREQUENT_EVENTS:
                 render.print_event(found, with_job=job is None)

@@ -18,7 +18,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -47,7 +47,7 @@ def explain(
     version: Annotated[
         int | None, typer.Option("--decision", "-d", help="Explain only the decision of this version.")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -60,7 +60,7 @@ def explain(
     if version is not None and not chosen:
         known = ", ".join(str(d["version"]) for d in view["decisions"][-VERSIONS_NAMED:]) or "none yet"
         raise BadInput(f"--decision {version}: {job} has no such decision; its decisions are {known}")
-    if output is Output.JSON:
+    if output is OutputForm.JSON:
         print_json({"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")})
         return
     console.print(decisions(view, chosen))

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from stretto_client import figures
 
-from ..options import Output, OutputOption, answer, console, example
+from ..options import OutputForm, OutputOption, answer, console, example
 from ..render import table
 from ..trainer_process import run
 
@@ -42,7 +42,7 @@ def explain_graph(
         ),
     ] = None,
     dot: Annotated[Path | None, typer.Option(help="File for a drawing of the step, for Graphviz.")] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Run a training program up to its first step, and tell what of the step data workers could prepare for it.
 
@@ -57,7 +57,7 @@ def explain_graph(
         "dot": dot is not None,
     }
     what = f"{script} was not explained"
-    found = run(["stretto_pipeline.explain"], json.dumps(asked), quiet=output is Output.JSON, what=what)
+    found = run(["stretto_pipeline.explain"], json.dumps(asked), quiet=output is OutputForm.JSON, what=what)
     if dot is not None:
         dot.write_text(found.pop("dot"))
     answer(output, found, lambda: _shown(found))

@@ -18,7 +18,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -86,7 +86,7 @@ def export(
             help="Python in which stretto[train] and the job's code can be imported. Default: that of this command.",
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -109,7 +109,7 @@ def export(
     given = (("--format", format), ("--since", since), ("--path", path))
     command += [word for name, value in given if value for word in (name, str(value))]
     command += [word for each in argument or () for word in ("--set", each)]
-    quiet = output is Output.JSON
+    quiet = output is OutputForm.JSON
     done = run(
         command, json.dumps(view["spec"]), quiet=quiet, what="nothing was exported", python=python or sys.executable
     )

@@ -11,7 +11,7 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.commented import commented
 
 from ..errors import BadInput
-from ..options import Output, OutputOption, answer, example
+from ..options import OutputForm, OutputOption, answer, example
 
 MODEL, JOB, TEMPLATE = "my_model.py", "job.yaml", "my_model.template"
 SAMPLES, HELD_OUT = 200_000, 20_000
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder for the two files; it is made if it does not exist.")] = Path(),
     name: Annotated[str, typer.Option(help="Name of the job.")] = "clicks",
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Write a model that trains as it is, and a job file in which every field is explained. Nothing is overwritten."""
     targets = [folder / MODEL, folder / JOB]

@@ -11,7 +11,7 @@ from .. import render
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -36,7 +36,7 @@ def list_jobs(
         str | None,
         typer.Option(autocompletion=complete_from(JOB_STATES), help="List only jobs in this state, e.g. training."),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

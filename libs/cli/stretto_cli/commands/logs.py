@@ -14,7 +14,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -65,7 +65,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new lines, which the gateway gives, until the pod ends.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -88,7 +88,7 @@ def logs(
     else:
         path, written = from_files(folder, pod, job, lines, token)
     shown = written if everything else without_banner(written)
-    if output is Output.JSON:
+    if output is OutputForm.JSON:
         hidden = len(written) - len(shown)
         name = pod.rpartition("/")[2]
         print_json({"pod": name, "path": str(path), "lines": shown[-lines:], "hidden": hidden})
@@ -128,9 +128,9 @@ def job_and_pod(pod: str, job: str | None) -> tuple[str, str]:
     raise BadInput(f"{pod}: name the job, as in `stretto logs JOB/{pod}`: the gateway has pods of all jobs")
 
 
-def print_line(line: str, output: Output) -> None:
+def print_line(line: str, output: OutputForm) -> None:
     """Print one line of a log, at once."""
-    if output is Output.JSON:
+    if output is OutputForm.JSON:
         print_json({"line": line}, lines=True)
     else:
         console.print(line, markup=False, soft_wrap=True)

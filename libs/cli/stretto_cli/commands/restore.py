@@ -11,7 +11,7 @@ import typer
 from stretto_client import figures
 
 from ..errors import CliError, NotRunning
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, complaints, example
+from ..options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, complaints, example
 
 if TYPE_CHECKING:
     from stretto_runtime.backup import Restored
@@ -28,7 +28,7 @@ def restore(
         bool, typer.Option("--replace", help="Give up the streams that the installation has, instead of refusing.")
     ] = False,
     folder: FolderOption = DEFAULT_FOLDER,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Restore a backup into an installation that is down; `stretto up` then goes on with every job.
 

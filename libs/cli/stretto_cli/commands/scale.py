@@ -13,7 +13,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -42,7 +42,7 @@ def scale(
             metavar="COUNT|auto", help="Number of data workers; auto: as many as the data queue of the job tells."
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

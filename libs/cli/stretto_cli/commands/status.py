@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from stretto_client import figures
 
 from .. import render
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, example
+from ..options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, example
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Installation", epilog=example("stretto status -o json | jq .ready"))(status)
 
 
-def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
+def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
     """Show every process: ready or not, memory, processor time, restarts. Exit status 1 if one is not ready."""
     from ..installation.state import describe
 

@@ -19,7 +19,7 @@ from ..errors import BadInput, CliError
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -56,7 +56,7 @@ def submit(
             "result is not stored.",
         ),
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -72,8 +72,8 @@ def submit(
         if not follow:
             answer(output, done, lambda: _note(file, done, read_job(text), same_gateway(folder, url)))
             return
-        view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
-    if view["status"] == "finished" or output is Output.JSON:
+        view = follow_to_the_end(gateway, done["job"], quiet=output is OutputForm.JSON)
+    if view["status"] == "finished" or output is OutputForm.JSON:
         answer(output, view, lambda: render.job_summary(view))
     if fault := render.fault_of(view):
         raise CliError(fault)

@@ -13,7 +13,7 @@ from stretto_runtime import SettingsFault
 from stretto_runtime.access.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
 
 from ..errors import BadInput
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example
+from ..options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, console, example
 
 GROUP = typer.Typer(no_args_is_help=True)
 FileOption = Annotated[Path | None, typer.Option("--file", help=f"File of the tokens. Default: {FILE} in the folder.")]
@@ -49,7 +49,7 @@ def create(
         typer.Option(min=0.001, max=36500, help="Days until the token expires. Default: it never expires."),
     ] = None,
     file: FileOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
     """Create a token and print it. It is printed only once: the file keeps its SHA-256. It is valid within a second.
@@ -70,7 +70,9 @@ def create(
     answer(output, {"token": token, **_shown(entry)}, lambda: token)
 
 
-def show(file: FileOption = None, output: OutputOption = Output.TABLE, folder: FolderOption = DEFAULT_FOLDER) -> None:
+def show(
+    file: FileOption = None, output: OutputOption = OutputForm.TABLE, folder: FolderOption = DEFAULT_FOLDER
+) -> None:
     """List the tokens: name, role, team, and when they expire."""
     known = _known(file or folder / FILE)
 
@@ -87,7 +89,7 @@ def show(file: FileOption = None, output: OutputOption = Output.TABLE, folder: F
 def revoke(
     name: NameArgument,
     file: FileOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
     """Revoke a token. The gateway refuses it within a second, and ends the event streams it opened within two."""

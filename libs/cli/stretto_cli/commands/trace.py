@@ -23,7 +23,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -47,7 +47,7 @@ def trace(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show every span, not only the first few of each kind.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -73,7 +73,7 @@ def trace(
     )
 
 
-def of_gateway(found: Any, local: list[Span]) -> list[Span]:
+def of_gateway(found: Any, local: list[TraceSpan]) -> list[TraceSpan]:
     """Return the local spans and those that the gateway found, or without any its events."""
     if missing := found.get("missing"):
         complaints.print(f"[yellow]missing:[/yellow] {escape(missing)}")
@@ -88,7 +88,7 @@ def of_gateway(found: Any, local: list[Span]) -> list[Span]:
 
 
 @dataclass(slots=True)
-class Span:
+class TraceSpan:
     """One span; times are seconds since the epoch."""
 
     trace_id: str
@@ -100,7 +100,7 @@ class Span:
     end_s: float
     attributes: dict[str, Any]
     error: str | None
-    children: list[Span] = field(default_factory=lambda: [])
+    children: list[TraceSpan] = field(default_factory=lambda: [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,37 +108,39 @@ class Row:
     """A line of the waterfall. ``repeats``: number of later spans of the same name that are not shown."""
 
     depth: int
-    span: Span
+    span: TraceSpan
     repeats: int = 0
     until_s: float = 0.0
 
 
-def read(folder: Path, trace_id: str) -> list[Span]:
+def read(folder: Path, trace_id: str) -> list[TraceSpan]:
     """Read the spans of a trace, skipping incomplete and foreign lines."""
-    found: list[Span] = []
+    found: list[TraceSpan] = []
     for path in sorted((folder / "spans").rglob("*.jsonl*")):
         with path.open(errors="replace") as lines:
             found.extend(span for line in lines if trace_id in line and (span := _span(line)) is not None)
     return [span for span in found if span.trace_id == trace_id]
 
 
-def of_event(event: dict[str, Any], trace_id: str) -> Span:
+def of_event(event: dict[str, Any], trace_id: str) -> TraceSpan:
     """Return a span without length: an event of the job in its trace."""
     at_s = float(event["time_s"])
-    return Span(trace_id, str(event["seq"]), None, str(event["service"]), str(event["event"]), at_s, at_s, {}, None)
+    return TraceSpan(
+        trace_id, str(event["seq"]), None, str(event["service"]), str(event["event"]), at_s, at_s, {}, None
+    )
 
 
-def _span(line: str) -> Span | None:
+def _span(line: str) -> TraceSpan | None:
     try:
         return parsed(json.loads(line))
     except ValueError:
         return None
 
 
-def parsed(d: Any) -> Span | None:
+def parsed(d: Any) -> TraceSpan | None:
     """Return a span as a service wrote it, or None if it is incomplete or none."""
     try:
-        return Span(
+        return TraceSpan(
             d["trace_id"],
             d["span_id"],
             d.get("parent_id"),
@@ -153,17 +155,17 @@ def parsed(d: Any) -> Span | None:
         return None
 
 
-def tree(spans: Iterable[Span]) -> list[Span]:
+def tree(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
     """Return the root spans, oldest first, with their children. A span whose parent was not kept is a root."""
     by_id = {span.span_id: span for span in spans}
-    roots: list[Span] = []
+    roots: list[TraceSpan] = []
     for span in sorted(by_id.values(), key=lambda span: span.start_s):
         above = by_id.get(span.parent_id or "")
         (above.children if above is not None and above is not span else roots).append(span)
     return roots
 
 
-def rows(roots: list[Span], everything: bool = False) -> Iterator[Row]:
+def rows(roots: list[TraceSpan], everything: bool = False) -> Iterator[Row]:
     """Yield lines depth first; of many siblings of one name, the first few are shown and the others counted."""
     stack = list(reversed(_level(roots, 0, everything)))
     while stack:
@@ -173,7 +175,7 @@ def rows(roots: list[Span], everything: bool = False) -> Iterator[Row]:
             stack.extend(reversed(_level(row.span.children, row.depth + 1, everything)))
 
 
-def _level(spans: list[Span], depth: int, everything: bool) -> list[Row]:
+def _level(spans: list[TraceSpan], depth: int, everything: bool) -> list[Row]:
     seen: dict[tuple[str, str], int] = {}
     made: list[Row] = []
     last: dict[tuple[str, str], int] = {}
@@ -191,7 +193,7 @@ def _level(spans: list[Span], depth: int, everything: bool) -> list[Row]:
     return made
 
 
-def render(roots: list[Span], everything: bool = False) -> Table:
+def render(roots: list[TraceSpan], everything: bool = False) -> Table:
     """Render the waterfall: span, service, start and duration."""
     flat = list(rows(roots, everything))
     begin = min(row.span.start_s for row in flat)

@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
-    Output,
+    OutputForm,
     OutputOption,
     answer,
     console,
@@ -56,7 +56,7 @@ def up(
         list[str] | None,
         typer.Option("--set", help="Setting of a service, e.g. STRETTO_ARBITER_SETTLE_S=10; may be repeated."),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Start NATS, Redis, the eight services and the gateway, all on loopback, and keep them alive.
 
@@ -70,7 +70,7 @@ def up(
     from ..installation.supervisor import run
 
     options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []))
-    quiet = output is Output.JSON
+    quiet = output is OutputForm.JSON
     if detach:
         state = start_detached(options)
         answer(output, state, lambda: _addresses(state))

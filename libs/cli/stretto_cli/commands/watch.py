@@ -21,7 +21,7 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -56,7 +56,7 @@ def watch(
         ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show the job once and exit.")] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -69,11 +69,11 @@ def watch(
     with connect(folder, url, token) as gateway:
         view = gateway.job(job)
         ended = once or view["status"] in ENDED_STATES
-        if output is Output.JSON:
+        if output is OutputForm.JSON:
             print_json(view, lines=True)
         elif ended or not console.is_terminal:
             console.print(dashboard(view, console.width))
-        if not ended and output is Output.JSON:
+        if not ended and output is OutputForm.JSON:
             view = _follow(gateway, view, interval_s, lambda found: print_json(found, lines=True))
         elif not ended:
             with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:

@@ -11,8 +11,8 @@ from rich.console import Console
 from stretto_cli.commands import trace
 
 
-def span(id: str, parent: str | None, name: str, start_s: float, end_s: float, **more: Any) -> trace.Span:
-    return trace.Span("t", id, parent, "stretto-x", name, start_s, end_s, {}, more.get("error"))
+def span(id: str, parent: str | None, name: str, start_s: float, end_s: float, **more: Any) -> trace.TraceSpan:
+    return trace.TraceSpan("t", id, parent, "stretto-x", name, start_s, end_s, {}, more.get("error"))
 
 
 def test_spans_become_a_tree_whatever_their_order_and_orphans_are_roots() -> None:

@@ -19,7 +19,7 @@ from stretto_messages.base import bounded
 from stretto_messages.values import BackgroundReport, Plan
 
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter.contest import Chosen, Outcome, contest, outcome, plan_of
+from stretto_core.arbiter.contest import Chosen, RoundChoice, contest, outcome, plan_of
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Option, Selection, SelectionAlgorithm, SelectionProblem
@@ -90,7 +90,7 @@ def expire(context: StepContext, now: float) -> None:
         context.state.background_solve = None
 
 
-def begin(context: StepContext, problem: SelectionProblem, fast: Outcome, now: float) -> Outcome:
+def begin(context: StepContext, problem: SelectionProblem, fast: RoundChoice, now: float) -> RoundChoice:
     """Begin a background solve if the fast choice's gap asks for one; return the part of this choice to decide now.
 
     That is all of it, except for jobs which the background solve may give a better plan.
@@ -121,17 +121,17 @@ def begin(context: StepContext, problem: SelectionProblem, fast: Outcome, now: f
         f" one that is better by {gain:.1%}"
     )
     report = BackgroundReport(algorithm=algorithm, outcome="begun", reason=bounded(reason))
-    return _reported(Outcome(decided, fast.round), report)
+    return _reported(RoundChoice(decided, fast.round), report)
 
 
 def judged(
     context: StepContext,
     select: SelectionAlgorithm,
     problem: SelectionProblem,
-    fast: Outcome,
+    fast: RoundChoice,
     solve: BackgroundSolve,
     answer: BackgroundSolved,
-) -> Outcome:
+) -> RoundChoice:
     """Return the choice to decide: the background answer combined with the fast algorithm's, if that is clearly better
     than the fast choice alone; else the fast choice."""
     report = BackgroundReport(
@@ -193,6 +193,6 @@ def _left(problem: SelectionProblem, chosen: Iterable[Chosen]) -> dict[str, floa
     return {name: free - math.fsum(each.get(name, 0.0) for each in amounts) for name, free in problem.free.items()}
 
 
-def _reported(found: Outcome, report: BackgroundReport) -> Outcome:
+def _reported(found: RoundChoice, report: BackgroundReport) -> RoundChoice:
     """Return the outcome with the report on the background solve in its round."""
-    return Outcome(found.chosen, replace(found.round, background=report))
+    return RoundChoice(found.chosen, replace(found.round, background=report))

@@ -13,7 +13,7 @@ from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.register import Prospect
 from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import relaxed
-from stretto_core.arbiter.selection.table import Table
+from stretto_core.arbiter.selection.table import OptionTable
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.teams import by_team, of_team
 from stretto_core.arbiter.worth import by_resource
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
     term: float
 
 
-class Outcome(NamedTuple):
+class RoundChoice(NamedTuple):
     """The choice of a round and its value."""
 
     chosen: list[Chosen]
@@ -82,7 +82,7 @@ def plan_of(prospect: Prospect, option: Option) -> Plan:
     return prospect.computed.candidates[int(option.id)].plan
 
 
-def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str | None], bound: float) -> Outcome:
+def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str | None], bound: float) -> RoundChoice:
     """Return the outcome of a choice. Its value is computed here: a plug-in's is not trusted.
 
     A choice that exceeds the capacity is dropped as a whole. One without a finite bound gets the relaxation's.
@@ -95,9 +95,9 @@ def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str 
     if not problem.fits([each.option for each in found]):
         found = []
     value = math.fsum(each.term for each in found)
-    proven = bound if math.isfinite(bound) else relaxed(Table.of(problem)).bound
+    proven = bound if math.isfinite(bound) else relaxed(OptionTable.of(problem)).bound
     highest = max(proven, value)
-    return Outcome(
+    return RoundChoice(
         found,
         Round(
             algorithm=algorithm,

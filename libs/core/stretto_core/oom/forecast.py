@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from stretto_messages.values import Interval, PsForecast
 
-from stretto_core.oom.growth import Course, Estimate
+from stretto_core.oom.growth import CategoryForecast, Estimate
 from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, share_of_growth
 
 HORIZONS = 24
@@ -60,7 +60,7 @@ class MemoryForecast:
 
 def forecast(
     servers: dict[str, ServerUsage],
-    growth: Course,
+    growth: CategoryForecast,
     cost: RowCost,
     samples_end: int,
     samples_per_s: float,

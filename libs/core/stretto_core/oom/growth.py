@@ -130,7 +130,7 @@ class GrowthPoint:
     categories: int
 
 
-class Course(Protocol):
+class CategoryForecast(Protocol):
     """Forecast of a job's categories, from the last point on."""
 
     @property
@@ -155,7 +155,7 @@ class Course(Protocol):
 class GrowthLaw(Protocol):
     """Algorithm of the kind ``oom``: the growth after the last of the points, or None if they are too few."""
 
-    def __call__(self, points: list[GrowthPoint]) -> Course | None: ...
+    def __call__(self, points: list[GrowthPoint]) -> CategoryForecast | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto_core.machine import CoreError
 from stretto_core.oom.forecast import SAFETY, Lead, forecast
-from stretto_core.oom.growth import Z_90, Course, Estimate, GrowthLaw, GrowthPoint, add_point, fit_growth
+from stretto_core.oom.growth import Z_90, CategoryForecast, Estimate, GrowthLaw, GrowthPoint, add_point, fit_growth
 from stretto_core.oom.line import fit_line
 from stretto_core.oom.usage import RowCost, ServerUsage, UsagePoint
 
@@ -157,7 +157,7 @@ def _grows(server: ServerUsage, cost: RowCost, categories: float) -> bool:
     return cost.bytes * (categories - server.rows) > Z_90 * MEASURING_SD * server.used_bytes
 
 
-def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
+def _reached(problem: SeriesProblem, grown: CategoryForecast, most: float) -> float:
     """Return the samples at which the capacity is reached on a course from the last row to ``most`` at the end.
 
     It is the expected course, stretched: memory is taken as linear in the categories there.
@@ -169,7 +169,7 @@ def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
     return float(np.interp(new, [one.mean - grown.categories for one in grown.course(grid.tolist())], grid))
 
 
-def _seen(problem: SeriesProblem, law: GrowthLaw, cost: RowCost) -> tuple[Course, ServerUsage]:
+def _seen(problem: SeriesProblem, law: GrowthLaw, cost: RowCost) -> tuple[CategoryForecast, ServerUsage]:
     """Return growth and usage since the series last went back to a checkpoint. ``cost`` tells rows from the rest."""
     points, server = list[GrowthPoint](), ServerUsage()
     for point in problem.points:

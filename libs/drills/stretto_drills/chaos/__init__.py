@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 from stretto_cli.errors import BadInput
-from stretto_cli.options import Output, OutputOption, complaints, complete_from, console, example
+from stretto_cli.options import OutputForm, OutputOption, complaints, complete_from, console, example
 
 from .job import MODELS
 from .schedule import FAULTS, Intensity
@@ -101,7 +101,7 @@ def chaos(
     yes: YesOption = False,
     report: ReportOption = None,
     keep: KeepOption = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Put a real job under a seeded schedule of real faults, and count its samples.
 
@@ -132,7 +132,7 @@ def chaos(
         report=report,
         keep=keep,
     )
-    raise typer.Exit(script.main(wish, quiet=output is Output.JSON))
+    raise typer.Exit(script.main(wish, quiet=output is OutputForm.JSON))
 
 
 def _ask(folder: Path) -> None:

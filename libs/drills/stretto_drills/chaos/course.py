@@ -15,11 +15,11 @@ from stretto_cli.options import connect
 from stretto_client import figures
 from stretto_client.documents import Documents
 
-from .faults import FAULTS, Fault
+from .faults import FAULTS, PlannedFault
 from .job import PS_MOST, WORKERS_MOST
-from .record import Json, Record, follow
+from .record import Json, StreamRecord, follow
 from .schedule import KINDS, Planned, Schedule
-from .target import NotNow, Target, until
+from .target import ChaosTarget, NotNow, until
 
 LOOK_S = 0.1
 MOMENT_S = 150.0
@@ -46,11 +46,11 @@ class Happening:
 
 
 @dataclass(slots=True)
-class Outcome:
+class JobEnd:
     """A job after its schedule. ``audit``: the gateway's audit; None if the gateway gave none."""
 
     schedule: Schedule | None
-    record: Record
+    record: StreamRecord
     happenings: list[Happening]
     began_s: float
     ended_s: float
@@ -74,20 +74,20 @@ Tell = Callable[[str], None]
 
 
 @dataclass
-class Course:
+class ChaosCourse:
     """A job under way. ``tell`` prints a line about each step."""
 
-    target: Target
+    target: ChaosTarget
     schedule: Schedule | None
     tell: Tell
     happenings: list[Happening] = field(default_factory=list[Happening])
     trouble: str = ""
-    _faults: list[Fault] = field(default_factory=list[Fault])
+    _faults: list[PlannedFault] = field(default_factory=list[PlannedFault])
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _hurt: int = 0
     _furthest: float = 0.0
 
-    async def run(self, spec: Json) -> Outcome:
+    async def run(self, spec: Json) -> JobEnd:
         """Run until the job has ended and its books are read, or until it is given up."""
         record, began_s = self.target.record, time.time()
         self._slots = asyncio.Semaphore(self.schedule.at_once if self.schedule else 1)
@@ -103,7 +103,7 @@ class Course:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         audit = await self._audit() if record.ended == "finished" else None
-        return Outcome(self.schedule, record, self.happenings, began_s, time.time(), audit, self.trouble)
+        return JobEnd(self.schedule, record, self.happenings, began_s, time.time(), audit, self.trouble)
 
     # the job ---------------------------------------------------------------------------------------------------
 

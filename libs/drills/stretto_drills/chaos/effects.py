@@ -36,7 +36,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """A stretch of time."""
 
     begin_s: float
@@ -47,7 +47,7 @@ class Span:
         return self.end_s - self.begin_s
 
 
-def active(report: WorkerReported) -> Span | None:
+def active(report: WorkerReported) -> TimeSpan | None:
     """Return the part of a report's window in which the worker made steps, or None."""
     if report.steps == 0:
         return None
@@ -55,24 +55,24 @@ def active(report: WorkerReported) -> Span | None:
     if report.longest_gap_s > 0.5 * report.window_s:
         stepping_s = report.steps * report.step_time_s - report.longest_gap_s
         begin_s = max(begin_s, report.ended_at_s - max(stepping_s, report.step_time_s / report.steps))
-    return Span(begin_s, report.ended_at_s)
+    return TimeSpan(begin_s, report.ended_at_s)
 
 
-def stalls(reports: Iterable[WorkerReported], until_s: float) -> list[Span]:
+def stalls(reports: Iterable[WorkerReported], until_s: float) -> list[TimeSpan]:
     """Return the stretches in which no worker made a step, from the job's first step to ``until_s``."""
     spans = sorted((span.begin_s, span.end_s) for span in map(active, reports) if span is not None)
-    found: list[Span] = []
+    found: list[TimeSpan] = []
     if not spans:
         return found
     reached_s = spans[0][1]
     for begin_s, end_s in [*spans[1:], (until_s, until_s)]:
         if begin_s - reached_s > STALL_S:
-            found.append(Span(reached_s, begin_s))
+            found.append(TimeSpan(reached_s, begin_s))
         reached_s = max(reached_s, end_s)
     return found
 
 
-def effect(at_s: float, until_s: float, reports: Sequence[WorkerReported], silent: Sequence[Span]) -> Effect:
+def effect(at_s: float, until_s: float, reports: Sequence[WorkerReported], silent: Sequence[TimeSpan]) -> Effect:
     """Return the effect of a fault injected at ``at_s``. Later than ``until_s`` nothing counts. ``silent``: stalls."""
     during = [span for span in silent if span.end_s > at_s and span.begin_s < until_s]
     pauses = [span.length_s for span in during]
@@ -103,12 +103,12 @@ def throughput(reports: Iterable[WorkerReported], begin_s: float, end_s: float) 
     return [(begin_s + (index + 0.5) * BIN_S, value / BIN_S) for index, value in enumerate(bins)]
 
 
-def _trained(reports: Iterable[WorkerReported]) -> list[tuple[Span, int]]:
+def _trained(reports: Iterable[WorkerReported]) -> list[tuple[TimeSpan, int]]:
     """Return for each report when the worker trained, and its samples since the report before."""
     pods: dict[str, list[WorkerReported]] = defaultdict(list)
     for report in reports:
         pods[report.pod].append(report)
-    found: list[tuple[Span, int]] = []
+    found: list[tuple[TimeSpan, int]] = []
     for rows in pods.values():
         rows.sort(key=lambda report: report.ended_at_s)
         totals = [0, *(report.samples_total for report in rows)]

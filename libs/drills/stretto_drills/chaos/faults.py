@@ -30,7 +30,7 @@ from stretto_wire.jobspec.spec import JobSpec
 
 from . import hostile
 from .schedule import Planned
-from .target import Image, NotNow, Target, send, until
+from .target import ChaosTarget, Image, NotNow, send, until
 
 HEALED_S = 150.0
 """A victim that is not back by then counts as not healed."""
@@ -47,10 +47,10 @@ HOSTILE_S = 600.0
 FILLER_BYTES = 1 << 20
 
 
-class Fault(ABC):
+class PlannedFault(ABC):
     """One planned fault at one target."""
 
-    def __init__(self, planned: Planned, target: Target) -> None:
+    def __init__(self, planned: Planned, target: ChaosTarget) -> None:
         self.planned = planned
         self.target = target
 
@@ -69,7 +69,7 @@ class Fault(ABC):
 # pods ----------------------------------------------------------------------------------------------------------
 
 
-class KillPod(Fault):
+class KillPod(PlannedFault):
     """Kill a pod of ``role``; it is replaced under a new name."""
 
     role = "worker"
@@ -184,7 +184,7 @@ class KillMover(KillServer):
         return list(migration["destinations"]) if migration else []
 
 
-class Frozen(Fault):
+class Frozen(PlannedFault):
     """Freeze processes (SIGSTOP) for as long as planned, then let them continue (SIGCONT)."""
 
     _held: list[psutil.Process]
@@ -265,7 +265,7 @@ class HotServer(Throttled):
 # services ------------------------------------------------------------------------------------------------------
 
 
-class KillService(Fault):
+class KillService(PlannedFault):
     """Kill a service; the supervisor restarts it."""
 
     number = signal.SIGKILL
@@ -301,7 +301,7 @@ class FreezeService(Frozen):
 # memory --------------------------------------------------------------------------------------------------------
 
 
-class FillMemory(Fault):
+class FillMemory(PlannedFault):
     """Fill the folder of shared memory to the last byte."""
 
     async def inject(self) -> str:
@@ -322,7 +322,7 @@ class FillMemory(Fault):
 # other jobs ----------------------------------------------------------------------------------------------------
 
 
-class Hostile(Fault):
+class Hostile(PlannedFault):
     """Submit another job of the same partition, and let a pod of it do whatever its credentials allow."""
 
     async def inject(self) -> str:
@@ -362,7 +362,7 @@ class Hostile(Fault):
             self._attacking.cancel()
 
 
-FAULTS: dict[str, type[Fault]] = {
+FAULTS: dict[str, type[PlannedFault]] = {
     "worker-kill": KillPod,
     "data-kill": KillDataWorker,
     "data-stop": StopDataWorker,

@@ -64,7 +64,7 @@ class Strike:
     body: bytes
 
 
-class Request(NamedTuple):
+class HostileMessage(NamedTuple):
     """A message of a sequence, and its fields beside the job, which need not be sound."""
 
     message: type[Message]
@@ -73,7 +73,7 @@ class Request(NamedTuple):
 
 Answer = dict[str, Any]
 """The document of a reply; empty if there was none."""
-Sequence = Generator[list[Request], list[Answer], None]
+Sequence = Generator[list[HostileMessage], list[Answer], None]
 """Yields requests to be made at once, and is sent their answers."""
 
 
@@ -192,7 +192,7 @@ def leases_released(dice: random.Random, turns: int) -> Sequence:
         [leased] = yield [_next_shard(dice, pod)]
         if lease := _lease_in(leased):
             failure = dice.choice((None, None, "x" * 2000))
-            yield [Request(ReleaseShard, {"pod": pod, **lease, "offset": 0, "failure": failure})]
+            yield [HostileMessage(ReleaseShard, {"pod": pod, **lease, "offset": 0, "failure": failure})]
 
 
 def leases_completed(dice: random.Random, turns: int) -> Sequence:
@@ -212,8 +212,8 @@ def shards_unleased(dice: random.Random, turns: int) -> Sequence:
         pod = _worker(dice)
         yield [
             _next_shard(dice, pod, done),
-            Request(ShardHeartbeat, {"pod": pod, **lease, "offset": 1, "samples_per_s": 1.0}),
-            Request(ReleaseShard, {"pod": pod, **lease, "offset": 1, "failure": "x"}),
+            HostileMessage(ShardHeartbeat, {"pod": pod, **lease, "offset": 1, "samples_per_s": 1.0}),
+            HostileMessage(ReleaseShard, {"pod": pod, **lease, "offset": 1, "failure": "x"}),
         ]
 
 
@@ -222,7 +222,7 @@ def lanes_repeated(dice: random.Random, turns: int) -> Sequence:
     identity = {"request_id": f"again.{dice.getrandbits(16)}"}
     for _ in range(turns):
         yield [
-            Request(NextShard, _next_shard(dice, _worker(dice), {"id": n, "attempt": 1}).fields | identity)
+            HostileMessage(NextShard, _next_shard(dice, _worker(dice), {"id": n, "attempt": 1}).fields | identity)
             for n in range(dice.randrange(1, 5))
         ]
 
@@ -238,8 +238,8 @@ def numbers_huge(dice: random.Random, turns: int) -> Sequence:
         lease = _lease_in(leased) or {"shard": 0, "attempt": 1}
         drawn = {name: dice.choice(HUGE) for name in dice.sample(numbers, dice.randrange(1, 4))}
         yield [
-            Request(ShardHeartbeat, {"pod": pod, **lease, "offset": dice.choice(HUGE), "samples_per_s": 1e12}),
-            Request(WorkerReported, report | {"pod": pod} | drawn),
+            HostileMessage(ShardHeartbeat, {"pod": pod, **lease, "offset": dice.choice(HUGE), "samples_per_s": 1e12}),
+            HostileMessage(WorkerReported, report | {"pod": pod} | drawn),
         ]
 
 
@@ -247,9 +247,9 @@ def _worker(dice: random.Random) -> str:
     return f"worker-{dice.choice((0, 1, dice.randrange(10**9)))}"
 
 
-def _next_shard(dice: random.Random, pod: str, done: Answer | None = None) -> Request:
+def _next_shard(dice: random.Random, pod: str, done: Answer | None = None) -> HostileMessage:
     """Ask under a random id of almost the largest length: what a service remembers of it cannot be compressed."""
-    return Request(NextShard, {"pod": pod, "request_id": f"x.{dice.getrandbits(384):x}", "complete": done})
+    return HostileMessage(NextShard, {"pod": pod, "request_id": f"x.{dice.getrandbits(384):x}", "complete": done})
 
 
 def _lease_in(answer: Answer) -> Answer:
@@ -339,7 +339,7 @@ class HostilePod:
             answers = await asyncio.gather(*map(self._ask, requests))
             answered += sum(map(bool, answers))
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: HostileMessage) -> Answer:
         subject = subject_for(channel_of(request.message), self.job, self.pod)
         body = json.dumps({"job": self.job, **request.fields}).encode()
         try:

@@ -38,7 +38,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Place:
+class PlaceUnderFire:
     """An installation under fire.
 
     ``memory``: folder of shared memory, if a fault may fill it. ``page``: default path of the timeline. ``spent``: the
@@ -59,7 +59,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
+def of_the_user(folder: Path, tell: Tell) -> Generator[PlaceUnderFire]:
     """Use a running installation of the user's. Raises NotRunning, or CliError during another chaos run in it."""
     read_state(folder)
     folder = folder.resolve()
@@ -69,7 +69,7 @@ def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
             if not leftovers.is_dead(owner):
                 raise _at_work(folder)
             _recover(folder, owner["job"], tell)
-        place = Place(folder, folder / "chaos.html")
+        place = PlaceUnderFire(folder, folder / "chaos.html")
         place.mark()
         try:
             yield place
@@ -78,7 +78,7 @@ def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
 
 
 @contextlib.contextmanager
-def of_our_own(tell: Tell) -> Generator[Place]:
+def of_our_own(tell: Tell) -> Generator[PlaceUnderFire]:
     """Start an installation in a temporary folder; take it down at the end, and remove the folder if ``spent``.
 
     First clear away what killed runs left.
@@ -87,7 +87,7 @@ def of_our_own(tell: Tell) -> Generator[Place]:
         tell(f"removed the remains of a killed run in {left}")
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
     (folder / MARK).parent.mkdir()
-    place = Place(folder, folder.with_suffix(".html"))
+    place = PlaceUnderFire(folder, folder.with_suffix(".html"))
     place.mark()
     try:
         with _memory(folder / "memory") as place.memory:

@@ -33,7 +33,7 @@ class Happened:
 
 
 @dataclass(slots=True)
-class Pod:
+class PodLife:
     """A pod's life, from the events."""
 
     name: str
@@ -44,7 +44,7 @@ class Pod:
 
 
 @dataclass(slots=True)
-class Record:
+class StreamRecord:
     """State folded from the stream; ``facts`` leaves out the many events of shards."""
 
     job: str
@@ -52,7 +52,7 @@ class Record:
     workers: list[WorkerReported] = field(default_factory=list[WorkerReported])
     servers: list[PsReported] = field(default_factory=list[PsReported])
     progress: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
-    pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
+    pods: dict[str, PodLife] = field(default_factory=dict[str, PodLife])
     plan: Json | None = None
     applied: Json | None = None
     migration: Json | None = None
@@ -99,10 +99,10 @@ class Record:
             self.ended, self.reason = ENDS[name], data.get("reason", "")
 
     def _on_pod_started(self, time_s: float, data: Json) -> None:
-        self.pods[data["pod"]] = Pod(data["pod"], data["role"], time_s)
+        self.pods[data["pod"]] = PodLife(data["pod"], data["role"], time_s)
 
     def _on_pod_exited(self, time_s: float, data: Json) -> None:
-        pod = self.pods.setdefault(data["pod"], Pod(data["pod"], data["role"], time_s))
+        pod = self.pods.setdefault(data["pod"], PodLife(data["pod"], data["role"], time_s))
         pod.exited_s, pod.reason = time_s, data["reason"]
 
     def _on_plan_decided(self, time_s: float, data: Json) -> None:
@@ -138,7 +138,7 @@ class Record:
         self.progress.append((time_s, self.samples_total))
 
 
-async def follow(client: Client, record: Record) -> None:
+async def follow(client: Client, record: StreamRecord) -> None:
     """Read everything about the job until its end, through every restart of the bus."""
     reading = asyncio.create_task(_follow_reports(client, record))
     try:
@@ -154,7 +154,7 @@ async def follow(client: Client, record: Record) -> None:
         reading.cancel()
 
 
-async def _follow_reports(client: Client, record: Record) -> None:
+async def _follow_reports(client: Client, record: StreamRecord) -> None:
     while True:
         with contextlib.suppress(BusFault, Fault, OSError):
             async for event in client.reports(record.last_report_seq + 1, (f"tel.v1.*.*.{record.job}",)):

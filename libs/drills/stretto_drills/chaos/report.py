@@ -13,8 +13,8 @@ from stretto_cli.render import table
 from stretto_client import figures
 
 from . import effects
-from .course import Happening, Outcome
-from .record import Record
+from .course import Happening, JobEnd
+from .record import StreamRecord
 from .schedule import KINDS
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ COUNTED = {
 }
 
 
-def build(outcomes: Sequence[Outcome], where: Json) -> Json:
+def build(outcomes: Sequence[JobEnd], where: Json) -> Json:
     """Build the document of all runs."""
     runs = [run(outcome) for outcome in outcomes]
     disturbed = [one for one in runs if one["seed"] is not None]
@@ -41,7 +41,7 @@ def build(outcomes: Sequence[Outcome], where: Json) -> Json:
     }
 
 
-def run(outcome: Outcome) -> Json:
+def run(outcome: JobEnd) -> Json:
     """Build the document of one job."""
     record, audit = outcome.record, outcome.audit
     finished = next((fact.data for fact in record.facts if fact.name == "job-finished"), None)
@@ -66,13 +66,13 @@ def run(outcome: Outcome) -> Json:
     }
 
 
-def trained_until(outcome: Outcome) -> float:
+def trained_until(outcome: JobEnd) -> float:
     """Return when all samples were last complete, or the end of a job that never completed."""
     completed = [fact.time_s for fact in outcome.record.facts if fact.name == "job-completed"]
     return completed[-1] if completed else outcome.ended_s
 
 
-def _lost(record: Record) -> int:
+def _lost(record: StreamRecord) -> int:
     return sum(pod.reason in ("killed", "vanished", "failed", "oom-killed") for pod in record.pods.values())
 
 
@@ -92,7 +92,7 @@ def _books(audit: Json, finished: Json) -> Json:
     }
 
 
-def _happening(one: Happening, outcome: Outcome, silent: Sequence[effects.Span]) -> Json:
+def _happening(one: Happening, outcome: JobEnd, silent: Sequence[effects.TimeSpan]) -> Json:
     planned, at_s = one.planned, one.at_s
     if at_s is None or one.skipped:
         seen = effects.Effect(None, None)

@@ -34,7 +34,7 @@ class Intensity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """A kind of fault or of planned change. ``lasts_s``: least and most seconds until it is healed.
 
     ``restores``: the job returns to a checkpoint, which costs more than all else. ``service``: the process to hit; ANY:
@@ -50,33 +50,35 @@ class Kind:
     planned: bool = False
 
 
-KINDS: dict[str, Kind] = {
-    "worker-kill": Kind("kill -9 of a worker", 2),
-    "worker-kill-migrating": Kind("kill -9 of a worker while parameters move", 1.5, during="migration"),
-    "worker-stop": Kind("a worker frozen for longer than its lease (SIGSTOP), then a zombie", 1.5, (7.0, 9.0)),
-    "worker-slow": Kind("a worker ten times slower", 1, (6.0, 9.0)),
-    "ps-kill": Kind("kill -9 of a parameter server", 1.5, restores=True),
-    "ps-kill-cold": Kind("kill -9 of a parameter server whose images are in no cache", 1, restores=True),
-    "ps-hot": Kind("a parameter server throttled to 3 % of a core", 1, (6.0, 9.0)),
-    "mover-kill": Kind(
+KINDS: dict[str, FaultKind] = {
+    "worker-kill": FaultKind("kill -9 of a worker", 2),
+    "worker-kill-migrating": FaultKind("kill -9 of a worker while parameters move", 1.5, during="migration"),
+    "worker-stop": FaultKind("a worker frozen for longer than its lease (SIGSTOP), then a zombie", 1.5, (7.0, 9.0)),
+    "worker-slow": FaultKind("a worker ten times slower", 1, (6.0, 9.0)),
+    "ps-kill": FaultKind("kill -9 of a parameter server", 1.5, restores=True),
+    "ps-kill-cold": FaultKind("kill -9 of a parameter server whose images are in no cache", 1, restores=True),
+    "ps-hot": FaultKind("a parameter server throttled to 3 % of a core", 1, (6.0, 9.0)),
+    "mover-kill": FaultKind(
         "kill -9 of the parameter server that takes buckets, between freeze and flip", 1.5, restores=True,
         during="migration-start",
     ),
-    "actuator-kill-migrating": Kind(
+    "actuator-kill-migrating": FaultKind(
         "kill -9 of the actuator while parameters move", 1.5, during="migration", service="actuator"
     ),
-    "data-kill": Kind("kill -9 of a data worker", 1),
-    "data-stop": Kind("a data worker frozen for a while (SIGSTOP)", 1, (4.0, 8.0)),
-    "service-kill": Kind("kill -9 of a service", 3, service=ANY),
-    "service-freeze": Kind("a service frozen for longer than its lease", 2, (4.0, 6.0), service=ANY),
-    "service-stop": Kind("a service stopped in good order", 1, service=ANY),
-    "bus-kill": Kind("kill -9 of nats-server", 2, service="nats"),
-    "redis-kill": Kind("kill -9 of redis-server", 0.7, service="redis"),
-    "shm-full": Kind("shared memory full", 0.7, (5.0, 8.0)),
-    "checkpoint-damage": Kind("the newest checkpoint damaged, then kill -9 of a parameter server", 1.2, restores=True),
-    "hostile": Kind("a pod of another job sends whatever its credentials allow", 1.5, (6.0, 9.0)),
-    "scale-workers": Kind("another number of workers", planned=True),
-    "scale-ps": Kind("another number of parameter servers: a live migration", planned=True),
+    "data-kill": FaultKind("kill -9 of a data worker", 1),
+    "data-stop": FaultKind("a data worker frozen for a while (SIGSTOP)", 1, (4.0, 8.0)),
+    "service-kill": FaultKind("kill -9 of a service", 3, service=ANY),
+    "service-freeze": FaultKind("a service frozen for longer than its lease", 2, (4.0, 6.0), service=ANY),
+    "service-stop": FaultKind("a service stopped in good order", 1, service=ANY),
+    "bus-kill": FaultKind("kill -9 of nats-server", 2, service="nats"),
+    "redis-kill": FaultKind("kill -9 of redis-server", 0.7, service="redis"),
+    "shm-full": FaultKind("shared memory full", 0.7, (5.0, 8.0)),
+    "checkpoint-damage": FaultKind(
+        "the newest checkpoint damaged, then kill -9 of a parameter server", 1.2, restores=True
+    ),
+    "hostile": FaultKind("a pod of another job sends whatever its credentials allow", 1.5, (6.0, 9.0)),
+    "scale-workers": FaultKind("another number of workers", planned=True),
+    "scale-ps": FaultKind("another number of parameter servers: a live migration", planned=True),
 }  # fmt: skip
 FAULTS = tuple(name for name, kind in KINDS.items() if not kind.planned)
 CHANGES = tuple(name for name, kind in KINDS.items() if kind.planned)

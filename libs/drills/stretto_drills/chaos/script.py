@@ -19,11 +19,11 @@ from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible
 from . import job, place, report, timeline
-from .course import Course, Outcome
-from .place import Place
-from .record import Record
+from .course import ChaosCourse, JobEnd
+from .place import PlaceUnderFire
+from .record import StreamRecord
 from .schedule import Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
-from .target import Target
+from .target import ChaosTarget
 
 READY_S = 60.0
 Json = dict[str, Any]
@@ -85,7 +85,7 @@ class _Runs:
     """All jobs of a run, one after another, in one installation."""
 
     wish: Wish
-    place: Place
+    place: PlaceUnderFire
     story: Story
 
     async def all(self) -> Json:
@@ -94,7 +94,7 @@ class _Runs:
         kinds = kinds_for(wish.only, wish.without)
         seeds = range(wish.seed, wish.seed + wish.schedules)
         schedules = [*[None] * wish.undisturbed, *(draw(seed, wish.intensity, kinds) for seed in seeds)]
-        outcomes: list[Outcome] = []
+        outcomes: list[JobEnd] = []
         document: Json = {}
         for number, schedule in enumerate(schedules, start=1):
             outcome = await self._one(number, schedule)
@@ -106,7 +106,7 @@ class _Runs:
                 break  # it may still hold resources that the next job needs
         return document
 
-    def _write(self, outcomes: list[Outcome]) -> Json:
+    def _write(self, outcomes: list[JobEnd]) -> Json:
         wish = self.wish
         page = (wish.report or self.place.page).resolve()
         where = {"command": wish.command, "seed": wish.seed, "folder": str(self.place.folder), "timeline": str(page)}
@@ -116,7 +116,7 @@ class _Runs:
         page.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
         return document
 
-    async def _one(self, number: int, schedule: Schedule | None) -> Outcome:
+    async def _one(self, number: int, schedule: Schedule | None) -> JobEnd:
         name = f"calm-{number}" if schedule is None else f"chaos-{schedule.seed}"
         if self.wish.folder is not None:  # a name belongs to one job for ever
             name = f"{name}-{secrets.token_hex(3)}"
@@ -131,12 +131,14 @@ class _Runs:
         nats_url = read_state(folder)["nats_url"]
         client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "chaos")
         try:
-            target = Target(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
+            target = ChaosTarget(
+                folder, StreamRecord(name), client, self.place.memory, shared=self.wish.folder is not None
+            )
             await self._ready(target)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
             spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), data_workers=job.DATA_WORKERS)
-            return await Course(target, schedule, self.story.tell).run(spec)
+            return await ChaosCourse(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
             if self.wish.folder is not None:  # our own installation is taken down with all its jobs
                 await asyncio.to_thread(self._end, name)
@@ -149,7 +151,7 @@ class _Runs:
         with contextlib.suppress(CliError), connect(self.place.folder, None, None) as gateway:
             gateway.cancel(name, "the chaos run was interrupted")
 
-    async def _ready(self, target: Target) -> None:
+    async def _ready(self, target: ChaosTarget) -> None:
         """Wait until all processes are ready: the last fault of the previous job must not hit this one."""
         deadline = asyncio.get_running_loop().time() + READY_S
         for name in read_state(target.folder)["processes"]:

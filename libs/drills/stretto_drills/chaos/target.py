@@ -20,7 +20,7 @@ from stretto_cli.installation.processes import named_in
 from stretto_cli.installation.state import read_state, readiness
 from stretto_messages.pods import GetOwnership, GetOwnershipReply
 
-from .record import Record
+from .record import StreamRecord
 
 LOOK_S = 0.05
 NAMES = {"worker": "worker", "ps": "parameter server", "data": "data worker"}
@@ -53,14 +53,14 @@ class Image:
 
 
 @dataclass(slots=True)
-class Target:
+class ChaosTarget:
     """Access to one job and its installation.
 
     ``memory``: folder of shared memory, if it is ours and may be filled. ``shared``: the user's jobs run there too.
     """
 
     folder: Path
-    record: Record
+    record: StreamRecord
     client: Client
     memory: Path | None = None
     shared: bool = False

@@ -14,7 +14,7 @@ from stretto_client import figures
 from stretto_client.drawing import svg
 
 from . import effects, report
-from .course import Happening, Outcome
+from .course import Happening, JobEnd
 from .schedule import KINDS
 
 LEFT, WIDTH, RIGHT = 150.0, 1000.0, 24.0
@@ -38,7 +38,7 @@ Lane = Callable[["Canvas"], None]
 class Canvas:
     """The drawing: its shapes, and where the next lane begins. ``y`` grows downwards."""
 
-    outcome: Outcome
+    outcome: JobEnd
     begin_s: float
     end_s: float
     shapes: list[str]
@@ -64,7 +64,7 @@ class Canvas:
         self.add(svg.rect(x, self.y + (BAR - height) / 2 + 2, self.x(end_s) - x, height, style, title))
 
 
-def page(document: Json, outcomes: Sequence[Outcome]) -> str:
+def page(document: Json, outcomes: Sequence[JobEnd]) -> str:
     """Return the whole file. ``document`` is :func:`report.build` of ``outcomes``."""
     parts = [_head(document)]
     if len(outcomes) > 1:
@@ -166,7 +166,7 @@ def _count(value: int | None) -> str:
 # lanes ---------------------------------------------------------------------------------------------------------
 
 
-def _figure(outcome: Outcome) -> str:
+def _figure(outcome: JobEnd) -> str:
     canvas = Canvas(outcome, outcome.began_s, max(outcome.ended_s, outcome.began_s + 1), [], 26)
     lanes: list[Lane] = [_faults, _throughput, _progress, _plan, _pods, _services, _parameters, _pauses]
     for lane in lanes:
@@ -190,7 +190,7 @@ def _grid(canvas: Canvas, height: float) -> list[str]:
     return shapes
 
 
-def _done(outcome: Outcome) -> list[Happening]:
+def _done(outcome: JobEnd) -> list[Happening]:
     return [one for one in outcome.happenings if one.at_s is not None and not one.skipped]
 
 

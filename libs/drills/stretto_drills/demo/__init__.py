@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from stretto_cli.options import Output, OutputOption, example
+from stretto_cli.options import OutputForm, OutputOption, example
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +29,9 @@ def demo(
             help="Then train the same data at a fixed good configuration, to compare the quality: two minutes more.",
         ),
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Train a real recommendation model elastically, from warm start to exact books, in about three minutes."""
     from . import script
 
-    raise typer.Exit(script.main(folder, reference=reference, quiet=output is Output.JSON))
+    raise typer.Exit(script.main(folder, reference=reference, quiet=output is OutputForm.JSON))

@@ -31,7 +31,7 @@ from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible
 from . import course, report
-from .stations import Course, StoreCourse
+from .stations import DemoCourse, StoreCourse
 
 JOB_LIMIT_S = 420.0
 KILL_AT_LATEST = 0.55
@@ -126,7 +126,7 @@ def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Js
         f"submitting {spec['name']}: {spec['model']['entry']}, {spec['dataset']['samples']:,} samples; the "
         "file states no workers, servers, cores or memory"
     )
-    elastic = Course()
+    elastic = DemoCourse()
     _run(gateway, folder, story, spec, elastic, _Kills(gateway, folder, story, spec["name"], elastic).due)
     view = gateway.ended(spec["name"])
     feeding = StoreCourse()
@@ -139,7 +139,7 @@ def _play(gateway: Documents, folder: Path, store: Path, story: Story, where: Js
         _announce(story, 3, acts)
         story.tell(figures.plan(plan))
         fixed = course.reference(plan)
-        _run(gateway, folder, story, fixed, Course())
+        _run(gateway, folder, story, fixed, DemoCourse())
         reference_view = gateway.ended(fixed["name"])
     stations = {**elastic.stations, **feeding.stations}
     return report.build(view, reference_view, stations, where, story.elapsed_s, compared=reference)
@@ -176,7 +176,7 @@ def _run(
     folder: Path,
     story: Story,
     spec: Json,
-    stations: Course | StoreCourse,
+    stations: DemoCourse | StoreCourse,
     interfere: Callable[[], None] = lambda: None,
 ) -> None:
     """Submit a job and report on it until it has ended. ``interfere`` is called again and again meanwhile.
@@ -207,7 +207,7 @@ def _run(
 class _Kills:
     """Kills a worker and a parameter server of a job, each once, when the job is calm."""
 
-    def __init__(self, gateway: Documents, folder: Path, story: Story, job: str, stations: Course) -> None:
+    def __init__(self, gateway: Documents, folder: Path, story: Story, job: str, stations: DemoCourse) -> None:
         self._where = gateway, folder, story, job
         self._stations = stations
         self._calm_since_s = time.monotonic()
@@ -224,7 +224,7 @@ class _Kills:
             stations.killed_server = _kill_server(*self._where)
 
 
-def _tell(story: Story, event: Event, stations: Course | StoreCourse) -> None:
+def _tell(story: Story, event: Event, stations: DemoCourse | StoreCourse) -> None:
     passed = {name for name in stations.stations if stations.seen(name)}
     stations.take(event.name, event.body["time_s"], event.body["data"])
     if event.name in TOLD and not (event.name == "model-fitted" and "fit" in passed):
@@ -248,13 +248,13 @@ def _status(gateway: Documents, story: Story, job: str) -> None:
     )
 
 
-def _time_to_kill(stations: Course, calm_s: float) -> bool:
+def _time_to_kill(stations: DemoCourse, calm_s: float) -> bool:
     """Return whether to kill now: after the elastic part, but early enough for the replacement to train."""
     ready = all(stations.seen(name) for name in ("scale-out", "migration")) and calm_s > CALM_BEFORE_KILL_S
     return stations.workers > 0 and (ready or stations.share > KILL_AT_LATEST)
 
 
-def _time_to_lose(stations: Course, calm_s: float) -> bool:
+def _time_to_lose(stations: DemoCourse, calm_s: float) -> bool:
     """Return whether to kill a server now: once another worker trains in the place of the killed one."""
     return stations.seen("kill") and (calm_s > CALM_BEFORE_LOSS_S or stations.share > LOSS_AT_LATEST)
 

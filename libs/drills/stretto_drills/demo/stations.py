@@ -110,7 +110,7 @@ WAITING = 0.3
 
 
 @dataclass(slots=True)
-class Course(Watched):
+class DemoCourse(Watched):
     """The stations of one job, and the state that the next ones wait for."""
 
     stations: dict[str, Station] = field(default_factory=_stations)

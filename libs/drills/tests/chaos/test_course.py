@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 from stretto_drills.chaos import course
-from stretto_drills.chaos.course import Course, Happening
-from stretto_drills.chaos.faults import Fault
-from stretto_drills.chaos.record import Record
+from stretto_drills.chaos.course import ChaosCourse, Happening
+from stretto_drills.chaos.faults import PlannedFault
+from stretto_drills.chaos.record import StreamRecord
 from stretto_drills.chaos.schedule import Intensity, Planned, Schedule
-from stretto_drills.chaos.target import Target, until
+from stretto_drills.chaos.target import ChaosTarget, until
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message, example_of
 from stretto_wire.contract.registry import subject_of
@@ -23,8 +23,8 @@ async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(
 ) -> None:
     monkeypatch.setattr(course, "STALLED_S", 0.2)
     told: list[str] = []
-    record = Record("chaos-1")
-    run = Course(Target(tmp_path, record, cast("Any", None), shared=True), None, told.append)
+    record = StreamRecord("chaos-1")
+    run = ChaosCourse(ChaosTarget(tmp_path, record, cast("Any", None), shared=True), None, told.append)
 
     def take(kind: type[Message]) -> None:
         record.take(1, 0.0, subject_of(example_of(kind)), example_of(kind))
@@ -43,8 +43,8 @@ async def test_a_job_that_no_other_job_can_keep_waiting_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(course, "STALLED_S", 0.2)
-    record = Record("chaos-1")
-    run = Course(Target(tmp_path, record, cast("Any", None)), None, lambda line: None)
+    record = StreamRecord("chaos-1")
+    run = ChaosCourse(ChaosTarget(tmp_path, record, cast("Any", None)), None, lambda line: None)
     record.take(1, 0.0, subject_of(example_of(PlanRefused)), example_of(PlanRefused))
     waiting = asyncio.create_task(run._wait())
     assert await until(lambda: bool(run.trouble), 5)
@@ -52,7 +52,7 @@ async def test_a_job_that_no_other_job_can_keep_waiting_is_given_up(
     await asyncio.wait([waiting])
 
 
-class Painless(Fault):
+class Painless(PlannedFault):
     """Strikes nobody."""
 
     async def inject(self) -> str:
@@ -65,13 +65,13 @@ class Painless(Fault):
 async def test_a_fault_that_waits_for_a_migration_keeps_no_other_from_striking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Record("chaos-1", started=True, samples_done=1)
+    record = StreamRecord("chaos-1", started=True, samples_done=1)
     kinds = ("worker-kill-migrating", "worker-kill")
     for kind in kinds:
         monkeypatch.setitem(course.FAULTS, kind, Painless)
     planned = [Planned(n, kind, 0.5, "migration" if n == 1 else "", 0.0, 0.0, "") for n, kind in enumerate(kinds, 1)]
     schedule = Schedule(1, Intensity.ROUGH, 1, tuple(planned))
-    run = Course(Target(tmp_path, record, cast("Any", None)), schedule, lambda line: None, _furthest=1.0)
+    run = ChaosCourse(ChaosTarget(tmp_path, record, cast("Any", None)), schedule, lambda line: None, _furthest=1.0)
     run._slots = asyncio.Semaphore(1)
     waits, strikes = (Happening(one) for one in planned)
     async with asyncio.TaskGroup() as group:

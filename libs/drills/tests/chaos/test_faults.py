@@ -14,9 +14,9 @@ from typing import Any, cast
 import psutil
 import pytest
 from stretto_drills.chaos.faults import FAULTS
-from stretto_drills.chaos.record import Pod, Record
+from stretto_drills.chaos.record import PodLife, StreamRecord
 from stretto_drills.chaos.schedule import KINDS, Planned
-from stretto_drills.chaos.target import NotNow, Target, until
+from stretto_drills.chaos.target import ChaosTarget, NotNow, until
 from stretto_runtime.process.pid import ProcessIdentity
 
 JOB = "fired"
@@ -27,8 +27,8 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.record = Record(JOB)
-        self.target = Target(folder, self.record, cast("Any", None))
+        self.record = StreamRecord(JOB)
+        self.target = ChaosTarget(folder, self.record, cast("Any", None))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def sleeper(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -44,7 +44,7 @@ class Place:
         home.mkdir(parents=True)
         process = self.sleeper(name, STRETTO_POD=name, STRETTO_POD_FOLDER=str(home))
         (home / "pid").write_text(f"{process.pid}\n")
-        self.record.pods[name] = Pod(name, role, 0.0)
+        self.record.pods[name] = PodLife(name, role, 0.0)
         return process
 
     def service(self, name: str) -> subprocess.Popen[bytes]:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_drills.chaos import effects, report, timeline
-from stretto_drills.chaos.course import Happening, Outcome
-from stretto_drills.chaos.record import Record
+from stretto_drills.chaos.course import Happening, JobEnd
+from stretto_drills.chaos.record import StreamRecord
 from stretto_drills.chaos.schedule import FAULTS, Intensity, draw
 from stretto_messages.actuator import MigrationFinished, MigrationStarted, PodExited, PodStarted, ServersChanged
 from stretto_messages.arbiter import PlanDecided
@@ -64,7 +64,7 @@ def test_a_stall_ends_with_the_first_step_after_it_not_with_its_window() -> None
 def test_what_begins_long_after_the_healing_or_with_the_next_fault_is_no_effect_of_a_fault() -> None:
     until_s = effects.effect_ends(T0 + 5, T0 + 6, [T0 + 1, T0 + 5.1, T0 + 40])
     assert until_s == T0 + 6 + effects.AFTER_S
-    late = effects.Span(T0 + 30, T0 + 40)
+    late = effects.TimeSpan(T0 + 30, T0 + 40)
     assert effects.effect(T0 + 5, until_s, steady("worker-0", 0, 30), [late]) == effects.Effect(0.02, 0.0)
     assert effects.effect_ends(T0 + 5, T0 + 60, [T0 + 20]) == T0 + 20
     assert effects.effect_ends(T0 + 5, None, []) == T0 + 5 + effects.AFTER_S
@@ -126,8 +126,8 @@ def story() -> list[tuple[float, Message]]:
     )  # fmt: skip
 
 
-def outcome() -> Outcome:
-    record = Record("j")
+def outcome() -> JobEnd:
+    record = StreamRecord("j")
     rows = [*story(), *((r.ended_at_s - T0, r) for r in steady("worker-0", 2, 20))]
     for seq, (time_s, message) in enumerate(sorted(rows, key=lambda row: row[0]), start=1):
         record.take(seq, T0 + time_s, subject_of(message), message)
@@ -137,7 +137,7 @@ def outcome() -> Outcome:
         one.on, one.at_s, one.healed_s, one.well = "worker-1 <&>", T0 + 3 + index, T0 + 4 + 2 * index, True
     happenings[-1].skipped = "every sample was trained before it could begin"
     happenings[0].healed_s, happenings[0].well = None, False
-    return Outcome(schedule, record, happenings, T0, T0 + 20, None, "given up at 95%")
+    return JobEnd(schedule, record, happenings, T0, T0 + 20, None, "given up at 95%")
 
 
 def test_the_record_knows_who_runs_and_what_moves() -> None:
@@ -160,7 +160,7 @@ def test_a_job_whose_books_cannot_be_had_is_not_exact() -> None:
 
 
 def test_the_timeline_is_one_sound_file_that_loads_nothing() -> None:
-    outcomes = [outcome(), Outcome(None, Record("calm-1"), [], T0, T0 + 1, None)]
+    outcomes = [outcome(), JobEnd(None, StreamRecord("calm-1"), [], T0, T0 + 1, None)]
     page = timeline.page(report.build(outcomes, {"command": "stretto chaos --seed 5"}), outcomes)
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)
     [figure, _] = re.findall(r"<svg.*?</svg>", page, re.DOTALL)

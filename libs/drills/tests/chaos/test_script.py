@@ -6,7 +6,7 @@ import json
 import pytest
 from installed_gateway import Installed
 from stretto_cli.main import app
-from stretto_drills.chaos.place import Place
+from stretto_drills.chaos.place import PlaceUnderFire
 from stretto_drills.chaos.schedule import Intensity
 from stretto_drills.chaos.script import Wish, _Runs
 from stretto_drills.chaos.target import until
@@ -21,7 +21,7 @@ def status_of(installed: Installed, prefix: str) -> str:
 
 async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the_user(installed: Installed) -> None:
     wish = Wish(7, 1, 1, Intensity.CALM, (), (), "wide_deep", None, installed.folder, None)
-    place = Place(installed.folder, installed.folder / "chaos.html")
+    place = PlaceUnderFire(installed.folder, installed.folder / "chaos.html")
     running = asyncio.create_task(_Runs(wish, place, Story(quiet=True))._one(81, None))
     assert await until(lambda: asyncio.to_thread(lambda: status_of(installed, "calm-81-") == "submitted"), 20)
     running.cancel()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from stretto_drills.demo import course, report
-from stretto_drills.demo.stations import Course, StoreCourse
+from stretto_drills.demo.stations import DemoCourse, StoreCourse
 from stretto_wire import JobSpec
 
 
@@ -20,7 +20,7 @@ def decided(version: int, kind: str, new: dict[str, Any], previous: dict[str, An
 
 
 def test_a_station_that_did_not_happen_is_not_passed() -> None:
-    seen = Course()
+    seen = DemoCourse()
     seen.take("job-submitted", 100.0, {})
     seen.take("plan-decided", 101.0, decided(1, "warm-start", plan(1, 1), None))
     seen.take("plan-applied", 102.0, {"version": 1, "plan": plan(1, 1), "took_s": 1.0})
@@ -42,7 +42,7 @@ def test_a_station_that_did_not_happen_is_not_passed() -> None:
 
 
 def test_a_full_course_passes_every_station() -> None:
-    seen = Course()
+    seen = DemoCourse()
     seen.take("job-submitted", 0.0, {})
     seen.take("plan-decided", 1.0, decided(1, "warm-start", plan(1, 1), None))
     seen.take("profile-measured", 2.0, {"settled": True, "throughput": 5.0, "plan": plan(1, 1)})
@@ -107,8 +107,8 @@ def view(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def passed_course() -> Course:
-    seen = Course()
+def passed_course() -> DemoCourse:
+    seen = DemoCourse()
     for station in seen.stations.values():
         station.seen_s = 1.0
     return seen
@@ -170,7 +170,7 @@ def test_the_summary_does_not_pass_when_anything_is_wrong(
     summary = report.build(view(**elastic), other, passed_course().stations, {"ready_s": 4.0}, 1.0)
     assert summary["passed"] is False
     Console(record=True).print(report.tables(summary))
-    unseen = report.build(view(), view(), Course().stations, {"ready_s": 4.0}, 1.0)
+    unseen = report.build(view(), view(), DemoCourse().stations, {"ready_s": 4.0}, 1.0)
     assert unseen["passed"] is False
 
 

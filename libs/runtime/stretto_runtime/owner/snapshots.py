@@ -40,7 +40,7 @@ from stretto_bus.bus import PIPELINED, Bus
 from stretto_bus.connection import lines_of
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored, read
-from stretto_bus.writer import Fence, Output, chunks, store_together
+from stretto_bus.writer import Fence, OutgoingMessage, chunks, store_together
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER
@@ -198,16 +198,16 @@ class Document:
             state[self.parted] = {name: from_json(unpack(part)) for name, part in self.parts.items()}
         return state
 
-    def outputs(self, subject: str) -> tuple[list[Output], list[Output]]:
+    def outputs(self, subject: str) -> tuple[list[OutgoingMessage], list[OutgoingMessage]]:
         """Outputs of this snapshot below ``subject``: those of the parts, then those of the document."""
-        parts: list[Output] = []
-        documents: list[Output] = []
+        parts: list[OutgoingMessage] = []
+        documents: list[OutgoingMessage] = []
         for one in (replace(self, ordinal=self.ordinal - 1), self) if self.first else (self,):
             place = f"{subject}.{one.side}"
             for name in sorted(self.behind[one.ordinal % 2]):
                 part, at = self.parts.get(name), f"{place}.{name}"
-                parts.append(removal(at) if part is None else Output(at, seal(at, part)))
-            documents.append(Output(place, one.encode(place)))
+                parts.append(removal(at) if part is None else OutgoingMessage(at, seal(at, part)))
+            documents.append(OutgoingMessage(place, one.encode(place)))
         return parts, documents
 
     def saved(self) -> None:
@@ -224,9 +224,9 @@ def digest(parts: Mapping[str, bytes | None], start: int = 0, sign: int = 1) -> 
     return (start + sign * sum(numbers)) & 0xFFFFFFFF
 
 
-def removal(subject: str) -> Output:
+def removal(subject: str) -> OutgoingMessage:
     """An output that removes ``subject``; the marker goes by itself."""
-    return Output(subject, b"", lines_of({"Nats-TTL": REMOVED_AFTER}))
+    return OutgoingMessage(subject, b"", lines_of({"Nats-TTL": REMOVED_AFTER}))
 
 
 def is_removed(stored: Stored) -> bool:
@@ -333,8 +333,8 @@ class Snapshots:
             Fenced: we are not the owner any more.
             BusFault: not stored, or the document of all jobs is larger than the server takes.
         """
-        parts: list[Output] = []
-        documents: list[Output] = []
+        parts: list[OutgoingMessage] = []
+        documents: list[OutgoingMessage] = []
         too_large: set[str] = set()
         room_bytes = self._bus.connection.max_payload - FENCE_BYTES_MAX
         for key, document in dirty.items():
@@ -346,12 +346,12 @@ class Snapshots:
                 if key == CLUSTER:
                     raise BusFault(f"{place}: {text}: raise max_payload of nats-server")
                 too_large.add(key)
-                of_parts, of_document = [], [Output(f"{place}.{side}", text.encode()) for side in SIDES]
+                of_parts, of_document = [], [OutgoingMessage(f"{place}.{side}", text.encode()) for side in SIDES]
             parts += of_parts
             documents += of_document
         side = SIDES[1 - SIDES.index(self._cursor_side)]
         subject = f"{STATE_PREFIX}cursor.{self._base}.{side}"
-        last = Output(subject, replace(cursor, fence=self._fence_seq).encode(subject))
+        last = OutgoingMessage(subject, replace(cursor, fence=self._fence_seq).encode(subject))
         if self._bus.batch_from == PIPELINED:
             groups, threshold = [parts, documents, [last]], len(parts) + len(documents) + 2
         else:

@@ -19,7 +19,7 @@ from stretto_core.offline.allocation import AllocationProblem, ElasticJob
 from stretto_messages.base import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
-from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
+from stretto_sim.allocation.trace import Fate, PoolTraceSettings, TraceJob, fates
 from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
 
 FLOOR = 0.05
@@ -50,10 +50,10 @@ class Left:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AllocationOutcome:
     """The outcome of a trace. Jobs are numbered by submission; levels count nodes that train."""
 
-    settings: Settings
+    settings: PoolTraceSettings
     jobs: list[Left] = field(default_factory=list[Left])
     in_use: Level = field(default_factory=Level)
     of_job: list[Level] = field(default_factory=list[Level])
@@ -103,11 +103,11 @@ class _Active:
 def simulate(
     trace: Sequence[TraceJob],
     policy: Policy,
-    settings: Settings,
+    settings: PoolTraceSettings,
     *,
     clock: Callable[[], float] = lambda: 0.0,
     progress: Progress = lambda left, total: None,
-) -> Outcome:
+) -> AllocationOutcome:
     """Simulate all jobs of the trace, to the end of the last one. ``clock`` (seconds) times the decisions.
 
     Raises:
@@ -122,7 +122,7 @@ class _Simulation:
         self,
         jobs: list[TraceJob],
         policy: Policy,
-        settings: Settings,
+        settings: PoolTraceSettings,
         clock: Callable[[], float],
         progress: Progress,
     ) -> None:
@@ -131,7 +131,7 @@ class _Simulation:
         self.coming = [_Active(number, job, fate) for number, (job, fate) in enumerate(drawn)][::-1]
         self.active: list[_Active] = []
         self.left: dict[int, Left] = {}
-        self.outcome = Outcome(settings, of_job=[Level() for _ in jobs])
+        self.outcome = AllocationOutcome(settings, of_job=[Level() for _ in jobs])
         speed = AllocationProblem((), settings.nodes, doubling_efficiency=settings.doubling_efficiency).speed
         self.speeds = {size: speed(size) for size in (0, *settings.sizes)}
 
@@ -153,7 +153,7 @@ class _Simulation:
         if (years := together_s / YEAR_S) > HORIZON_YEARS:
             raise InvalidValue(f"demand_node_hours add up to {years:.3g} years on {nodes} nodes; {remedy}")
 
-    def run(self) -> Outcome:
+    def run(self) -> AllocationOutcome:
         now, total = 0, len(self.coming)
         while self.coming or self.active:
             before, now = now, self._next(now)

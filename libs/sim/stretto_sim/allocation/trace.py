@@ -33,7 +33,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True)
-class Settings:
+class PoolTraceSettings:
     """The pool and its disturbances; defaults are the paper's baseline.
 
     ``eta_noise``: largest relative error of a job's estimated demand. ``bug_rate``, ``termination_rate``: shares of the
@@ -82,13 +82,13 @@ class Fate:
     how: str
 
 
-def fates(jobs: Sequence[TraceJob], settings: Settings) -> list[Fate]:
+def fates(jobs: Sequence[TraceJob], settings: PoolTraceSettings) -> list[Fate]:
     """Draw the fate of each job: the same for a seed at every pool size, policy and rate."""
     draws = np.random.default_rng(settings.seed).random((len(jobs), 4))
     return [_fate(job, settings, *map(float, row)) for job, row in zip(jobs, draws, strict=True)]
 
 
-def _fate(job: TraceJob, settings: Settings, off: float, kind: float, when: float, hangs: float) -> Fate:
+def _fate(job: TraceJob, settings: PoolTraceSettings, off: float, kind: float, when: float, hangs: float) -> Fate:
     demand = job.demand_node_hours
     believed = demand * (1 + settings.eta_noise * (2 * off - 1))
     if kind < settings.bug_rate:

@@ -16,7 +16,7 @@ from typing import Literal
 from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 from stretto_sim.cluster import policies
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 
 PERIOD_S = 180.0
 """DLRover-RM, section 6.2"""
@@ -39,7 +39,7 @@ class _Seen:
 class ElasticScheduler:
     """The session of the policy."""
 
-    def __init__(self, trace: Sequence[TraceJob], settings: Settings) -> None:
+    def __init__(self, trace: Sequence[TraceJob], settings: ClusterTraceSettings) -> None:
         self.trace, self.capacity = trace, settings.capacity
         self.seen: dict[int, _Seen] = {}
 
@@ -50,9 +50,9 @@ class ElasticScheduler:
                 job = self.trace[event.job]
                 self.seen[event.job] = _Seen(job, job.request)
                 return [policies.Want(event.job, job.request)]
-            case policies.Applied() if event.job in self.seen:
+            case policies.PlanInForce() if event.job in self.seen:
                 self.seen[event.job].applied, self.seen[event.job].speed = True, None
-            case policies.Window() if event.settled and event.job in self.seen:
+            case policies.MeasuredWindow() if event.settled and event.job in self.seen:
                 self.seen[event.job].speed = event.samples_per_s
             case policies.Ended():
                 self.seen.pop(event.job, None)

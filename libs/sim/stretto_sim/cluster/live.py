@@ -10,9 +10,9 @@ from stretto_messages.base import GIB
 from stretto_messages.values import Plan, Resources
 
 from stretto_sim.cluster import truth
-from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
+from stretto_sim.cluster.nodes import NOWHERE, Nodes, SimulatedPod
 from stretto_sim.cluster.outcome import Usage
-from stretto_sim.cluster.trace import DAY_S, Settings, TraceJob
+from stretto_sim.cluster.trace import DAY_S, ClusterTraceSettings, TraceJob
 
 NEARLY = 1e-6
 """Tolerance for rounding, in samples or seconds."""
@@ -40,7 +40,7 @@ class Live:
 
     number: int
     job: TraceJob
-    settings: Settings
+    settings: ClusterTraceSettings
     dynamic: bool
     rng: np.random.Generator
     fate: Fate
@@ -48,9 +48,9 @@ class Live:
     version: int = 0
     asked_s: float = 0.0
     in_force: int = 0
-    workers: list[Pod] = field(default_factory=list[Pod])
-    servers: list[Pod] = field(default_factory=list[Pod])
-    holders: list[Pod] = field(default_factory=list[Pod])
+    workers: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
+    servers: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
+    holders: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     moving: bool = False
     paused_until_s: float = 0.0
     standing: bool = False
@@ -81,28 +81,28 @@ class Live:
 
     # ---- pods -------------------------------------------------------------------------------------------------
 
-    def fresh(self, role: str, size: Resources, ready_s: float = math.inf) -> Pod:
+    def fresh(self, role: str, size: Resources, ready_s: float = math.inf) -> SimulatedPod:
         """Return a new pod without a node."""
         self.named += 1
-        return Pod("worker" if role == "worker" else "ps", size, ready_s=ready_s, number=self.named)
+        return SimulatedPod("worker" if role == "worker" else "ps", size, ready_s=ready_s, number=self.named)
 
-    def started(self, pod: Pod, now: float) -> None:
+    def started(self, pod: SimulatedPod, now: float) -> None:
         """Start the pod on its node, and draw the time at which it dies."""
         pod.ready_s = now + self.settings.pod_start_s
         if self.settings.pod_failures_per_day:
             pod.dies_s = now + float(self.rng.exponential(DAY_S / self.settings.pod_failures_per_day))
 
     @property
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[SimulatedPod]:
         """Return all pods that may hold a node."""
         return [*self.workers, *self.servers, *(pod for pod in self.holders if pod not in self.servers)]
 
     @property
-    def pending(self) -> list[Pod]:
+    def pending(self) -> list[SimulatedPod]:
         """Return the pods without a node, servers first."""
         return [pod for pod in (*self.servers, *self.workers) if pod.node == NOWHERE]
 
-    def gang(self, plan: Plan) -> tuple[list[Pod], list[Pod]]:
+    def gang(self, plan: Plan) -> tuple[list[SimulatedPod], list[SimulatedPod]]:
         """Return the servers and workers of a plan, without nodes."""
         server, worker = sizes(plan)
         return [self.fresh("ps", server) for _ in range(plan.ps)], [
@@ -112,7 +112,7 @@ class Live:
     def place_gang(self, nodes: Nodes, plan: Plan, now: float, least_workers: int) -> bool:
         """Place all servers and ``least_workers`` workers, or no pod at all; return True if placed."""
         servers, workers = self.gang(plan)
-        placed = list[Pod]()
+        placed = list[SimulatedPod]()
         for pod in (*servers, *workers[:least_workers]):
             if not nodes.place(pod):
                 for each in placed:
@@ -166,7 +166,7 @@ class Live:
         """Return True if ``samples`` are trained, with a tolerance of a microsecond of training."""
         return self.samples >= samples - NEARLY * max(self.rate, 1.0)
 
-    def ready_workers(self, now: float) -> list[Pod]:
+    def ready_workers(self, now: float) -> list[SimulatedPod]:
         return [pod for pod in self.workers if pod.ready_s <= now + NEARLY]
 
     def complete(self, now: float) -> bool:

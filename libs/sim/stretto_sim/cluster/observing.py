@@ -6,10 +6,10 @@ from stretto_sim.cluster import truth
 from stretto_sim.cluster.live import Live, shape
 from stretto_sim.cluster.nodes import NOWHERE
 from stretto_sim.cluster.outcome import Left
-from stretto_sim.cluster.policies import Server, Window
+from stretto_sim.cluster.policies import MeasuredWindow, Server
 
 
-def window_of(live: Live, seconds: float, done: float, settled: bool, now: float) -> Window:
+def window_of(live: Live, seconds: float, done: float, settled: bool, now: float) -> MeasuredWindow:
     """Return the measurements of ``seconds`` in which ``done`` samples were trained, with the noise of the settings."""
     job, ps, plan = live.job, len(live.holders), live.plan
     assert plan is not None
@@ -30,7 +30,7 @@ def window_of(live: Live, seconds: float, done: float, settled: bool, now: float
         )
         for pod in live.holders
     )
-    return Window(
+    return MeasuredWindow(
         live.number, live.in_force, plan, live.noisy(step_s), live.noisy(done / seconds), int(live.samples),
         seconds, settled, servers,
     )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
 from stretto_sim.cluster import policies, truth
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 
 SAMPLES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4))
 """(workers, servers) measured before a job starts; the measurements cost nothing here"""
@@ -65,7 +65,7 @@ class _Seen:
 class Optimus:
     """The session of the policy."""
 
-    def __init__(self, trace: Sequence[TraceJob], settings: Settings, step: int | None = STEP) -> None:
+    def __init__(self, trace: Sequence[TraceJob], settings: ClusterTraceSettings, step: int | None = STEP) -> None:
         self.trace, self.settings, self.step = trace, settings, step
         self.seen: dict[int, _Seen] = {}
 
@@ -75,11 +75,11 @@ class Optimus:
             case policies.Submitted():
                 self.seen[event.job] = self._sampled(event.job)
                 return self._decide(newcomer=event.job)
-            case policies.Applied() if event.job in self.seen:
+            case policies.PlanInForce() if event.job in self.seen:
                 self.seen[event.job].changing = False
-            case policies.Refused() if event.job in self.seen:
+            case policies.RestartRefused() if event.job in self.seen:
                 self.seen[event.job].changing = False
-            case policies.Window() if event.job in self.seen:
+            case policies.MeasuredWindow() if event.job in self.seen:
                 self._measured(self.seen[event.job], event)
             case policies.Ended():
                 self.seen.pop(event.job, None)
@@ -100,7 +100,7 @@ class Optimus:
         return _Seen(job, speeds, job.samples)
 
     @staticmethod
-    def _measured(seen: _Seen, event: policies.Window) -> None:
+    def _measured(seen: _Seen, event: policies.MeasuredWindow) -> None:
         seen.remaining = max(seen.job.samples - event.samples_done, 1.0)
         if event.settled:
             at = event.plan.workers, event.plan.ps

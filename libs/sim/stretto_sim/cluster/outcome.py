@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto_sim.cluster.trace import Settings
+from stretto_sim.cluster.trace import ClusterTraceSettings
 from stretto_sim.measures import Durations, Level, span_of
 
 COMPLETED = "completed"
@@ -59,10 +59,10 @@ class Left:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ClusterOutcome:
     """Jobs in the order of the trace, and levels: reserved and busy cores, reserved bytes, jobs that have pods."""
 
-    settings: Settings
+    settings: ClusterTraceSettings
     jobs: list[Left] = field(default_factory=list[Left])
     reserved_cores: Level = field(default_factory=Level)
     busy_cores: Level = field(default_factory=Level)

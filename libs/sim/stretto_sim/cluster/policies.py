@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from stretto_messages.values import Plan
 
 from stretto_sim.cluster.search import tuned_plan
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class PlanInForce:
     """All pods of the job match the plan of that version, ``took_s`` after its command."""
 
     job: int
@@ -33,7 +33,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RestartRefused:
     """There is no room to restart the job with the commanded plan: it stays as it is."""
 
     job: int
@@ -53,7 +53,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MeasuredWindow:
     """A measurement of a job. ``settled``: the job ran by its plan for the whole window."""
 
     job: int
@@ -114,12 +114,12 @@ class Replace:
     number: int
 
 
-Event = Submitted | Applied | Refused | Window | ServerDied | Replaced | Ended | Period
+Event = Submitted | PlanInForce | RestartRefused | MeasuredWindow | ServerDied | Replaced | Ended | Period
 Command = Want | Replace
 WhenPodsDie = Literal["the job fails", "the job restarts", "the pod is replaced"]
 
 
-class Session(Protocol):
+class PolicySession(Protocol):
     """A policy at work on one trace. Jobs are numbered by submission."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -135,7 +135,7 @@ class Policy:
     ``windows``: the policy gets measurements.
     """
 
-    session: Callable[[Sequence[TraceJob], Settings], Session]
+    session: Callable[[Sequence[TraceJob], ClusterTraceSettings], PolicySession]
     dynamic: bool = False
     when_pods_die: WhenPodsDie = "the job fails"
     windows: bool = False
@@ -168,7 +168,7 @@ class Restarting:
         match event:
             case Submitted():
                 return [Want(event.job, self.plans[event.job])]
-            case Window() if event.settled:
+            case MeasuredWindow() if event.settled:
                 best = self.best[event.job] = max(self.best.get(event.job, 0.0), event.samples_per_s)
                 slow = self.slow.get(event.job, 0) + 1 if event.samples_per_s < self.SLOWER * best else 0
                 self.slow[event.job] = slow

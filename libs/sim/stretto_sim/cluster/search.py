@@ -10,7 +10,7 @@ from stretto_core.model.pareto import MEMORY_STEP_BYTES
 from stretto_messages.values import NO_EXTENDED, Plan
 
 from stretto_sim.cluster import truth
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 
 NEARLY_BEST = 0.95
 """Share of the best throughput that the cheapest plan must reach (the paper: "until they almost reached" it)."""
@@ -22,7 +22,7 @@ NUMBERS_MOST = 128
 """Most pod counts per role that the search tries."""
 
 
-def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
+def tuned_plan(job: TraceJob, settings: ClusterTraceSettings) -> Plan:
     """Return the plan with the fewest cores whose throughput is at least ``NEARLY_BEST`` of the best."""
     low, high = job.limits.low, job.limits.high
     most = max(ROOM * settings.capacity.cpu_cores, low.resources(NO_EXTENDED).cpu_cores)

@@ -24,10 +24,10 @@ from stretto_messages.values import Plan
 
 from stretto_sim.cluster import policies, truth
 from stretto_sim.cluster.live import NEARLY, Fate, Live, shape
-from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
+from stretto_sim.cluster.nodes import NOWHERE, Nodes, SimulatedPod
 from stretto_sim.cluster.observing import left_of, reserved_by, window_of
-from stretto_sim.cluster.outcome import COMPLETED, Left, Outcome
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.outcome import COMPLETED, ClusterOutcome, Left
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 from stretto_sim.measures import Level, Progress
 
 KILLS_MOST = 5
@@ -37,10 +37,10 @@ KILLS_MOST = 5
 def simulate(
     trace: Sequence[TraceJob],
     policy: policies.Policy,
-    settings: Settings,
+    settings: ClusterTraceSettings,
     *,
     progress: Progress = lambda left, total: None,
-) -> Outcome:
+) -> ClusterOutcome:
     """Simulate all jobs of the trace, until the last one has left.
 
     Raises:
@@ -68,7 +68,9 @@ class _Simulation:
     policy's inbox and the agenda, all within the same step.
     """
 
-    def __init__(self, jobs: list[TraceJob], policy: policies.Policy, settings: Settings, progress: Progress) -> None:
+    def __init__(
+        self, jobs: list[TraceJob], policy: policies.Policy, settings: ClusterTraceSettings, progress: Progress
+    ) -> None:
         self.policy, self.settings, self.progress = policy, settings, progress
         self.nodes = Nodes(settings)
         self.session = policy.session(jobs, settings)
@@ -85,10 +87,10 @@ class _Simulation:
         self.short: set[int] = set()
         self.freed = False
         self.inbox: deque[policies.Event] = deque()
-        self.outcome = Outcome(settings, cores_of_job=[Level() for _ in jobs])
+        self.outcome = ClusterOutcome(settings, cores_of_job=[Level() for _ in jobs])
         self.busy = 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> ClusterOutcome:
         """Simulate until the end of the last job."""
         while self.events or self.active:
             now = min(self.events[0][0] if self.events else math.inf, self.ticks_s)
@@ -160,7 +162,7 @@ class _Simulation:
             self._lose(live, pod, now, oom=False)
         return None
 
-    def _lose(self, live: Live, pod: Pod, now: float, oom: bool) -> None:
+    def _lose(self, live: Live, pod: SimulatedPod, now: float, oom: bool) -> None:
         """Release a pod that is gone, and put a new one in its place."""
         self.nodes.release(pod)
         self.freed = live.unsettled = True
@@ -210,7 +212,7 @@ class _Simulation:
         if live.paused_until_s > now + NEARLY:
             return
         live.in_force, live.kills_in_row = live.version, 0
-        self.inbox.append(policies.Applied(live.number, live.version, live.plan, now - live.asked_s))
+        self.inbox.append(policies.PlanInForce(live.number, live.version, live.plan, now - live.asked_s))
         if self.policy.windows:
             live.open_windows(now)
 
@@ -259,7 +261,7 @@ class _Simulation:
     def _want(self, live: Live, want: policies.Want, now: float) -> None:
         before = live.plan
         if want.restart and live.servers and not self._restarted(live, want.plan, now):
-            self.inbox.append(policies.Refused(live.number))
+            self.inbox.append(policies.RestartRefused(live.number))
             return
         live.plan, live.version, live.asked_s, live.unsettled = want.plan, live.version + 1, now, True
         if not live.servers:
@@ -358,7 +360,7 @@ class _Simulation:
         self.outcome.running.set(now, float(sum(1 for n in self.active if self.lives[n].servers)))
 
 
-def _fates(jobs: Sequence[TraceJob], settings: Settings) -> list[tuple[np.random.Generator, Fate]]:
+def _fates(jobs: Sequence[TraceJob], settings: ClusterTraceSettings) -> list[tuple[np.random.Generator, Fate]]:
     """Draw the fate of each job; the same seed draws the same for every policy and every rate."""
     found = list[tuple[np.random.Generator, Fate]]()
     for number, job in enumerate(jobs):

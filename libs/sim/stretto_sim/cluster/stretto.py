@@ -43,7 +43,7 @@ from stretto_messages.values import BUCKETS, Plan, PsProfile, StepTimes
 
 from stretto_sim.cluster import policies
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
-from stretto_sim.cluster.trace import Settings, TraceJob
+from stretto_sim.cluster.trace import ClusterTraceSettings, TraceJob
 
 ROW_BYTES = 152.6
 """Bytes of a category as a server tells them: 16 weights, as many slots of Adagrad, its entry and share of the
@@ -88,7 +88,7 @@ class _JobMachines:
 class Services:
     """The services at work on one trace: a session of the simulation."""
 
-    def __init__(self, trace: Sequence[TraceJob], settings: Settings, knobs: Knobs) -> None:
+    def __init__(self, trace: Sequence[TraceJob], settings: ClusterTraceSettings, knobs: Knobs) -> None:
         self.trace, self.settings, self.knobs = trace, settings, knobs
         capacity = settings.capacity
         arbiter = ArbiterSettings(
@@ -148,12 +148,12 @@ class Services:
         machines.watch.handle(oom.JobOpened(job.samples, low, high), now)
         self.facts.append(JobOpened(name, profile))
 
-    def _applied(self, event: policies.Applied, now: float) -> None:
+    def _applied(self, event: policies.PlanInForce, now: float) -> None:
         self.facts.append(
             PlanApplied(job=_name(event.job), version=event.version, plan=event.plan, took_s=event.took_s)
         )
 
-    def _window(self, event: policies.Window, now: float) -> None:
+    def _window(self, event: policies.MeasuredWindow, now: float) -> None:
         name = _name(event.job)
         machines = self.machines[name]
         measured = _measured(name, machines.job, event)
@@ -163,7 +163,7 @@ class Services:
         self._watch(name, measured, now)
 
     def _look_for_hot(
-        self, machines: _JobMachines, event: policies.Window, profiles: Sequence[PsProfile], now: float
+        self, machines: _JobMachines, event: policies.MeasuredWindow, profiles: Sequence[PsProfile], now: float
     ) -> bool:
         """Return True if any server is hot. A server that stays hot is marked for replacement."""
         machines.pods = {each.pod: machines.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
@@ -281,13 +281,13 @@ class Services:
 
     _HEARS: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
         policies.Submitted: _submitted,
-        policies.Applied: _applied,
-        policies.Window: _window,
+        policies.PlanInForce: _applied,
+        policies.MeasuredWindow: _window,
         policies.ServerDied: _died,
         policies.Replaced: _replaced,
         policies.Ended: _ended,
         policies.Period: _period,
-        policies.Refused: _nothing,
+        policies.RestartRefused: _nothing,
     }
     """The handler of each event of the simulated cluster."""
     _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
@@ -329,7 +329,7 @@ def _name(job: int) -> str:
     return f"{job:06d}"
 
 
-def _measured(name: str, job: TraceJob, event: policies.Window) -> ProfileMeasured:
+def _measured(name: str, job: TraceJob, event: policies.MeasuredWindow) -> ProfileMeasured:
     """Return the profile of a window; its rows are those that the servers' memory holds."""
     servers = tuple(
         PsProfile(

@@ -72,7 +72,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClusterTraceSettings:
     """The cluster and its disturbances, none by default. The nodes are those of DLRover-RM's experiments (section 6).
 
     ``pod_start_s``: time from a pod's placement until it takes part. ``restart_s``: further time of a stop-and-restart,

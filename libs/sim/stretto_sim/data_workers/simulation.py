@@ -55,7 +55,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Outcome:
+class DataWorkersOutcome:
     """The outcome of a trace. Jobs are numbered by submission; levels count allocated resources.
 
     ``tunes``: nobody knew the needs of a job.
@@ -132,7 +132,7 @@ def simulate(
     cluster: Cluster | None = None,
     *,
     progress: Progress = lambda left, total: None,
-) -> Outcome:
+) -> DataWorkersOutcome:
     """Simulate all jobs of the trace, to the end of the last one; jobs of one moment start in the order of the trace.
 
     Raises:
@@ -151,11 +151,11 @@ class _Simulation:
         self.queue = deque[tuple[int, TraceJob]]()
         self.running: dict[str, _Running] = {}
         self.done: dict[int, Done] = {}
-        self.outcome = Outcome(cluster, policy.ranking is not None, workers=[Level() for _ in jobs])
+        self.outcome = DataWorkersOutcome(cluster, policy.ranking is not None, workers=[Level() for _ in jobs])
         self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
         self.sharing = None if policy.ranking is None else Sharing(cluster, len(jobs), policy.ranking)
 
-    def run(self) -> Outcome:
+    def run(self) -> DataWorkersOutcome:
         now, total = 0.0, len(self.coming)
         while self.coming or self.running:
             before, now = now, self._next(now)

@@ -91,16 +91,16 @@ class Input(NamedTuple):
     scope: Scope = "job"
 
 
-class Reader(NamedTuple):
+class ChannelReader(NamedTuple):
     """A service that consumes a channel, and the scope of the machine that handles the message."""
 
     service: str
     scope: Scope = "job"
 
 
-def cluster(service: str) -> Reader:
+def cluster(service: str) -> ChannelReader:
     """Return the reader whose one machine handles the message of every job."""
-    return Reader(service, "cluster")
+    return ChannelReader(service, "cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Channel:
     """Publisher of ``evt``, role of ``tel``, answering service of ``rpc``, role of the answering pod of ``pod``."""
     name: str
     message: type[Message]
-    consumers: tuple[str | Reader, ...] = ()
+    consumers: tuple[str | ChannelReader, ...] = ()
     """Services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; a plain name has the scope of a job."""
     reply: type[Message] | None = None
     kept_s: int | None = None
@@ -141,12 +141,12 @@ class Channel:
 
 
 def _event(
-    service: str, name: str, message: type[Message], *consumers: str | Reader, kept_s: int | None = None
+    service: str, name: str, message: type[Message], *consumers: str | ChannelReader, kept_s: int | None = None
 ) -> Channel:
     return Channel("evt", service, name, message, (*consumers, "gateway", ANYBODY), kept_s=kept_s)
 
 
-def _telemetry(role: str, message: type[Message], *consumers: str | Reader) -> Channel:
+def _telemetry(role: str, message: type[Message], *consumers: str | ChannelReader) -> Channel:
     return Channel("tel", role, "reported", message, (*consumers, "gateway"), kept_s=TELEMETRY_KEPT_S)
 
 
@@ -342,7 +342,7 @@ _BY_ROUTE = {
 def inputs_of(service: str) -> tuple[Input, ...]:
     """Return the stored messages that a service consumes, in the order of the registry."""
     stored = [channel for channel in CHANNELS if channel.kind in ("evt", "tel")]
-    readers = [(c.message, Reader(one) if isinstance(one, str) else one) for c in stored for one in c.consumers]
+    readers = [(c.message, ChannelReader(one) if isinstance(one, str) else one) for c in stored for one in c.consumers]
     return tuple(Input(message, reader.scope) for message, reader in readers if reader.service == service)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 from stretto_bus.tasks import end
-from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
+from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Kind, KubeFault, Object, ObjectChange, Reflector
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB, POD
 
 from ..backend import BackendError, Following, NotInPlace, Places, PodSpec, PodStatus, Waiting
@@ -333,7 +333,7 @@ class KubernetesBackend:
 
     # what is there ---------------------------------------------------------------------------------------------
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         meta = change.object["metadata"]
         name = meta["name"]
         job = meta["labels"][JOB]

@@ -17,7 +17,7 @@ from ...options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
-    Output,
+    OutputForm,
     OutputOption,
     TokenOption,
     UrlOption,
@@ -58,7 +58,7 @@ def replay(
     ca: Annotated[
         Path | None, typer.Option("--ca", help="Certificates that the servers of --bus are verified against.")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,

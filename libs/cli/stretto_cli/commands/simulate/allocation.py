@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from stretto_client import figures
 from stretto_core.algorithms import SIMULATE_ALLOCATION
-from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
+from stretto_sim.allocation import AllocationOutcome, PoolTraceSettings, TraceJob, simulate
 
 from ...charts import ReportOption, write
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...progress import watched
 from ...reading import Count, FileArgument, Given, NotNegative, Positive
 from ...render import table
@@ -45,15 +45,15 @@ def allocation(
     scaling_delay_s: DelayOption = 0.0,
     seed: Annotated[int, typer.Option(help="seed of noise, bugs and terminations")] = 0,
     report: ReportOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Share a pool of nodes between the jobs of a trace, from the first submission to the last end.
 
     FILE has the columns submit_s, demand_node_hours, max_nodes. Decisions are made every 5 minutes, and by
     marginal-doubling whenever a job arrives or ends.
     """
-    with named_as_options(Settings):
-        settings = Settings(nodes, eta_noise, bug_rate, termination_rate, scaling_delay_s, seed)
+    with named_as_options(PoolTraceSettings):
+        settings = PoolTraceSettings(nodes, eta_noise, bug_rate, termination_rate, scaling_delay_s, seed)
     policy = algorithm(SIMULATE_ALLOCATION, allocator)
     jobs = [TraceJob(row.submit_s, row.demand_node_hours, row.max_nodes) for row in jobs_in(file, Row, output)]
     with watched(f"{allocator} on {nodes} nodes") as progress:
@@ -66,7 +66,7 @@ def allocation(
     answer(output, result, lambda: _view(result))
 
 
-def document_of(found: Outcome) -> dict[str, Any]:
+def document_of(found: AllocationOutcome) -> dict[str, Any]:
     """Return the answer as a document."""
     decide_s = found.decide_s
     return {

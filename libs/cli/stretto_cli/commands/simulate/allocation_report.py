@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stretto_client import figures
-from stretto_sim.allocation import Left, Outcome
+from stretto_sim.allocation import AllocationOutcome, Left
 from stretto_sim.measures import Level
 
 from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
@@ -16,7 +16,7 @@ LARGEST = 5
 """Number of shades, for sizes of 1, 2, 4, 8, and 16 or more."""
 
 
-def page_of(found: Outcome, result: dict[str, Any], allocator: str) -> str:
+def page_of(found: AllocationOutcome, result: dict[str, Any], allocator: str) -> str:
     """Return the page (HTML) of a simulation and its answer."""
     settings = found.settings
     command = (

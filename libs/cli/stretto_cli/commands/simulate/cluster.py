@@ -15,11 +15,11 @@ from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
 from stretto_core.model.types import JobLimits
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.values import Plan
-from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
+from stretto_sim.cluster import Arrival, ClusterOutcome, ClusterTraceSettings, Policy, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 
 from ...charts import ReportOption, write
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...progress import watched
 from ...reading import BadData, FileArgument, Given, NotNegative, refuse
 from ...render import table
@@ -27,7 +27,7 @@ from ...solving import algorithm, solved
 from .cluster_report import page_of
 from .traces import jobs_in, named_as_options
 
-DEFAULT = Settings()
+DEFAULT = ClusterTraceSettings()
 POD_CORES_MOST, WORKERS_MOST, PS_MOST = 16.0, 4, 4
 """Most cores of a pod, and most workers and servers as multiples of the user's request."""
 
@@ -96,7 +96,7 @@ def cluster(
     bug_rate: BugOption = DEFAULT.bug_rate,
     seed: SeedOption = 0,
     report: ReportOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Train the recommenders of a trace on shared nodes, from the first submission to the last end.
 
@@ -110,8 +110,8 @@ def cluster(
         refuse("--node-memory-gib", node_memory_gib, "GiB, more than 0")
     if not 1 <= node_cpu < math.inf:
         refuse("--node-cpu", node_cpu, "cores, 1 at least")
-    with named_as_options(Settings):
-        settings = Settings(
+    with named_as_options(ClusterTraceSettings):
+        settings = ClusterTraceSettings(
             nodes,
             node_cpu,
             round(node_memory_gib * GIB),
@@ -145,7 +145,7 @@ def _policy(name: str, oom: str, detect: str) -> Policy:
     return with_knobs(Knobs(law=algorithm(OOM, oom), detector=algorithm(DETECT, detect)))
 
 
-def _jobs(given: Sequence[Row], settings: Settings) -> list[TraceJob]:
+def _jobs(given: Sequence[Row], settings: ClusterTraceSettings) -> list[TraceJob]:
     """Return one job per row. Raises BadData for a row that is neither an arrival nor a full description."""
     if all(row.samples == 0 for row in given):
         return jobs_of([_arrival(row, line) for line, row in enumerate(given, 2)], settings.seed)
@@ -168,7 +168,7 @@ def _arrival(row: Row, line: int) -> Arrival:
         raise BadData(f"line {line}: {error}") from error
 
 
-def _job(row: Row, settings: Settings, line: int) -> TraceJob:
+def _job(row: Row, settings: ClusterTraceSettings, line: int) -> TraceJob:
     counts = ("samples", "batch_size", "workers", "ps")
     for name in (*counts, "worker_cpu", "ps_cpu", "worker_memory_gib", "ps_memory_gib"):
         if getattr(row, name) <= 0:
@@ -203,7 +203,7 @@ def _job(row: Row, settings: Settings, line: int) -> TraceJob:
         raise BadData(f"line {line}: {error}") from error
 
 
-def _limits(request: Plan, settings: Settings) -> JobLimits:
+def _limits(request: Plan, settings: ClusterTraceSettings) -> JobLimits:
     """Return wide limits: a scheduler may try far more than the user requested."""
     cores = max(min(POD_CORES_MOST, settings.node_cpu_cores), request.worker_cpu_cores, request.ps_cpu_cores)
     memory = settings.node_memory_bytes
@@ -219,7 +219,7 @@ def _limits(request: Plan, settings: Settings) -> JobLimits:
     return JobLimits(Plan(**{name: min(getattr(low, name), getattr(request, name)) for name in Plan.__slots__}), high)
 
 
-def document_of(found: Outcome) -> dict[str, Any]:
+def document_of(found: ClusterOutcome) -> dict[str, Any]:
     """Return the answer as a document. A figure is None without any (completed) job."""
     cores, memory = found.allocated
     took = found.completion if found.completed else None

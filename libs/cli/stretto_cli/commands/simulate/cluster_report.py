@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto_client import figures
 from stretto_client.drawing import svg
-from stretto_sim.cluster import COMPLETED, Left, Outcome
+from stretto_sim.cluster import COMPLETED, ClusterOutcome, Left
 from stretto_sim.measures import Level
 
 from ...charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes, levels, part, steps
@@ -19,7 +19,7 @@ LEAST_BITS = 3
 BAR, GAP = 18.0, 10.0
 
 
-def page_of(found: Outcome, result: dict[str, Any], policy: str) -> str:
+def page_of(found: ClusterOutcome, result: dict[str, Any], policy: str) -> str:
     """Return the page (HTML) of a simulation and its answer."""
     settings = found.settings
     command = (

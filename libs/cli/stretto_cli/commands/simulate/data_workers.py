@@ -8,10 +8,10 @@ import typer
 from stretto_client import figures
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_messages.base import InvalidValue
-from stretto_sim.data_workers import Outcome, TraceJob, simulate
+from stretto_sim.data_workers import DataWorkersOutcome, TraceJob, simulate
 
 from ...charts import ReportOption, write
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...progress import watched
 from ...reading import BadData, Count, FileArgument, Given, NotNegative, Positive
 from ...render import table
@@ -36,7 +36,7 @@ def data_workers(
         str, typer.Option(help="a policy that `stretto whatif algorithms` lists")
     ] = SIMULATE_DATA_WORKERS.default,
     report: ReportOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Share the CPUs of 8 nodes of 8 GPUs and 64 CPUs between the jobs of a trace, which start in their order.
 
@@ -64,7 +64,7 @@ def _job(row: Row, line: int) -> TraceJob:
         raise BadData(f"line {line}: {error}") from error
 
 
-def document_of(found: Outcome) -> dict[str, Any]:
+def document_of(found: DataWorkersOutcome) -> dict[str, Any]:
     """Return the answer as a document."""
     return {
         "jobs": len(found.jobs),

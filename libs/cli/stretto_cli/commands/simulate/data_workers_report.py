@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stretto_client import figures
-from stretto_sim.data_workers import Done, Outcome
+from stretto_sim.data_workers import DataWorkersOutcome, Done
 from stretto_sim.measures import Level
 
 from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
@@ -16,7 +16,7 @@ LARGEST = 5
 """Number of shades, for 1, 2-3, 4-7, 8-15 and more data workers."""
 
 
-def page_of(found: Outcome, result: dict[str, Any], policy: str) -> str:
+def page_of(found: DataWorkersOutcome, result: dict[str, Any], policy: str) -> str:
     """Return the page (HTML) of a simulation and its answer."""
     cluster = found.cluster
     known = "each job tuned by its queue" if found.tunes else "what each job needs is known"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from stretto_messages.base import InvalidValue
 
-from ...options import Output
+from ...options import OutputForm
 from ...reading import BadData, Given, read_csv, refuse
 
 Parsed = TypeVar("Parsed", bound=Given)
@@ -30,9 +30,9 @@ def _option(found: re.Match[str]) -> str:
     return "--" + found[0].replace("_", "-")
 
 
-def jobs_in(file: str, form: type[Parsed], output: Output) -> list[Parsed]:
+def jobs_in(file: str, form: type[Parsed], output: OutputForm) -> list[Parsed]:
     """Read one job per row. With no rows, a table is refused; a program gets the document of no jobs."""
     found = read_csv(file, form)
-    if not found and output is Output.TABLE:
+    if not found and output is OutputForm.TABLE:
         refuse("FILE", file, "one job at least below its header")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 from stretto_core.algorithms import KINDS
 
-from ...options import Output, OutputOption, answer, example
+from ...options import OutputForm, OutputOption, answer, example
 from ...render import table
 from . import allocate, fit, memory, pareto, place, select
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")
 
 
-def algorithms(output: OutputOption = Output.TABLE) -> None:
+def algorithms(output: OutputOption = OutputForm.TABLE) -> None:
     """List the algorithms that --algorithm can name, plug-ins included; the first of each line is the default."""
     found = {kind.name: kind.names() for kind in KINDS}
 

@@ -11,7 +11,7 @@ from stretto_core.algorithms import ALLOCATE
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
 
 from ...charts import ReportOption
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import (
     AlgorithmOption,
     Count,
@@ -31,7 +31,7 @@ from . import pages
 SHOWN_JOBS = 40
 
 
-class Job(Given):
+class AllocatedJob(Given):
     """An elastic job; only ``greedy`` reads the last two fields."""
 
     id: Annotated[str, Field(min_length=1)]
@@ -50,14 +50,14 @@ class Instance(Given):
     step_hours: Positive
     sizes: list[Count] = Field(min_length=1)
     doubling_efficiency: Annotated[float, Field(gt=0, le=1)]
-    jobs: list[Job]
+    jobs: list[AllocatedJob]
 
 
 def allocate(
     file: FileArgument,
     name: AlgorithmOption = ALLOCATE.default,
     report: ReportOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Share a pool of nodes between elastic jobs over the steps ahead.
 
@@ -86,7 +86,7 @@ def problem_of(given: Instance) -> AllocationProblem:
     for index, job in enumerate(given.jobs):
         if job.min_nodes > job.max_nodes:
             refuse(f"jobs[{index}].min_nodes", job.min_nodes, f"at most max_nodes, {job.max_nodes}")
-    jobs = tuple(ElasticJob(**job.model_dump(include=set(Job.model_fields))) for job in given.jobs)
+    jobs = tuple(ElasticJob(**job.model_dump(include=set(AllocatedJob.model_fields))) for job in given.jobs)
     return AllocationProblem(
         jobs, given.nodes, given.steps, given.step_hours, tuple(given.sizes), given.doubling_efficiency
     )

@@ -21,7 +21,7 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.offline.experiments import to_verify, worth_measuring
 
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_csv, refuse
 from ...render import table
 from ...solving import algorithm, solved
@@ -72,7 +72,7 @@ def fit(
     form: FormOption = DEFAULT.name,
     predict: PredictOption = None,
     name: AlgorithmOption = FIT.default,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Fit the step time of a job to its profiles, predict other configurations, and suggest what to measure next.
 

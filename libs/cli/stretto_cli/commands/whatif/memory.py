@@ -11,7 +11,7 @@ from stretto_core.algorithms import MEMORY
 from stretto_core.model.types import GIB
 from stretto_core.oom.series import Forecaster, SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import WHOLE_MAX, AlgorithmOption, BadData, FileArgument, Given, read_csv, refuse
 from ...solving import algorithm, solved
 
@@ -36,7 +36,7 @@ def memory(
     capacity_gib: CapacityOption,
     samples_remaining: RemainingOption,
     name: AlgorithmOption = MEMORY.default,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Forecast the memory of a parameter server at the end of training, and when it runs out before.
 

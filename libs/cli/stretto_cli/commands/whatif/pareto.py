@@ -13,7 +13,7 @@ from stretto_core.model.throughput import FittedModel
 from stretto_core.model.types import Prices
 
 from ...charts import ReportOption
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_json, refuse
 from ...render import table
 from ...solving import algorithm, solved
@@ -69,7 +69,7 @@ def pareto(
     name: AlgorithmOption = PARETO.default,
     report: ReportOption = None,
     budget_per_hour: BudgetOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """List the plans that no other plan beats in both cost and throughput, cheapest first.
 

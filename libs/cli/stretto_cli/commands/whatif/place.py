@@ -14,7 +14,7 @@ from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placem
 from stretto_core.offline.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
 
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...progress import watched
 from ...reading import (
     AlgorithmOption,
@@ -87,7 +87,7 @@ def place(
     name: AlgorithmOption = PLACE.default,
     model: ModelOption = None,
     seed: Annotated[int, typer.Option(help="seed of algorithms that draw random numbers, at least 0")] = 0,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Place the layers of a model on types of devices, at the least cost that reaches a throughput.
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Contender, Objective, Option, Selection, SelectionProblem
 
-from ...options import Output, OutputOption, answer
+from ...options import OutputForm, OutputOption, answer
 from ...reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, once, read_json, refuse
 from ...render import table
 from ...solving import algorithm, gap_to_upper, solved
@@ -17,7 +17,7 @@ from ...solving import algorithm, gap_to_upper, solved
 SHOWN_JOBS = 40
 
 
-class Candidate(Given):
+class CandidateEntry(Given):
     """A change of a job: ``resources`` are additions, ``cost`` is their price per hour."""
 
     id: Annotated[str, Field(min_length=1)]
@@ -27,7 +27,7 @@ class Candidate(Given):
     throughput: Positive
 
 
-class Job(Given):
+class SelectableJob(Given):
     """A job that may get one of its candidates.
 
     ``throughput``, the present one, counts for ``completion``. Default: a candidate's throughput less its gain.
@@ -36,7 +36,7 @@ class Job(Given):
     id: Annotated[str, Field(min_length=1)]
     remaining_samples: NotNegative
     throughput: NotNegative | None = None
-    candidates: list[Candidate]
+    candidates: list[CandidateEntry]
 
 
 class Candidates(Given):
@@ -46,10 +46,10 @@ class Candidates(Given):
     objective: Objective = OBJECTIVE
     rho: NotNegative = RHO
     epsilon: Positive = 1e-6
-    jobs: list[Job]
+    jobs: list[SelectableJob]
 
 
-def select(file: FileArgument, name: AlgorithmOption = SELECT.default, output: OutputOption = Output.TABLE) -> None:
+def select(file: FileArgument, name: AlgorithmOption = SELECT.default, output: OutputOption = OutputForm.TABLE) -> None:
     """Choose at most one candidate for each job, within the capacity."""
     problem = problem_of(read_json(file, Candidates))
     found, solve_s = solved(algorithm(SELECT, name), problem)
@@ -84,7 +84,7 @@ def problem_of(given: Candidates) -> SelectionProblem:
     )
 
 
-def _option(candidate: Candidate) -> Option:
+def _option(candidate: CandidateEntry) -> Option:
     return Option(candidate.id, dict(candidate.resources), candidate.cost, candidate.gain, candidate.throughput)
 
 

@@ -17,7 +17,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 from stretto_core.arbiter.selection.hull import climb
 from stretto_core.arbiter.selection.problem import Selection, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import PRECISION, Relaxation, relaxed
-from stretto_core.arbiter.selection.table import Floats, Ints, Table
+from stretto_core.arbiter.selection.table import Floats, Ints, OptionTable
 
 Flags = NDArray[np.bool_]
 
@@ -68,7 +68,7 @@ def exact_or_hull(problem: SelectionProblem) -> Selection:
 
 def _solved(problem: SelectionProblem, effort: Effort) -> Selection:
     """Return the best selection found within the effort, and the bound proven by then."""
-    table = Table.of(problem)
+    table = OptionTable.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
     relaxation = relaxed(table)
@@ -86,12 +86,12 @@ def _solved(problem: SelectionProblem, effort: Effort) -> Selection:
     return table.selection(at, bound)
 
 
-def _possible(table: Table, relaxation: Relaxation, at: Ints) -> float:
+def _possible(table: OptionTable, relaxation: Relaxation, at: Ints) -> float:
     """Return the largest loss of a row that may be in a better selection than ``at``."""
     return relaxation.bound * (1 + PRECISION) - table.value(at)
 
 
-def _open_rows(table: Table, at: Ints, kept: Flags) -> Ints:
+def _open_rows(table: OptionTable, at: Ints, kept: Flags) -> Ints:
     """Return the ``kept`` rows and the rows of ``at``, of jobs with more than one such row."""
     kept = kept.copy()
     kept[at] = True
@@ -99,7 +99,7 @@ def _open_rows(table: Table, at: Ints, kept: Flags) -> Ints:
     return np.flatnonzero(kept & (counts > 1)[table.job])
 
 
-def _best_among(table: Table, at: Ints, rows: Ints, most: float, nodes: int) -> tuple[Ints, float]:
+def _best_among(table: OptionTable, at: Ints, rows: Ints, most: float, nodes: int) -> tuple[Ints, float]:
     """Return the best choice [jobs] among ``rows`` and the rows of ``at``, and a bound on the value of all such
     choices.
 
@@ -122,7 +122,7 @@ def _best_among(table: Table, at: Ints, rows: Ints, most: float, nodes: int) -> 
 class _Programme:
     """A mixed-integer programme with a binary variable for each of ``rows``; other jobs keep their row of ``at``."""
 
-    def __init__(self, table: Table, rows: Ints, at: Ints, bound: float) -> None:
+    def __init__(self, table: OptionTable, rows: Ints, at: Ints, bound: float) -> None:
         self.table, self.rows, self.at = table, rows, at
         self.jobs, owner = np.unique(table.job[rows], return_inverse=True)
         ones, columns = np.ones(len(rows)), np.arange(len(rows))

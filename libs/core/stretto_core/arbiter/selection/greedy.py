@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stretto_core.arbiter.selection.problem import Contender, Option, Selection, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import relaxed
-from stretto_core.arbiter.selection.table import STRICT, Table
+from stretto_core.arbiter.selection.table import STRICT, OptionTable
 
 IMPROVEMENT_ROUNDS = 8
 NEAR = 1e-6
@@ -29,7 +29,7 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
     Return the better of both. Ties are broken by job and option id. The paper gives no bound; this one is the linear
     relaxation's. Raises InvalidValue.
     """
-    table = Table.of(problem)
+    table = OptionTable.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
     contenders = sorted(problem.contenders, key=lambda contender: contender.job)

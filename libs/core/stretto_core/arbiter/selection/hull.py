@@ -11,7 +11,7 @@ import numpy as np
 
 from stretto_core.arbiter.selection.problem import Selection, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import Relaxation, relaxed
-from stretto_core.arbiter.selection.table import Floats, Ints, Table
+from stretto_core.arbiter.selection.table import Floats, Ints, OptionTable
 
 NEAR = 1e-6
 """Relative precision of the bound. A better one would be smaller than the loss of the walk."""
@@ -25,14 +25,14 @@ NEGLIGIBLE = 1e-12
 
 def hull(problem: SelectionProblem) -> Selection:
     """Return a selection within about one option of the optimum, and the bound that proves it. Raises InvalidValue."""
-    table = Table.of(problem)
+    table = OptionTable.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
     relaxation = relaxed(table, NEAR)
     return table.selection(climb(table, relaxation), relaxation.bound)
 
 
-def climb(table: Table, relaxation: Relaxation) -> Ints:
+def climb(table: OptionTable, relaxation: Relaxation) -> Ints:
     """Return each job's row [jobs] at the end of the greedy walk; all together fit.
 
     An option that gives one resource back and takes another is on no walk from below. Where there are such options, a
@@ -52,7 +52,7 @@ def climb(table: Table, relaxation: Relaxation) -> Ints:
     return at
 
 
-def _steps(table: Table, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
+def _steps(table: OptionTable, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
     """Return the steps along all hulls as (job, row), the highest value per weight first."""
     at, least = start.copy(), NEGLIGIBLE * max(float(np.abs(weight).max(initial=0.0)), 1e-300)
     jobs, rows, densities = list[Ints](), list[Ints](), list[Floats]()
@@ -74,7 +74,7 @@ def _steps(table: Table, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(jobs)[order], np.concatenate(rows)[order]
 
 
-def _walk(table: Table, at: Ints, jobs: Ints, rows: Ints) -> Ints:
+def _walk(table: OptionTable, at: Ints, jobs: Ints, rows: Ints) -> Ints:
     """Take every step that fits beside those before it, and skip the others."""
     at = at.copy()
     used, most = table.amounts[at].sum(axis=0).tolist(), table.strict.tolist()
@@ -89,7 +89,7 @@ def _walk(table: Table, at: Ints, jobs: Ints, rows: Ints) -> Ints:
     return at
 
 
-def _repaired(table: Table, at: Ints, relaxation: Relaxation) -> Ints | None:
+def _repaired(table: OptionTable, at: Ints, relaxation: Relaxation) -> Ints | None:
     """Exchange rows until all fit, the least loss per excess first; return None if that fails."""
     at = at.copy()
     for _ in range(IMPROVEMENTS):
@@ -108,7 +108,7 @@ def _repaired(table: Table, at: Ints, relaxation: Relaxation) -> Ints | None:
     return None
 
 
-def _improve(table: Table, at: Ints, relaxation: Relaxation) -> Ints:
+def _improve(table: OptionTable, at: Ints, relaxation: Relaxation) -> Ints:
     """Exchange the row of one job, or the rows of two, for better ones that fit; the most valuable exchange first."""
     for _ in range(IMPROVEMENTS):
         left = np.maximum(table.strict - table.amounts[at].sum(axis=0), 0.0)

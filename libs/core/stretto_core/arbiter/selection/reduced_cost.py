@@ -13,7 +13,7 @@ import numpy as np
 
 from stretto_core.arbiter.selection.problem import SelectionProblem
 from stretto_core.arbiter.selection.relaxation import PRECISION, relaxed
-from stretto_core.arbiter.selection.table import Table
+from stretto_core.arbiter.selection.table import OptionTable
 
 
 def ambiguous_jobs(problem: SelectionProblem, chosen: Mapping[str, str | None], value: float) -> set[str]:
@@ -21,7 +21,7 @@ def ambiguous_jobs(problem: SelectionProblem, chosen: Mapping[str, str | None], 
 
     Every such selection, if there is one, gives all other jobs the chosen option.
     """
-    table = Table.of(problem)
+    table = OptionTable.of(problem)
     if not table.jobs:
         return set()
     relaxation = relaxed(table)

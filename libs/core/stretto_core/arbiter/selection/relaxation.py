@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-from stretto_core.arbiter.selection.table import Floats, Table
+from stretto_core.arbiter.selection.table import Floats, OptionTable
 
 ROUNDS = 60
 """Evaluations at most."""
@@ -33,7 +33,7 @@ class Relaxation:
     loss: Floats
 
 
-def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
+def relaxed(table: OptionTable, precision: float = PRECISION) -> Relaxation:
     """Return the least Lagrangian bound to a relative ``precision``, or the best after all rounds, valid as well."""
     price = np.zeros(table.amounts.shape[1])
     best, best_price, box = np.inf, price, price
@@ -59,7 +59,7 @@ def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
     return Relaxation(best, best_price, highest[table.job] - reduced)
 
 
-def _highest(table: Table) -> Floats:
+def _highest(table: OptionTable) -> Floats:
     """Return the highest value per amount of any row, by resource."""
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(table.amounts > 0, np.abs(table.values[:, None]) / table.amounts, 0.0)

@@ -23,7 +23,7 @@ NO_AMOUNTS: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class OptionTable:
     """Rows sorted by job and option id, so that the order of the input has no effect.
 
     ``options`` [rows], None in the first row of each job: the job keeps its plan. ``job`` [rows] is an index
@@ -42,7 +42,7 @@ class Table:
     strict: Floats
 
     @staticmethod
-    def of(problem: SelectionProblem) -> Table:
+    def of(problem: SelectionProblem) -> OptionTable:
         """Return the table of a problem. Raises InvalidValue for a job named twice."""
         names = [contender.job for contender in problem.contenders]
         if len(set(names)) != len(names):
@@ -70,7 +70,7 @@ class Table:
         useful[starts] = True
         rows = np.flatnonzero(useful)
         job = job[rows]
-        return Table(
+        return OptionTable(
             problem,
             [contender.job for contender in contenders],
             [options[row] for row in rows],
