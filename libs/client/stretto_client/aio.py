@@ -32,7 +32,7 @@ from .drivers import AsyncDriver
 from .errors import NotReady
 from .places import place_of
 from .protocol import events, logs, operations, waiting
-from .protocol.connection import Connection, Request
+from .protocol.connection import GatewayConnection, Request
 from .protocol.events import Event
 from .protocol.exchange import exchange
 from .protocol.logs import LOG_LINES
@@ -249,12 +249,14 @@ class AsyncJob(JobFacts):
         return self
 
 
-async def _asked(connection: Connection, kind: type[T], request: Request) -> T:
+async def _asked(connection: GatewayConnection, kind: type[T], request: Request) -> T:
     """Send a request; return its answer as a value of this type. Raises ClientError."""
     return read(kind, (await exchange(connection, request)).content)
 
 
-async def _stored_events(connection: Connection, job: str | None, after: int, names: Iterable[str]) -> Series[Event]:
+async def _stored_events(
+    connection: GatewayConnection, job: str | None, after: int, names: Iterable[str]
+) -> Series[Event]:
     found = events.events(connection, job, after, False, tuple(names))
     return Series(Event, [event async for event in found])
 

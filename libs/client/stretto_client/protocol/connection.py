@@ -57,7 +57,7 @@ class TransportFault(Exception):
         self.kind, self.text = kind, text
 
 
-class Connection(Protocol):
+class GatewayConnection(Protocol):
     """A connection to one gateway, with the clock that its pauses advance."""
 
     async def send(self, request: Request) -> Answer:

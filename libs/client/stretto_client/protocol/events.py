@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ClientError, Unreachable, Unusable
-from .connection import Answer, Connection, Request, TransportFault, below
+from .connection import Answer, GatewayConnection, Request, TransportFault, below
 from .exchange import accepted, error_of, opened
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
@@ -45,7 +45,12 @@ class Event:
 
 
 async def events(
-    connection: Connection, job: str | None, after: int, follow: bool, names: Iterable[str], has_answered: bool = False
+    connection: GatewayConnection,
+    job: str | None,
+    after: int,
+    follow: bool,
+    names: Iterable[str],
+    has_answered: bool = False,
 ) -> AsyncGenerator[Event]:
     """Yield the events after a sequence, each once and in order.
 

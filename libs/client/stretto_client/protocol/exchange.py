@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .connection import Answer, Connection, Request, TransportFault
+from .connection import Answer, GatewayConnection, Request, TransportFault
 
 PATIENCE_S = 60.0
 """Time for which a request that came too early is repeated."""
@@ -22,7 +22,7 @@ _SHOWN = 300
 """Characters that an error shows of an answer that no gateway gave."""
 
 
-async def exchange(connection: Connection, request: Request) -> Answer:
+async def exchange(connection: GatewayConnection, request: Request) -> Answer:
     """Send a request; return its answer below 400.
 
     1. A GET whose connection breaks is sent once again: it changes nothing.
@@ -37,7 +37,7 @@ async def exchange(connection: Connection, request: Request) -> Answer:
         raise error_of(fault) from fault
 
 
-async def answered(connection: Connection, request: Request, until_s: float = math.inf) -> Answer:
+async def answered(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
     """Return the answer to a request, whatever it says, with the repetitions of ``exchange``, none after ``until_s``.
 
     Raises TransportFault.
@@ -50,7 +50,9 @@ async def answered(connection: Connection, request: Request, until_s: float = ma
 
 
 @asynccontextmanager
-async def opened(connection: Connection, request: Request) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
+async def opened(
+    connection: GatewayConnection, request: Request
+) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
     """Open the answer to a request, whatever it says, and the parts of its body. A request that came too early is
     repeated; a connection that breaks is not. Raises TransportFault."""
     repetitions = Repetitions(connection)
@@ -64,7 +66,7 @@ async def opened(connection: Connection, request: Request) -> AsyncGenerator[tup
 class Repetitions:
     """The repetitions of a request that comes too early: for ``PATIENCE_S`` in all, and none after ``until_s``."""
 
-    def __init__(self, connection: Connection, until_s: float = math.inf) -> None:
+    def __init__(self, connection: GatewayConnection, until_s: float = math.inf) -> None:
         self._connection, self._until_s = connection, until_s
         self._deadline_s = connection.now() + PATIENCE_S
 
@@ -93,7 +95,7 @@ def accepted(answer: Answer) -> Answer:
     return answer
 
 
-async def document(connection: Connection, request: Request) -> Any:
+async def document(connection: GatewayConnection, request: Request) -> Any:
     """Send a request; return the JSON document of its answer. Raises ClientError."""
     return document_of(await exchange(connection, request))
 
@@ -107,7 +109,7 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-async def _sent(connection: Connection, request: Request) -> Answer:
+async def _sent(connection: GatewayConnection, request: Request) -> Answer:
     try:
         return await connection.send(request)
     except TransportFault as fault:

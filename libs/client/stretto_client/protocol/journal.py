@@ -6,11 +6,13 @@ import json
 from collections.abc import AsyncGenerator, Iterable
 
 from ..errors import Unreachable
-from .connection import Connection, Request, TransportFault, below
+from .connection import GatewayConnection, Request, TransportFault, below
 from .exchange import accepted, error_of, opened
 
 
-async def journal(connection: Connection, job: str, parameters: Iterable[tuple[str, str]]) -> AsyncGenerator[bytes]:
+async def journal(
+    connection: GatewayConnection, job: str, parameters: Iterable[tuple[str, str]]
+) -> AsyncGenerator[bytes]:
     """Yield the lines of an excerpt but the last: the stream's facts, then the messages. Their reader may be slow.
 
     Raises ClientError; Unreachable for an answer that broke off.

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .connection import Connection, Request, below, unless_unchanged
+from .connection import GatewayConnection, Request, below, unless_unchanged
 from .exchange import NOT_MODIFIED, document, document_of
 from .outage import lasting
 
@@ -37,13 +37,13 @@ class Look:
     kept: bool = True
 
 
-async def log(connection: Connection, job: str, pod: str, lines: int) -> list[str]:
+async def log(connection: GatewayConnection, job: str, pod: str, lines: int) -> list[str]:
     """Return the last lines of a pod's log."""
     found = await document(connection, _request(job, pod, lines, ""))
     return str(found["text"]).split("\n")
 
 
-async def follow_log(connection: Connection, job: str, pod: str, lines: int) -> AsyncGenerator[str]:
+async def follow_log(connection: GatewayConnection, job: str, pod: str, lines: int) -> AsyncGenerator[str]:
     """Yield the last lines of a pod's log and those that follow, until it has ended and its log is complete.
 
     1. Look at the last ``LOOK_LINES``; where they do not surely continue the look before, look at all.
@@ -79,7 +79,7 @@ def _request(job: str, pod: str, lines: int, tag: str) -> Request:
     return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), unless_unchanged(tag))
 
 
-async def _look(connection: Connection, job: str, pod: str, lines: int, tag: str) -> Look:
+async def _look(connection: GatewayConnection, job: str, pod: str, lines: int, tag: str) -> Look:
     try:
         answer = await lasting(connection, _request(job, pod, lines, tag))
     except Refused as refused:
@@ -94,7 +94,7 @@ async def _look(connection: Connection, job: str, pod: str, lines: int, tag: str
     return Look(str(found["text"]), answer.headers.get("etag", ""))
 
 
-async def _has_ended(connection: Connection, job: str, pod: str) -> bool:
+async def _has_ended(connection: GatewayConnection, job: str, pod: str) -> bool:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
     request = Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
     found = document_of(await lasting(connection, request))

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import Refused
-from .connection import Connection, Request, below, unless_unchanged
+from .connection import GatewayConnection, Request, below, unless_unchanged
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")
@@ -88,7 +88,7 @@ def audit_log() -> Request:
     return Request("GET", "/audit-log")
 
 
-async def jobs(connection: Connection, filters: Iterable[tuple[str, str]] = ()) -> list[bytes]:
+async def jobs(connection: GatewayConnection, filters: Iterable[tuple[str, str]] = ()) -> list[bytes]:
     """Return every page of the list of jobs."""
     given, cursor = tuple(filters), ""
     pages: list[bytes] = []
@@ -102,7 +102,7 @@ async def jobs(connection: Connection, filters: Iterable[tuple[str, str]] = ()) 
         (cursor,) = parse_qs(urlsplit(link.strip(" <>")).query)["cursor"]
 
 
-async def cluster(connection: Connection) -> dict[str, Any]:
+async def cluster(connection: GatewayConnection) -> dict[str, Any]:
     """Return the cluster, with the holders of all pages."""
     holders: list[Any] = []
     others, after = 0, ""
@@ -114,7 +114,7 @@ async def cluster(connection: Connection) -> dict[str, Any]:
             return {**page, "holders": holders, "others": others}
 
 
-async def submitted(connection: Connection, text: str) -> bytes:
+async def submitted(connection: GatewayConnection, text: str) -> bytes:
     """Submit a specification; return the view of its job. Another replica may show it an instant later."""
     name = (await document(connection, submit(text)))["job"]
     deadline_s = connection.now() + SHOWN_WITHIN_S
@@ -127,7 +127,7 @@ async def submitted(connection: Connection, text: str) -> bytes:
         await connection.pause(VIEW_POLL_S)
 
 
-async def ended(connection: Connection, name: str) -> dict[str, Any]:
+async def ended(connection: GatewayConnection, name: str) -> dict[str, Any]:
     """Return the view of a job whose last event was read: the view may be an instant behind the event."""
     while (view := await document(connection, job(name)))["status"] not in ENDED_STATES:
         await connection.pause(VIEW_POLL_S)

@@ -6,7 +6,7 @@ import math
 
 from ..errors import ClientError, Unreachable
 from . import operations
-from .connection import Answer, Connection, Request, TransportFault
+from .connection import Answer, GatewayConnection, Request, TransportFault
 from .exchange import accepted, answered, document_of, error_of, problem
 
 RECONNECT_S = 30.0
@@ -34,7 +34,7 @@ def available(answer: Answer) -> Answer:
 class Patience:
     """The time that one outage may last."""
 
-    def __init__(self, connection: Connection, until_s: float = math.inf) -> None:
+    def __init__(self, connection: GatewayConnection, until_s: float = math.inf) -> None:
         self._connection, self._until_s = connection, until_s
         self._ends_s: float | None = None
 
@@ -59,7 +59,7 @@ class Patience:
         await _wait_back(self._connection, ends_s)
 
 
-async def lasting(connection: Connection, request: Request, until_s: float = math.inf) -> Answer:
+async def lasting(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
     """Send a request that changes nothing, again after an outage; return its answer below 400.
 
     Raises ClientError, at ``until_s`` if there is none before.
@@ -77,7 +77,7 @@ async def lasting(connection: Connection, request: Request, until_s: float = mat
         await patience.outlast(error)
 
 
-async def _wait_back(connection: Connection, deadline_s: float) -> None:
+async def _wait_back(connection: GatewayConnection, deadline_s: float) -> None:
     reason = "it does not answer"
     while (now_s := connection.now()) < deadline_s:
         try:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..errors import NotReady, Refused, Unreachable
 from . import operations
-from .connection import Connection
+from .connection import GatewayConnection
 from .events import Event, events
 from .exchange import NOT_MODIFIED
 from .outage import lasting
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 async def wait(
-    connection: Connection,
+    connection: GatewayConnection,
     job: str,
     read: Callable[[bytes], V],
     reached: Callable[[V], bool],
@@ -61,7 +61,7 @@ async def wait(
 
 
 async def changes(
-    connection: Connection, job: str, read: Callable[[bytes], V], over: Callable[[V], bool], interval_s: float
+    connection: GatewayConnection, job: str, read: Callable[[bytes], V], over: Callable[[V], bool], interval_s: float
 ) -> AsyncGenerator[V]:
     """Yield the view of a job, and again whenever it has changed, until it is over."""
     tag, view = "", None
