@@ -72,7 +72,7 @@ def test_a_generator_outlives_the_event_loop_in_which_it_began() -> None:
 
 
 def test_an_interrupted_wait_ends_at_once() -> None:
-    """Case: Ctrl-C while a job trains. Method: the interrupt comes out of the pause, as that of a signal does."""
+    """Case: Ctrl-C while a job trains. Method: the pause raises it, as a signal does."""
 
     def sleep(duration_s: float) -> None:
         raise KeyboardInterrupt
