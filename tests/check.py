@@ -18,7 +18,8 @@ BIN = Path(sys.executable).parent
 PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
-    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
+    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests/partition"),
+    *("libs/pipeline/tests/test_arrays.py", "libs/pipeline/tests/test_feeding.py"),
     *(
         f"libs/client/tests/test_{name}.py"
         for name in ("cards", "exchange", "figures", "logs", "resumption", "server_sent")
@@ -39,7 +40,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
         ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
         ("python", "libs/docs/references.py", "--check"),
-        ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
+        ("python", "-m", "pytest", "--pure", "-p", "no:xdist", "tests/test_house.py"),
     ),
     "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),
 }
