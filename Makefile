@@ -10,7 +10,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
 PACKAGES := $(shell grep -c == constraints.txt)
 PROGRESS := awk '/^(Collecting|Processing)/ {n++; if (n % 20 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
-TEST     := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
 IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \

@@ -144,6 +144,7 @@ class TestReadme:
         named = set(re.findall(r"(?:^|`)make ([a-z]+)", self.README, re.MULTILINE))
         assert {"demo", "test"} <= named <= targets
 
+    @pytest.mark.proof
     def test_every_command_that_is_named_exists(self) -> None:
         named = set(re.findall(r"^\.venv/bin/stretto ([a-z]+)", self.README, re.MULTILINE))
         command = [Path(sys.executable).with_name("stretto"), "--help"]
@@ -458,6 +459,7 @@ def test_a_distribution_may_be_used_and_says_what_it_is(folder: Path) -> None:
         assert (folder / name).resolve() == ROOT / name, f"make it a link: ln -s ../../{name}"
 
 
+@pytest.mark.proof
 def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     copy = tmp_path / "kube"  # building leaves files beside the sources
     shutil.copytree(ROOT / "libs" / "kube", copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))

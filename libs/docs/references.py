@@ -27,10 +27,10 @@ from stretto.pod import EXIT_OK, EXIT_PLATFORM, EXIT_USER
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES
-from stretto_forwarder.service import EndpointMetrics as ForwarderMetrics
+from stretto_forwarder.service import EndpointMetrics
 from stretto_gateway.app import METRICS
 from stretto_messages.actuator import PodExited, PodPending
-from stretto_runtime.process.telemetry import EndpointMetrics
+from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.settings import (
     AllowedSettings,
     ClusterSettings,
@@ -414,11 +414,11 @@ def metrics() -> str:
         "Every service answers `/metrics` for Prometheus on its health address. The chart's dashboards "
         "(`charts/stretto/dashboards`) and [alerts](alerts.md) read nothing else.",
         "## Every service but gateway and forwarder\n",
-        table(head, sorted(_metrics(EndpointMetrics("arbiter").registry))),
+        table(head, sorted(_metrics(Metrics("arbiter").registry))),
         "## gateway\n",
         table(head, [(code(name), kind, ", ".join(labels), text) for name, kind, labels, text in METRICS]),
         "## forwarder\n",
-        table(head, sorted(_metrics(ForwarderMetrics().registry))),
+        table(head, sorted(_metrics(EndpointMetrics().registry))),
     )
 
 

@@ -40,7 +40,7 @@ def backend_of(settings: ActuatorSettings) -> Backend:
         SettingsFault: the libraries of this backend are not installed.
     """
     try:
-        backend: Backend = importlib.import_module(f".{settings.backend}", __package__).backend_of(settings)
+        backend: Backend = importlib.import_module(f".{settings.backend}.backend", __package__).backend_of(settings)
     except ImportError as error:
         raise SettingsFault(
             f"STRETTO_ACTUATOR_BACKEND={settings.backend} needs the package {error.name}; "

@@ -282,6 +282,7 @@ def test_a_resize_tells_the_limit_before_it_and_outlasts_what_the_pod_believes()
     assert view.pods["worker-0"].memory_used_bytes == 600 * MIB
 
 
+@pytest.mark.proof
 def test_events_of_strangers_and_repeats_change_nothing() -> None:
     projection = fold(JobFailed(job="never-submitted", reason="?"), submitted())
     assert projection.jobs.keys() == {"a"}
@@ -545,6 +546,7 @@ def test_what_users_ask_for_and_the_replacement_of_a_hot_server_are_kept() -> No
     ]  # fmt: skip
 
 
+@pytest.mark.proof
 def test_histories_span_the_whole_job_and_are_bounded() -> None:
     """Goal: neither beginning nor end fades. Method: far more fits and forecasts than are kept, of a job with one
     server and of one with so many that their figures are the bound; no two neighbours are far apart."""
