@@ -18,18 +18,10 @@ BIN = Path(sys.executable).parent
 PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
-<<<<<<< HEAD
-    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
-    *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
-    *(f"libs/client/tests/protocol/test_{name}.py" for name in ("exchange", "logs", "resumption", "server_sent")),
-=======
     *("libs/plane/tests/test_frames.py", "libs/pipeline/tests/partition"),
     *("libs/pipeline/tests/test_arrays.py", "libs/pipeline/tests/test_feeding.py"),
-    *(
-        f"libs/client/tests/test_{name}.py"
-        for name in ("cards", "exchange", "figures", "logs", "resumption", "server_sent")
-    ),
->>>>>>> 7011e5e81fadfef5e409b178eaa4aedf2b7b349f
+    *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
+    *(f"libs/client/tests/protocol/test_{name}.py" for name in ("exchange", "logs", "resumption", "server_sent")),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
     *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),

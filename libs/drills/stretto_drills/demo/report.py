@@ -12,15 +12,9 @@ from stretto_client import figures
 
 from .stations import Station
 
-<<<<<<< HEAD
-TOOK_BAR_S = 360.0
-"""Longest time that the demonstration should take. A miss is reported; the exit status depends on the samples, not on
-the
-speed of the machine."""
-=======
 TOOK_BAR_S = 210.0
-"""a bar whose miss is reported; the exit status depends on the samples, not on the speed of the machine"""
->>>>>>> 7011e5e81fadfef5e409b178eaa4aedf2b7b349f
+"""Longest time that the demonstration should take. A miss is reported; the exit status depends on the samples, not on
+the speed of the machine."""
 Json = dict[str, Any]
 
 
