@@ -21,7 +21,7 @@ NEEDED: dict[str, Any] = {
     "gateway": {"token": {"secret": "gateway"}, "proxies": "10.0.0.0/8"},
     "forwarder": {"endpoints": {"secret": "webhooks"}},
 }
-"""What has no default that could be right."""
+"""Values that have no default that could be right."""
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 

@@ -45,7 +45,7 @@ VERBS = {
     "delete": {"delete"},
     "Reflector": {"list", "watch"},
 }
-"""What a call of stretto_kube asks of the API server; what is applied may have to be created."""
+"""Verbs that a call of stretto_kube asks of the API server; what is applied may have to be created."""
 SUBRESOURCES = ("resize", "status")
 CODE = {
     "actuator": ["services/actuator/stretto_actuator/kubernetes*.py"],
