@@ -70,7 +70,7 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 
 proto: setup  ## generate proto/ from libs/wire and the gateway
 	@$(BIN)/python -m stretto_wire.documents proto
-	@$(BIN)/python -m stretto_gateway.openapi proto
+	@$(BIN)/python -m stretto_gateway.http.openapi proto
 
 references: setup  ## generate the reference pages of the documentation from the code
 	@$(BIN)/python libs/docs/references.py

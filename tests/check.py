@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
-        ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
+        ("python", "-m", "stretto_gateway.http.openapi", "--check", "proto"),
         ("python", "libs/docs/references.py", "--check"),
         ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
     ),

@@ -49,7 +49,7 @@ VERBS = {
 SUBRESOURCES = ("resize", "status")
 CODE = {
     "actuator": ["services/actuator/stretto_actuator/kubernetes*.py"],
-    "gateway": ["services/gateway/stretto_gateway/trainingjobs*.py", "libs/kube/stretto_kube/lease.py"],
+    "gateway": ["services/gateway/stretto_gateway/training_jobs/*.py", "libs/kube/stretto_kube/lease.py"],
 }
 
 Right = tuple[str, str]

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql_parser import AggregateExpr, Expr, VectorSelector, parse, walk
 from stretto_forwarder.service import Metrics as ForwarderMetrics
-from stretto_gateway.app import exposition
-from stretto_gateway.projection import Projection
+from stretto_gateway.http.app import exposition
+from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_runtime.process.telemetry import Metrics
 

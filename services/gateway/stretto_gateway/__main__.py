@@ -27,14 +27,14 @@ from stretto_runtime.process.health import Server
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
 
-from .app import create_app, health_app
-from .audit_log import AuditLog
-from .buckets import Buckets
-from .bus import StreamBus
-from .callers import Access, TokenFile
-from .connections import Addresses, bounded
+from .access.audit_log import AuditLog
+from .access.buckets import Buckets
+from .access.callers import Access, TokenFile
+from .access.connections import Addresses, bounded
+from .http.app import create_app, health_app
 from .service import Gateway
 from .settings import GatewaySettings
+from .streams.bus import StreamBus
 
 NAME = "gateway"
 RETRY_S = 0.3
@@ -114,9 +114,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
     following = [asyncio.create_task(follow(gateway, stream, settings)), asyncio.create_task(gateway.fullness.run())]
     if settings.trainingjobs:
-        from . import trainingjobs  # importing the client of Kubernetes takes a second
+        from .training_jobs import operator  # importing the client of Kubernetes takes a second
 
-        following.append(asyncio.create_task(trainingjobs.run(gateway, audit, settings)))
+        following.append(asyncio.create_task(operator.run(gateway, audit, settings)))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
     scheme = "https" if settings.tls_certificate else "http"
     at = {"scheme": scheme, "host": settings.host, "port": int(listener.getsockname()[1])}
@@ -140,7 +140,7 @@ def access_of(settings: GatewaySettings, token: str) -> Access:
     path = settings.tokens_file or settings.state_folder / tokens.FILE
     issuer = None
     if settings.oidc_issuer is not None:
-        from .oidc import Issuer  # importing cryptography takes a while
+        from .access.oidc import Issuer  # importing cryptography takes a while
 
         issuer = Issuer(settings, time.monotonic)
     rates = Buckets(settings.rate_per_s, settings.rate_burst)

@@ -1,7 +1,7 @@
 """The gateway: it follows the stream into the read model, and publishes the changes that users request.
 
 It owns no partition: any number of replicas may run, and a restart reads the stream again. It retains only the messages
-that define a living job, for when they age out of the stream (:mod:`stretto_gateway.retention`).
+that define a living job, for when they age out of the stream (:mod:`stretto_gateway.streams.retention`).
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, Status
 
-from . import alerts, checks, inquiries, job_audit, journal, paging, past
-from .collector import Collector, CollectorFault
-from .fullness import Fullness
-from .learning import Wanted, arrival
 from .problems import Problem
-from .projection import Projection, Reads
-from .retention import Retention
+from .read_model import alerts, paging, past
+from .read_model.projection import Projection, Reads
+from .read_model.summaries import as_of, checkpoint_is_late, has_stopped, summary
+from .requests import checks, inquiries, job_audit, journal
+from .requests.arrivals import Wanted, arrival
+from .requests.submissions import Submissions
 from .settings import GatewaySettings
-from .spans import SPANS_MAX, spans_of
-from .spent_names import DamagedNames, Shard, by_shard
-from .sse import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
-from .submissions import Submissions
-from .summaries import as_of, checkpoint_is_late, has_stopped, summary
+from .streams.fullness import Fullness
+from .streams.retention import Retention
+from .streams.spent_names import DamagedNames, Shard, by_shard
+from .streams.stored_events import EventSource, ReadableEvents, Selection, StoredEvent, trace_id_of
+from .traces.collector import Collector, CollectorFault
+from .traces.spans import SPANS_MAX, spans_of
 
 R = TypeVar("R", bound=Message)
 NAMING = (wire.JobSubmitted, HistoryRecorded)
@@ -69,7 +70,7 @@ log = structlog.get_logger("stretto.gateway")
 
 
 class Bus(EventSource, past.Bus, Protocol):
-    """The part of the bus that the gateway needs (:mod:`stretto_gateway.bus`)."""
+    """The part of the bus that the gateway needs (:mod:`stretto_gateway.streams.bus`)."""
 
     events_kept_s: float
 
@@ -160,7 +161,7 @@ class Gateway:
         self._traceparents: dict[str, str] = {}
         """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
-        self._retention = Retention(ended_bytes=settings.ended_bytes)
+        self._retention = Retention(settings.ended_bytes)
         self.fullness = Fullness(bus, settings.stream_look_s)
         self._submissions = Submissions(
             settings, self.projection.jobs, self._retention, self.fullness.shares, lambda: self.lacks, clock
@@ -348,7 +349,7 @@ class Gateway:
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: the first reason against it (:mod:`stretto_gateway.submissions`).
+        Raises Problem: the first reason against it (:mod:`stretto_gateway.requests.submissions`).
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         self._submissions.check(message)

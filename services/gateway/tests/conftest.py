@@ -18,7 +18,9 @@ from stretto_runtime import EmbeddedServer, provision
 from warm_processes import WarmProcess, WarmProcesses
 
 START_S = 60.0
-GATEWAYS = WarmProcesses("stretto_gateway.app", "stretto_gateway.bus", "stretto_runtime.program", "uvicorn")
+GATEWAYS = WarmProcesses(
+    "stretto_gateway.http.app", "stretto_gateway.streams.bus", "stretto_runtime.program", "uvicorn"
+)
 """Gateways start as forks: the imports of one take 1.6 s of CPU. It ends with the tests."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from stretto_gateway.callers import Access, TokenFile
-from stretto_gateway.routes.about import login_routes
+from stretto_gateway.access.callers import Access, TokenFile
+from stretto_gateway.http.routes.about import login_routes
 from stretto_gateway.settings import GatewaySettings
 
 from .conftest import Running, installed

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 import yaml
-from stretto_gateway import alerts
-from stretto_gateway.projection import Projection
+from stretto_gateway.read_model import alerts
+from stretto_gateway.read_model.projection import Projection
 from stretto_wire.registry import PARTITIONS, SERVICES
 from stretto_wire.rest.answers import ServiceView
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.checks import check_allowed, owner_of
 from stretto_gateway.problems import Problem
+from stretto_gateway.requests.checks import check_allowed, owner_of
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
 from stretto_wire import JobSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
-from stretto_gateway.audit_log import AuditLog, Change
-from stretto_gateway.bus import StreamBus
+from stretto_gateway.access.audit_log import AuditLog, Change
+from stretto_gateway.streams.bus import StreamBus
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.audit_log import verify

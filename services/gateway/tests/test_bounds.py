@@ -12,12 +12,12 @@ from typing import Any, cast
 import httpx
 import pytest
 from stretto_bus.faults import BusFault
-from stretto_gateway.app import create_app
-from stretto_gateway.buckets import Buckets
-from stretto_gateway.callers import Access, TokenFile
-from stretto_gateway.checks import no_such_job
-from stretto_gateway.documents import JobParser
+from stretto_gateway.access.buckets import Buckets
+from stretto_gateway.access.callers import Access, TokenFile
+from stretto_gateway.http.app import create_app
+from stretto_gateway.http.documents import JobParser
 from stretto_gateway.problems import Problem
+from stretto_gateway.requests.checks import no_such_job
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_wire.registry import AUDIT, STATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.buckets import Buckets
+from stretto_gateway.access.buckets import Buckets
 
 
 @given(

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stretto_gateway.buckets import Buckets
-from stretto_gateway.callers import OWN, Access, Caller, TokenFile, network_of
+from stretto_gateway.access.buckets import Buckets
+from stretto_gateway.access.callers import OWN, Access, Caller, TokenFile, network_of
 from stretto_gateway.problems import Problem
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_runtime.access.tokens import FILE, Role, digest_of, issue, read_tokens, write_tokens

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from stretto_gateway import collector as collector_module
-from stretto_gateway.collector import UNDESCRIBED, Collector, CollectorFault
 from stretto_gateway.settings import GatewaySettings
+from stretto_gateway.traces import collector as collector_module
+from stretto_gateway.traces.collector import UNDESCRIBED, Collector, CollectorFault
 
 from .conftest import installed
 from .test_rest import spec

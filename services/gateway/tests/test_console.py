@@ -15,7 +15,8 @@ import httpx
 import pytest
 import stretto_gateway
 from fastapi import FastAPI
-from stretto_gateway import console, problems
+from stretto_gateway import problems
+from stretto_gateway.http import console
 
 from .conftest import Running
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import stretto_wire as wire
-from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import STALLED_S, as_of
+from stretto_gateway.read_model.projection import Projection
+from stretto_gateway.read_model.summaries import STALLED_S, as_of
 from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import Evaluation, MetricValue, Shard

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-from stretto_gateway.callers import FILE_CHECK_S
-from stretto_gateway.sse import ALLOWED_S
+from stretto_gateway.access.callers import FILE_CHECK_S
+from stretto_gateway.http.event_stream import ALLOWED_S
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime.access.tokens import FILE, issue, write_tokens
 

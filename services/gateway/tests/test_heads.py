@@ -6,7 +6,7 @@ from typing import cast
 
 import httpx
 import pytest
-from stretto_gateway.app import health_app
+from stretto_gateway.http.app import health_app
 from stretto_gateway.service import Gateway
 
 from .conftest import Running

@@ -17,8 +17,8 @@ from stretto_bus import Client
 from stretto_cli.commands.whatif.fit import Profile, document_of
 from stretto_core.model.teams import TeamQuota
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
-from stretto_gateway.bus import service_views
-from stretto_gateway.inquiries import FRESH_S, Arbiter, cluster_view, team_views
+from stretto_gateway.requests.inquiries import FRESH_S, Arbiter, cluster_view, team_views
+from stretto_gateway.streams.bus import service_views
 from stretto_messages.actuator import PlanApplied, PodPending
 from stretto_messages.arbiter import GetCluster, GetClusterReply
 from stretto_messages.base import GIB, Message, example_of

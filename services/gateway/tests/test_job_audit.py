@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
-from stretto_gateway import job_audit
-from stretto_gateway.folding import Returned
 from stretto_gateway.problems import Problem
+from stretto_gateway.read_model.folds.fold import Returned
+from stretto_gateway.requests import job_audit
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.base import Message
 from stretto_messages.books import (

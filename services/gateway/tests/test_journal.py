@@ -18,8 +18,8 @@ from stretto_bus import BusFault
 from stretto_bus.ordered_consumer import Stored
 from stretto_client.documents import Documents
 from stretto_client.errors import Unreachable
-from stretto_gateway import journal
-from stretto_gateway.routes.journal import READERS_MAX
+from stretto_gateway.http.routes.journal import READERS_MAX
+from stretto_gateway.requests import journal
 from stretto_messages.base import CLUSTER, example_of
 from stretto_messages.pods import WorkerReported
 from stretto_runtime.streams import BusStreams, read

@@ -18,9 +18,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from stretto_gateway import oidc
-from stretto_gateway.callers import Caller
-from stretto_gateway.oidc import Issuer
+from stretto_gateway.access import oidc
+from stretto_gateway.access.callers import Caller
+from stretto_gateway.access.oidc import Issuer
 from stretto_gateway.problems import Problem
 from stretto_gateway.settings import GatewaySettings
 from stretto_runtime.process.faults import SettingsFault

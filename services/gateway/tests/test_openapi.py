@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from stretto_gateway.components import AT, EVENT
-from stretto_gateway.openapi import METHODS, broken, committed, described, main
-from stretto_gateway.sse import StoredEvent, frame
+from stretto_gateway.http.components import AT, EVENT
+from stretto_gateway.http.event_stream import frame
+from stretto_gateway.http.openapi import METHODS, broken, committed, described, main
+from stretto_gateway.streams.stored_events import StoredEvent
 from stretto_messages.base import Message, example_of
 from stretto_wire import encode
 from stretto_wire.registry import CHANNELS

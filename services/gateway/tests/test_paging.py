@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.paging import Order, Wanted, page
 from stretto_gateway.problems import Problem
-from stretto_gateway.projection import Projection
+from stretto_gateway.read_model.paging import Order, Wanted, page
+from stretto_gateway.read_model.projection import Projection
 from stretto_wire.rest.views import JobView
 
 from .conftest import Running

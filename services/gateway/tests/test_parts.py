@@ -14,8 +14,8 @@ import pytest
 import stretto_wire as wire
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.parts import ALWAYS, LISTED, PARTS_OF, REPORTED, Revisions, dumped, fields_of, matches
-from stretto_gateway.projection import Projection
+from stretto_gateway.read_model.parts import ALWAYS, LISTED, PARTS_OF, REPORTED, Revisions, dumped, fields_of, matches
+from stretto_gateway.read_model.projection import Projection
 from stretto_messages.actuator import PodPending, PodStarted
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message, example_of

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_bus.ordered_consumer import Stored
-from stretto_gateway.parts import PARTS, dumped
-from stretto_gateway.past import KEPT, OMITTED, PAST_PARTS, Past, check_past
 from stretto_gateway.problems import Problem
-from stretto_gateway.projection import Projection
-from stretto_gateway.sse import Selection
-from stretto_gateway.summaries import as_of
+from stretto_gateway.read_model.parts import PARTS, dumped
+from stretto_gateway.read_model.past import KEPT, OMITTED, PAST_PARTS, Past, check_past
+from stretto_gateway.read_model.projection import Projection
+from stretto_gateway.read_model.summaries import as_of
+from stretto_gateway.streams.stored_events import Selection
 from stretto_messages.base import Message, example_of
 from stretto_messages.dispatcher import JobProgressed, ShardLeased
 from stretto_wire.registry import channel_of

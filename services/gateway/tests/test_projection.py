@@ -11,11 +11,11 @@ import stretto_wire as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_gateway.folding import record
-from stretto_gateway.measurements import FITS, HISTORY_POINTS, MEMORY_POINTS_MIN
-from stretto_gateway.pods import LEASED_KEPT, PODS_KEPT
-from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
+from stretto_gateway.read_model.folds.fold import record
+from stretto_gateway.read_model.folds.measurements import FITS, HISTORY_POINTS, MEMORY_POINTS_MIN
+from stretto_gateway.read_model.folds.pods import LEASED_KEPT, PODS_KEPT
+from stretto_gateway.read_model.projection import Projection
+from stretto_gateway.read_model.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,

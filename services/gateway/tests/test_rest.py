@@ -18,8 +18,8 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from stretto_gateway.pages import problem_texts
-from stretto_gateway.sse import trace_id_of
+from stretto_gateway.http.pages import problem_texts
+from stretto_gateway.streams.stored_events import trace_id_of
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.values import Plan

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import pytest
 import stretto_wire as wire
 from stretto_gateway.problems import Problem
-from stretto_gateway.projection import Projection
-from stretto_gateway.retention import Retention
+from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.service import Gateway
-from stretto_gateway.settings import GatewaySettings
-from stretto_gateway.spent_names import Shard
+from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
+from stretto_gateway.streams.retention import Retention
+from stretto_gateway.streams.spent_names import Shard
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
@@ -97,7 +97,7 @@ def submitted(name: str) -> wire.JobSubmitted:
 
 
 def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer() -> None:
-    projection, retention = Projection(), Retention()
+    projection, retention = Projection(), Retention(ENDED_BYTES)
     for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
         retention.note(message, seq, 1000.0, "")
@@ -106,11 +106,11 @@ def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer(
     assert [kept.seq for kept in retention.aged_out(2, soon)] == [1]
     assert retention.due(projection.jobs, soon) == {}
     assert retention.due(projection.jobs, late) == {}
-    another = Retention(stored=retention.stored)
+    another = Retention(ENDED_BYTES, stored=retention.stored)
     assert another.aged_out(9, late) == [], "without its end it would seem to live"
     assert retention.outlived == another.outlived == {"j"}
     assert another.is_taken("j")
-    shorter = Retention(stored=retention.stored, events_kept_s=8 * 86400)
+    shorter = Retention(ENDED_BYTES, stored=retention.stored, events_kept_s=8 * 86400)
     assert shorter.aged_out(9, 1000.0 + 8 * 86400 - 80_000) == [], "an installation may keep events for less"
 
 
@@ -124,7 +124,7 @@ def test_only_jobs_that_have_changed_are_looked_at() -> None:
             self.asked.append(job)
             return super().get(job, default)
 
-    projection, retention = Projection(), Retention()
+    projection, retention = Projection(), Retention(ENDED_BYTES)
     for seq in range(1, 6):
         projection.apply(submitted(f"job-{seq}"), seq, 1000.0)
         retention.note(submitted(f"job-{seq}"), seq, 1000.0, "")
@@ -143,7 +143,7 @@ def test_only_jobs_that_have_changed_are_looked_at() -> None:
 
 async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
     """The services know what they have decided about the old one: they would take it for that, and do nothing."""
-    projection, retention = Projection(), Retention()
+    projection, retention = Projection(), Retention(ENDED_BYTES)
     for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
         retention.note(message, seq, 1000.0, "")
@@ -177,7 +177,7 @@ class Emptied:
 
 
 async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others() -> None:
-    projection, retention = Projection(), Retention()
+    projection, retention = Projection(), Retention(ENDED_BYTES)
     for seq, name in enumerate(("bad", "good"), start=1):
         projection.apply(submitted(name), seq, 1000.0)
         retention.note(submitted(name), seq, 1000.0, "")

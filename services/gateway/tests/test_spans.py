@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_gateway import spans as spans_module
-from stretto_gateway.spans import spans_of
+from stretto_gateway.traces import spans as spans_module
+from stretto_gateway.traces.spans import spans_of
 
 TRACE = "a" * 32
 

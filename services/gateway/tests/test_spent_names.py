@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_bus.tasks import end
-from stretto_gateway.bus import KEPT, SPENT, StreamBus
 from stretto_gateway.problems import Problem
-from stretto_gateway.retention import ENDED_BYTES, EndedJobs
 from stretto_gateway.service import Gateway
-from stretto_gateway.settings import GatewaySettings
-from stretto_gateway.spent_names import DamagedNames, Shard, SpentNames, by_shard, shard_of
+from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
+from stretto_gateway.streams.bus import KEPT, SPENT, StreamBus
+from stretto_gateway.streams.retention import EndedJobs
+from stretto_gateway.streams.spent_names import DamagedNames, Shard, SpentNames, by_shard, shard_of
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing

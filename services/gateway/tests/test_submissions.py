@@ -13,7 +13,7 @@ from stretto_bus.faults import CallTimeout
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
-from stretto_gateway.spent_names import Shard, shard_of
+from stretto_gateway.streams.spent_names import Shard, shard_of
 from stretto_messages.base import Message
 from stretto_runtime.settings import TeamQuota
 from stretto_wire.findings import Finding

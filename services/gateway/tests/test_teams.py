@@ -14,9 +14,9 @@ from typing import Any, cast
 import httpx
 import pytest
 from nats.aio.msg import Msg
-from stretto_gateway.app import routed
-from stretto_gateway.buckets import Buckets
-from stretto_gateway.callers import Access, TokenFile
+from stretto_gateway.access.buckets import Buckets
+from stretto_gateway.access.callers import Access, TokenFile
+from stretto_gateway.http.app import routed
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 import stretto_wire as wire
 from fake_kubernetes import Cluster, running_cluster
 from stretto_bus import Client
-from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
+from stretto_gateway.training_jobs.schema import TRAINING_JOBS, definition
 from stretto_kube import Api
 from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.base import Message, example_of

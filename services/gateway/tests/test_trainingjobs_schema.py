@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from fake_kubernetes import schemas
-from stretto_gateway import trainingjobs_schema as crd
+from stretto_gateway.training_jobs import schema as crd
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import SPEC
 
@@ -34,7 +34,7 @@ def root() -> dict[str, Any]:
 
 
 def test_the_committed_file_is_what_the_code_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert crd.main([str(COMMITTED), "--check"]) == 0, "run python -m stretto_gateway.trainingjobs_schema on it"
+    assert crd.main([str(COMMITTED), "--check"]) == 0, "run python -m stretto_gateway.training_jobs.schema on it"
     other = tmp_path / "crds" / "tj.yaml"
     assert crd.main([str(other), "--check"]) == 1
     assert "differs from the code" in capsys.readouterr().err

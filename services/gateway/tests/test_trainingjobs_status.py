@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_gateway.trainingjobs_schema import CONDITIONS, PHASES
-from stretto_gateway.trainingjobs_status import (
+from stretto_gateway.training_jobs.schema import CONDITIONS, PHASES
+from stretto_gateway.training_jobs.status import (
     FINALIZER,
     PROGRESS_S,
     Refused,

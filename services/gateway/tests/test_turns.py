@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stretto_gateway.turns import Turns
+from stretto_gateway.access.turns import Turns
 
 BURST = 50
 

@@ -1,0 +1,1 @@
+"""Views of jobs, folded from events."""

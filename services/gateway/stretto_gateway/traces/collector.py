@@ -1,0 +1,172 @@
+"""Spans of a job's trace, from the query API of a collector: Grafana Tempo's or Jaeger's.
+
+Both answer ``GET <url>/api/traces/<trace id>``. Tempo sends the batches of OTLP: ids in base64 (the norm says
+hexadecimal), times in nanoseconds. Jaeger sends its own form: times in microseconds, attributes as tags. The answer
+tells which of the two it is. Pods may write what they like into a collector, in any job's name: every span is checked
+as those of files are (:mod:`.spans`), and its attributes prove nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+from opentelemetry.util.re import parse_env_headers
+
+from ..settings import GatewaySettings
+from .spans import JOB, span_of
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 8 << 20
+"""Size from which on an answer is refused (taste): pods decide how large it would be."""
+ASKING_MAX = 2
+"""Answers that are read at once (taste)."""
+ID_BYTES, TRACE_ID_BYTES = 8, 16
+ERROR_CODES = (2, "STATUS_CODE_ERROR")
+UNDESCRIBED = "failed without a description"
+ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""Raised by what is not as it should be in a document: of its form for the answer, else for one span."""
+Convert = Callable[[Any, Any], dict[str, Any]]
+"""Makes the fields of a span from a collector's form of it, and of what stands beside it there."""
+
+
+class CollectorFault(Exception):
+    """The collector has not answered with the spans of a trace; the text says why."""
+
+
+class Collector:
+    """The query API at a URL. ``headers``: sent with each request."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url, self._headers = url.rstrip("/"), {"Accept": "application/json", **headers}
+        self._asking = asyncio.Semaphore(ASKING_MAX)
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> Collector | None:
+        """Return the collector that the settings name, or None."""
+        if not settings.traces_url:
+            return None
+        headers = settings.traces_headers.get_secret_value() if settings.traces_headers else ""
+        return cls(settings.traces_url, parse_env_headers(headers, liberal=True))
+
+    async def spans(self, job: str, trace_id: str) -> list[dict[str, Any]]:
+        """Return the spans of a job in its trace, none if the collector does not know it. Raises CollectorFault."""
+        try:
+            async with self._asking, asyncio.timeout(TIMEOUT_S):
+                answer = await self._answer(trace_id)
+                return await asyncio.to_thread(_read, answer, job, trace_id)
+        except (TimeoutError, httpx.TimeoutException):
+            raise CollectorFault(f"it has not answered within {TIMEOUT_S:.0f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise CollectorFault(str(error) or repr(error)) from error
+
+    async def _answer(self, trace_id: str) -> bytes:
+        """Return the body of the answer; empty: the collector does not know the trace."""
+        body = bytearray()
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as http,
+            http.stream("GET", f"{self._url}/api/traces/{trace_id}", headers=self._headers) as answer,
+        ):
+            if answer.status_code == HTTPStatus.NOT_FOUND:
+                return b""
+            if answer.status_code != HTTPStatus.OK:
+                raise CollectorFault(f"it answered {answer.status_code} {answer.reason_phrase}")
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise CollectorFault(f"its answer is larger than {ANSWER_BYTES_MAX >> 20} MiB")
+        return bytes(body)
+
+
+def _read(body: bytes, job: str, trace_id: str) -> list[dict[str, Any]]:
+    """Return the spans of an answer that are the job's. Raises CollectorFault for an answer of another form."""
+    if not body:
+        return []
+    try:
+        answer = json.loads(body)
+        found = list(_of_jaeger(answer) if "data" in answer else _of_otlp(answer))
+    except (*ODD, RecursionError):
+        raise CollectorFault("its answer has neither the form of Tempo nor that of Jaeger") from None
+    spans = [span for each in found if (span := _span(*each)) is not None]
+    return [span for span in spans if span["trace_id"] == trace_id and span["attributes"].get(JOB) == job]
+
+
+def _span(convert: Convert, span: Any, more: Any) -> dict[str, Any] | None:
+    """Return the fields of a span, None for an odd one."""
+    try:
+        return span_of(convert(span, more))
+    except ODD:
+        return None
+
+
+def _of_otlp(answer: dict[str, Any]) -> Iterator[tuple[Convert, Any, Any]]:
+    for batch in answer["batches"] if "batches" in answer else answer["resourceSpans"]:
+        resource = batch.get("resource", {})
+        for scope in batch.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                yield _otlp_span, span, resource
+
+
+def _otlp_span(span: dict[str, Any], resource: dict[str, Any]) -> dict[str, Any]:
+    status = span.get("status") or {}
+    return {
+        "trace_id": _hexadecimal(span["traceId"], TRACE_ID_BYTES),
+        "span_id": _hexadecimal(span["spanId"], ID_BYTES),
+        "parent_id": _hexadecimal(span.get("parentSpanId", ""), ID_BYTES) or None,
+        "service": _attributes(resource).get("service.name"),
+        "name": span["name"],
+        "start_s": int(span["startTimeUnixNano"]) / 1e9,
+        "end_s": int(span["endTimeUnixNano"]) / 1e9,
+        "attributes": _attributes(span),
+        "error": status.get("message") or UNDESCRIBED if status.get("code") in ERROR_CODES else None,
+    }
+
+
+def _attributes(of: Mapping[str, Any]) -> dict[str, Any]:
+    return {each["key"]: _value(each.get("value") or {}) for each in of.get("attributes") or ()}
+
+
+def _value(value: dict[str, Any]) -> Any:
+    """Return an attribute's value (OTLP ``AnyValue``); None for none, bytes and nested objects: Stretto writes none."""
+    for kind, found in value.items():
+        if kind == "intValue":
+            return int(found)  # text, since a number of JSON has not enough digits
+        if kind == "arrayValue":
+            return [_value(each) for each in found.get("values", ())]
+        if kind in ("stringValue", "doubleValue", "boolValue"):
+            return found
+    return None
+
+
+def _hexadecimal(identifier: str, size_bytes: int) -> str:
+    if len(identifier) in (0, 2 * size_bytes):
+        return identifier.lower()
+    return base64.b64decode(identifier, validate=True).hex()
+
+
+def _of_jaeger(answer: dict[str, Any]) -> Iterator[tuple[Convert, Any, Any]]:
+    for trace in answer["data"] or ():
+        for span in trace["spans"]:
+            yield _jaeger_span, span, trace["processes"]
+
+
+def _jaeger_span(span: dict[str, Any], processes: dict[str, Any]) -> dict[str, Any]:
+    tags = {tag["key"]: tag["value"] for tag in span.get("tags") or ()}
+    parents = [each["spanID"] for each in span.get("references") or () if each["refType"] == "CHILD_OF"]
+    failed = tags.get("otel.status_code") == "ERROR" or tags.get("error") is True
+    return {
+        "trace_id": span["traceID"].zfill(2 * TRACE_ID_BYTES),
+        "span_id": span["spanID"].zfill(2 * ID_BYTES),
+        "parent_id": parents[0].zfill(2 * ID_BYTES) if parents else None,
+        "service": processes[span["processID"]]["serviceName"],
+        "name": span["operationName"],
+        "start_s": span["startTime"] / 1e6,
+        "end_s": (span["startTime"] + span["duration"]) / 1e6,
+        "attributes": tags,
+        "error": tags.get("otel.status_description") or UNDESCRIBED if failed else None,
+    }

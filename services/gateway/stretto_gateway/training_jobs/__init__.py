@@ -1,0 +1,1 @@
+"""Jobs as Kubernetes objects: an operator of TrainingJobs."""
