@@ -82,7 +82,7 @@ console: setup  ## build the console into the gateway's package (needs a registr
 	@$(BIN)/python libs/console/build.py
 
 console-test: setup  ## try the console in Chromium (Debian's package chromium)
-	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py services/gateway/tests/test_console_whatif.py \
+	@$(BIN)/python -m pytest -n0 services/gateway/tests/http/test_console_pages.py services/gateway/tests/http/test_console_whatif.py \
 		tests/e2e/test_console.py
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image

@@ -25,7 +25,7 @@ PURE = (
     ),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
-    *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
+    *("services/gateway/tests/access/test_buckets.py", "services/gateway/tests/read_model/test_projection.py"),
     "tests/test_structure.py",
 )
 """Tests without servers, processes and TensorFlow. Those of the command start processes and are not among them."""
