@@ -116,7 +116,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     if settings.trainingjobs:
         from .training_jobs import operator  # importing the client of Kubernetes takes a second
 
-        following.append(asyncio.create_task(operator.run(gateway, audit, settings)))
+        operating = operator.run(gateway.views, gateway.submissions, gateway.changes, audit, settings)
+        following.append(asyncio.create_task(operating))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
     scheme = "https" if settings.tls_certificate else "http"
     at = {"scheme": scheme, "host": settings.host, "port": int(listener.getsockname()[1])}

@@ -20,8 +20,9 @@ from stretto_wire.documents import OPENAPI
 from stretto_wire.schemas import Schema
 
 from ..access.callers import Access
-from ..service import Bus, Gateway
+from ..service import Gateway
 from ..settings import GatewaySettings
+from ..streams.bus import StreamBus
 from .app import routed
 from .components import AT, EVENT
 
@@ -90,7 +91,7 @@ def described() -> Schema:
         for line in ():
             yield line
 
-    gateway = Gateway(cast(Bus, None), GatewaySettings.model_validate({}), time.time)
+    gateway = Gateway(cast(StreamBus, None), GatewaySettings.model_validate({}), time.time)
     return routed(gateway, cast(Access, None), lines).openapi()
 
 

@@ -23,7 +23,7 @@ _CURSOR: TypeAdapter[tuple[Order, float, str]] = TypeAdapter(tuple[Order, float,
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobQuery:
     """The jobs to list. Empty: of any state or owner, or with any name."""
 
     statuses: frozenset[Status] = frozenset()
@@ -52,16 +52,16 @@ class Page:
     total: int
 
 
-def page(views: Iterable[JobView], wanted: Wanted, cursor: str | None = None) -> Page:
+def page(views: Iterable[JobView], query: JobQuery, cursor: str | None = None) -> Page:
     """Return a page of these jobs. Raises Problem 400 for a cursor that is none of this order."""
-    after = _place_in(cursor, wanted.order) if cursor else None
-    fitting = [(_place(view, wanted.order), view) for view in views if wanted.fits(view)]
-    backwards = wanted.order.startswith("-")
+    after = _place_in(cursor, query.order) if cursor else None
+    fitting = [(_place(view, query.order), view) for view in views if query.fits(view)]
+    backwards = query.order.startswith("-")
     behind = [one for one in fitting if after is None or (one[0] < after if backwards else one[0] > after)]
     pick = heapq.nlargest if backwards else heapq.nsmallest
-    found = pick(wanted.limit, behind, key=lambda one: one[0])
+    found = pick(query.limit, behind, key=lambda one: one[0])
     more = len(behind) > len(found)
-    return Page([view for _, view in found], _cursor(wanted.order, found[-1][0]) if more else None, len(fitting))
+    return Page([view for _, view in found], _cursor(query.order, found[-1][0]) if more else None, len(fitting))
 
 
 def _place(view: JobView, order: Order) -> tuple[float, str]:

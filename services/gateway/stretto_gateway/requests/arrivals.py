@@ -12,17 +12,17 @@ from ..problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DataStatement:
     """A user's statement about a job's data: totals of partitions, and whether more will come."""
 
     partitions: tuple[DataPartition, ...] = field(default=())
     closed: bool = False
 
 
-def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
+def arrival(view: JobView, statement: DataStatement) -> DataArrived | None:
     """Return the event for a statement, or None if it says nothing new. Raises Problem for an impossible one."""
     job, data = view.name, view.data
-    names = [part.name for part in wanted.partitions]
+    names = [part.name for part in statement.partitions]
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
         raise Problem(
             422,
@@ -32,7 +32,7 @@ def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
             value=twice,
             remedy="each partition once, with its total",
         )
-    news = tuple(part for part in wanted.partitions if data.partitions.get(part.name) != _shown(part))
+    news = tuple(part for part in statement.partitions if data.partitions.get(part.name) != _shown(part))
     for part in news:
         known = data.partitions.get(part.name)
         if known is not None and part.samples < known.samples:
@@ -53,7 +53,7 @@ def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
                 value=part.name,
                 remedy="another name; held-out samples are never trained",
             )
-    if not view.spec.dataset.growing and (news or wanted.closed):
+    if not view.spec.dataset.growing and (news or statement.closed):
         raise Problem(
             409,
             "not-growing",
@@ -63,7 +63,7 @@ def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
             remedy="it completes by itself when all it has is trained; data can be added to, and closed for, "
             "a job with `growing: true` in its dataset",
         )
-    if not news and (not wanted.closed or not data.growing):
+    if not news and (not statement.closed or not data.growing):
         return None
     if not data.growing or view.status in OVER:
         was = "was closed" if not data.growing else f"is that of a job that has {view.status}"
@@ -85,7 +85,7 @@ def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
             value=news[-1].name,
             remedy=f"at most {PARTITIONS_MAX}; add to an existing one",
         )
-    return DataArrived(job=job, partitions=news, closed=wanted.closed)
+    return DataArrived(job=job, partitions=news, closed=statement.closed)
 
 
 def _shown(part: DataPartition) -> PartitionView:

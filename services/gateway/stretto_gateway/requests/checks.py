@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from stretto_core.model.teams import Quotas, quota_of
@@ -34,31 +33,8 @@ OBJECTS = "trainingjob/"
 """Begins the names of submitters that are TrainingJob objects; namespace and object follow."""
 QUOTAS = "STRETTO_TEAMS_QUOTAS"
 TEAM_BYTES = "STRETTO_GATEWAY_TEAM_BYTES_PER_DAY"
-COMPARED_MAX = 500
-"""Names, the latest, that one unknown name is compared with: some 10 ms, in which nobody else is served."""
 CHOOSE = "choose another name, as with `stretto submit --name`"
 FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
-
-
-def not_ready(job: str, lacks: str) -> Problem:
-    """Refuse a request about ``job`` because of what the gateway still lacks."""
-    return Problem(
-        503,
-        "catching-up",
-        f"the gateway is not ready: {lacks}",
-        field="job",
-        value=job,
-        remedy="try again in a second",
-        headers={"Retry-After": "1"},
-    )
-
-
-def no_such_job(job: str, known: Iterable[str]) -> Problem:
-    """Refuse a request about an unknown job."""
-    near = difflib.get_close_matches(job, [*known][-COMPARED_MAX:], n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    remedy = f"{meant}`stretto jobs` or GET /api/v1/jobs lists them"
-    return Problem(404, "no-such-job", f"there is no job {job}", field="job", value=job, remedy=remedy)
 
 
 def name_taken(name: str, view: JobView | None = None, which: str = "with another specification") -> Problem:

@@ -1,270 +1,217 @@
-"""Questions that services answer: the cluster from the arbiter, predictions and first plans from the planner."""
+"""Questions of users: about the cluster, about a job's future, its trace, its journal, its logs and its books."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from itertools import islice
+from typing import Protocol, get_args
 
-from stretto_bus.faults import CallTimeout
-from stretto_core.model.teams import OTHERS, Quotas, TeamQuota, quota_of
-from stretto_messages.arbiter import Amount, GetCluster, GetClusterReply
-from stretto_messages.base import GIB, Message
-from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
-from stretto_messages.values import NOTHING, Interval, Plan, Resources, extended_of
-from stretto_runtime.profile import profile_of
-from stretto_wire.errors import WireError
+import stretto_wire as wire
+import structlog
+from stretto_messages.actuator import GetPodLog, GetPodLogReply
+from stretto_runtime.backup import Restoration
+from stretto_runtime.streams import Streams
+from stretto_wire.registry import CHANNELS
 from stretto_wire.rest.answers import (
+    Alerts,
     ClusterView,
-    FirstPlan,
-    HolderView,
+    JobTrace,
     Prediction,
     Preview,
-    PreviewFinding,
-    TeamView,
-    UnplaceableView,
-    WaitingView,
+    ServiceView,
+    SpanView,
+    TraceEvent,
 )
-from stretto_wire.rest.views import OVER, JobView
-from stretto_wire.spec import JobSpec
-from stretto_wire.submission import PreviewPlan
+from stretto_wire.rest.journal import Excerpt
+from stretto_wire.rest.views import OVER
 
 from ..problems import Problem
+from ..read_model import alerts
+from ..read_model.follower import Follower
+from ..read_model.job_views import JobViews
 from ..read_model.projection import Reads
-from . import checks
+from ..settings import GatewaySettings
+from ..streams.stored_events import EventSource, Selection
+from ..traces.collector import Collector, CollectorFault
+from ..traces.spans import SPANS_MAX, spans_of
+from . import checks, cluster, job_audit, journal, predictions
+from .bus_roles import PodAsker
+from .submissions import Submissions
 
-T = TypeVar("T")
-HOLDERS_SHOWN = 200
-"""Holders in one answer (taste: a page that is looked through)."""
-FRESH_S = 1.0
-"""Age at which an answer about the cluster is asked for again."""
-
-
-class Bus(Protocol):
-    """The part of the bus that questions need."""
-
-    async def call(self, request: Message, timeout_s: float) -> Message: ...
-
-
-class Shared(Generic[T]):
-    """Asks a question at most once in ``FRESH_S`` for each subject, however many ask: they get the same answer."""
-
-    def __init__(self, ask: Callable[[str], Coroutine[Any, Any, T]], clock: Callable[[], float]) -> None:
-        self._ask, self._clock = ask, clock
-        self._asked: dict[str, tuple[float, asyncio.Task[T]]] = {}
-        """The latest question about each subject, with its time."""
-
-    async def answer(self, subject: str = "") -> T:
-        """Return the answer, or raise what asking raised."""
-        now_s = self._clock()
-        self._asked = {about: one for about, one in self._asked.items() if 0 <= now_s - one[0] < FRESH_S}
-        if subject not in self._asked:
-            self._asked[subject] = now_s, asyncio.create_task(self._ask(subject))
-        return await asyncio.shield(self._asked[subject][1])
+_BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
+WATERFALL = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in _BULK)
+"""Events of a trace: all but those of shards, progress and windows, of which there are thousands."""
+WATERFALL_EVENTS = 500
+log = structlog.get_logger("stretto.gateway")
 
 
-class Arbiter:
-    """The arbiter's answers about the cluster. It is asked seldom, since it decides for all jobs alone."""
+class Informant(PodAsker, EventSource, Protocol):
+    """A bus that answers questions: by services, pods, stored events and entries."""
 
-    def __init__(self, bus: Bus, timeout_s: float, clock: Callable[[], float]) -> None:
-        self._bus, self._timeout_s = bus, timeout_s
-        self._pages = Shared(self._ask, clock)
+    @property
+    def streams(self) -> Streams:
+        """Return the streams, to be read."""
+        ...
 
-    async def cluster(self) -> GetClusterReply:
-        """Return the cluster with all holders. Raises Fault."""
-        found = await self._pages.answer()
-        holders, more = list(found.holders), found.more
-        while more:
-            page = await self._pages.answer(holders[-1].job)
-            holders, more = [*holders, *page.holders], page.more and bool(page.holders)
-        return replace(found, holders=tuple(holders), more=False)
+    async def services(self) -> list[ServiceView]:
+        """Return replicas and partitions of each service."""
+        ...
 
-    async def _ask(self, after: str) -> GetClusterReply:
-        found = await self._bus.call(GetCluster(after=after), self._timeout_s)
-        assert isinstance(found, GetClusterReply)
-        return found
+    async def newest_audited(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
+        """Return the newest entries of the audit log below ``before``, and where older ones lie."""
+        ...
 
-    async def free(self) -> Resources | None:
-        """Return the resources that are free; None if the arbiter does not answer."""
-        try:
-            free = (await self._pages.answer()).free
-        except CallTimeout:
-            return None
-        return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
+    async def restorations(self) -> list[Restoration]:
+        """Return the restorations from backups that this installation remembers."""
+        ...
 
 
-def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
-    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name, nor a place.
+class Inquiries:
+    """Answers the questions of users, by the projection and by whoever else knows.
 
-    ``after`` chooses among the holders that may be read, so that no answer depends on the names of others.
+    ``shares``: used shares of the streams, by name.
     """
-    readable = [holder for holder in found.holders if reads(holder.team)]
-    page = [holder for holder in readable if holder.job > after][: HOLDERS_SHOWN + 1]
-    return ClusterView(
-        capacity=found.capacity,
-        held=found.held,
-        free=found.free,
-        unplaceable=[
-            UnplaceableView(
-                job=each.job if reads(each.team) else None,
-                pod=each.pod if reads(each.team) else None,
-                amount=each.amount,
-                until_s=each.until_s,
-                detail=each.detail if reads(each.team) else "",
-            )
-            for each in found.unplaceable
-        ],
-        holders=[
-            HolderView(
-                job=each.job,
-                team=each.team,
-                plan_version=each.plan_version,
-                plan=each.plan,
-                held=each.held,
-                data_workers=each.data_workers,
-                data_held=each.data_held,
-                changing=each.changing,
-                leaving=each.leaving,
-            )
-            for each in page[:HOLDERS_SHOWN]
-        ],
-        others=len(found.holders) - len(readable),
-        after=page[HOLDERS_SHOWN - 1].job if len(page) > HOLDERS_SHOWN else None,
-        waiting=[
-            WaitingView(
-                position=position,
-                job=each.job if (own := reads(each.team)) else None,
-                team=each.team if own else None,
-                submitted_at_s=each.submitted_at_s,
-                priority=each.priority,
-                wanted=each.wanted if own else None,
-                least=each.least,
-                lacking=each.lacking,
-                reason=each.reason if own else "",
-            )
-            for position, each in enumerate(found.waiting, 1)
-        ],
-        waiting_count=found.waiting_count,
-    )
 
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        follower: Follower,
+        views: JobViews,
+        submissions: Submissions,
+        shares: Mapping[str, float],
+        bus: Informant,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings, self._timeout_s = settings, settings.call_timeout_s
+        self._follower, self._projection, self._views = follower, follower.projection, views
+        self._submissions, self._shares, self._bus, self._clock = submissions, shares, bus, clock
+        self._arbiter = cluster.Arbiter(bus, settings.call_timeout_s, clock)
+        self._services = cluster.Shared(lambda _: bus.services(), clock)
+        self._collector = Collector.at(settings.traces_url, settings.traces_headers)
 
-def team_views(
-    found: GetClusterReply, jobs: Iterable[JobView], quotas: Quotas, own: str, reads: Reads
-) -> list[TeamView]:
-    """Return the teams that may be read: the caller's own, those with live jobs, and those that a quota names."""
-    live = Counter(view.team for view in jobs if view.status not in OVER)
-    held = {holder.team: NOTHING for holder in found.holders}
-    for holder in found.holders:
-        for amount in (holder.held, holder.data_held):
-            held[holder.team] += Resources(amount.cpu_cores, amount.memory_bytes, extended_of(amount.extended))
-    names = {own, *live, *held, *(quotas.keys() - {OTHERS})}
-    readable = sorted(filter(reads, names))
-    return [_team_view(team, live[team], held.get(team, NOTHING), quota_of(quotas, team)) for team in readable]
-
-
-def _team_view(team: str, jobs: int, held: Resources, quota: TeamQuota) -> TeamView:
-    return TeamView(
-        team=team,
-        jobs=jobs,
-        held=Amount(cpu_cores=held.cpu_cores, memory_bytes=held.memory_bytes, extended=dict(held.extended)),
-        jobs_max=quota.jobs,
-        cpu_cores_max=quota.cores,
-        memory_bytes_max=None if quota.memory_gib is None else int(quota.memory_gib * GIB),
-        extended_max=quota.extended,
-        priority_max=quota.priority_max,
-        weight=quota.weight,
-        borrow=quota.borrow,
-    )
-
-
-async def first_plan(bus: Bus, timeout_s: float, spec: JobSpec, team: str) -> PreviewPlanReply | None:
-    """Return the plan that a job would start with, and from whom.
-
-    None if the planner does not answer, or if no message has room for the specification.
-    """
-    try:
-        found = await bus.call(PreviewPlan(spec=spec, team=team), timeout_s)
-    except (CallTimeout, WireError):
-        return None
-    assert isinstance(found, PreviewPlanReply)
-    return found
-
-
-def preview(
-    spec: JobSpec, refusals: Sequence[Problem], plan: PreviewPlanReply | None, free: Resources | None
-) -> Preview:
-    """Return the outcome of a submission from the reasons against it, its first plan and the free resources."""
-    profile, first = profile_of(spec), None
-    if plan is not None:
-        first = FirstPlan(
-            kind=plan.kind,
-            plan=plan.plan,
-            reasons=plan.reasons,
-            matches=plan.matches,
-            cost_per_hour=plan.cost_per_hour,
-            throughput=plan.throughput,
-            duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
-            fits=None if free is None else profile.resources(plan.plan).fits(free),
+    async def preview(self, spec: wire.JobSpec, by: str, team: str) -> Preview:
+        """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
+        refusals = [*self._submissions.refusals(message)]
+        plan, free = await asyncio.gather(
+            predictions.first_plan(self._bus, self._timeout_s, spec, team), self._arbiter.free()
         )
-    return Preview(
-        job=spec.name,
-        accepted=not refusals,
-        findings=[
-            PreviewFinding(
-                status=refusal.status,
-                kind=refusal.kind,
-                detail=refusal.detail,
-                field=one.field,
-                value=one.value,
-                remedy=one.remedy,
+        return predictions.preview(spec, refusals, plan, free)
+
+    async def cluster(self, reads: Reads, team: str, after: str) -> ClusterView:
+        """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
+        found, settings = await self._arbiter.cluster(), self._settings
+        more = {
+            "services": await self._services.answer(),
+            "teams": cluster.team_views(found, self._projection.jobs.values(), settings.quotas, team, reads),
+            "quota_holder": settings.teams_quota_holder,
+        }
+        return cluster.cluster_view(found, reads, after).model_copy(update=more)
+
+    async def alerts(self, reads: Reads) -> Alerts:
+        """Return the alerts that hold now, about services, streams and the jobs that may be read. Raises Fault."""
+        services = await self._services.answer()
+        firing = [
+            *alerts.of_services(services),
+            *alerts.of_streams(self._shares),
+            *alerts.of_jobs(self._projection.readable(reads), self._clock()),
+        ]
+        if not self._follower.ready:
+            firing.append(
+                alerts.AlertView(alert="StrettoGatewayNotReady", subject="gateway", detail=self._follower.lacks)
             )
-            for refusal in refusals
-            for one in refusal.errors
-        ],
-        spec=spec,
-        cost_per_hour_min=profile.cost_per_hour(profile.limits.low),
-        cost_per_hour_max=profile.cost_per_hour(profile.limits.high),
-        first_plan=first,
-    )
+        return Alerts(firing=firing, judged=list(get_args(alerts.AlertName)))
 
+    async def newest_changes(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
+        """Return the newest entries of the audit log below ``before`` as JSON, and where older ones lie; None: nowhere.
+        Raises Fault."""
+        return await self._bus.newest_audited(limit, before)
 
-async def what_if(bus: Bus, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:
-    """Return how a live job would go on under a plan. Raises Problem 409 without a model, and Fault."""
-    found = await bus.call(PredictPlan(job=view.name, plan=plan), timeout_s)
-    assert isinstance(found, PredictPlanReply)
-    if found.prediction is None:
-        text = f"{view.name} has no fitted model yet"
-        raise checks.conflict(view, "no-model", text, "ask again after its first measured windows (about 15 s)")
-    return predicted(view, found.prediction, now_s)
+    async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
+        """Return how a job would go on under its plan with some changes.
 
+        Raises Problem 409 without a plan or a model, and Fault if the planner does not answer.
+        """
+        view = self._views.present(job)
+        if view.plan is None or view.status in OVER:
+            text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
+            raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
+        plan = replace(view.plan, **changes)
+        return await predictions.what_if(self._bus, self._timeout_s, view, plan, self._clock())
 
-def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
-    """Add to a prediction what it means for the rest of the job: its end, its cost, its servers' memory."""
-    left = view.progress.samples_total - view.progress.samples_done - view.data.given_up
-    left_s = max(0, left) / found.throughput if found.throughput > 0 and not view.data.growing else None
-    interval = found.throughput_interval
-    ends = None
-    if left_s is not None and interval.low > 0:
-        ends = Interval(low=now_s + max(0, left) / interval.high, high=now_s + max(0, left) / interval.low)
-    memory_bytes = None
-    if view.forecast is not None and len(view.forecast.ps) == found.plan.ps:
-        # a forecast does not tell rows from what a server has without any, so it says nothing of another number
-        memory_bytes = max(ps.at_end_bytes for ps in view.forecast.ps)
-    return Prediction(
-        job=view.name,
-        plan=found.plan,
-        previous=view.plan,
-        step_time_s=found.step_time_s,
-        step_time_interval_s=found.step_time_interval_s,
-        throughput=found.throughput,
-        throughput_interval=interval,
-        throughput_now=view.progress.samples_per_s,
-        cost_per_hour=found.cost_per_hour,
-        cost_to_end=None if left_s is None else found.cost_per_hour * left_s / 3600,
-        ends_at_s=None if left_s is None else now_s + left_s,
-        ends_at_interval_s=ends,
-        ps_memory_at_end_bytes=memory_bytes,
-        model_plan_version=found.plan_version,
-    )
+    async def trace(self, job: str) -> JobTrace:
+        """Return the trace of a job. Raises Fault."""
+        trace_id = self._views.view(job).trace_id
+        if trace_id is None:
+            return JobTrace(job=job, trace_id=None, events=[], spans=[])
+        spans, missing = await asyncio.to_thread(spans_of, self._settings.state_folder, job, trace_id), None
+        if self._collector is not None:
+            try:
+                spans += await self._collector.spans(job, trace_id)
+            except CollectorFault as fault:
+                missing = "the spans of the collector; the gateway's log says why"
+                log.warning("no spans from the collector", url=self._settings.traces_url, fault=str(fault))
+        by_id: dict[str, SpanView] = {}
+        for span in spans:  # those of files first: nobody else wrote them
+            by_id.setdefault(span["span_id"], SpanView(**span))
+        return JobTrace(
+            job=job,
+            trace_id=trace_id,
+            events=await self._waterfall(job, trace_id),
+            spans=list(islice(by_id.values(), SPANS_MAX)),
+            missing=missing,
+        )
+
+    async def _waterfall(self, job: str, trace_id: str) -> list[TraceEvent]:
+        """Return the latest events of a job that are in its trace, oldest first."""
+        found = await self._bus.newest(Selection(job, WATERFALL), WATERFALL_EVENTS, None, None)
+        return [
+            TraceEvent(seq=event.seq, time_s=event.time_s, service=event.service, event=event.name)
+            for event in reversed(found.events)
+            if event.trace_id == trace_id
+        ]
+
+    def journal(self, job: str, excerpt: Excerpt) -> AsyncGenerator[bytes]:
+        """Return stored messages that a replay of a job reads, as lines of JSON. Raises Problem 400, 404, and Fault."""
+        self._views.view(job)
+        journal.check(job, excerpt)
+        return journal.lines(self._bus.streams, excerpt)
+
+    async def pod_log(self, job: str, pod: str, lines: int) -> tuple[str, bool]:
+        """Return the last lines of a pod, which may run or have ended, and whether they are only the short end that the
+        actuator keeps of a failed one. Raises Problem 404 if none are kept."""
+        self._views.view(job)
+        parts: list[str] = []
+        count = skip = 0
+        short_end = ""
+        while True:
+            request = GetPodLog(job=job, pod=pod, whole=True, skip=skip)
+            reply = await self._bus.call(request, self._timeout_s)
+            assert isinstance(reply, GetPodLogReply)
+            part, short_end = reply.part, reply.text
+            parts.insert(0, part)
+            skip += len(part)
+            count += part.count("\n")
+            if not reply.more or not part or count >= lines:  # the first line may be cut
+                break
+        whole = "".join(parts)
+        if text := whole or short_end:
+            return "\n".join(text.splitlines()[-lines:]), not whole
+        remedy = "name a pod that has run (`stretto watch JOB` lists them); logs are kept from its end in the store"
+        raise Problem(404, "no-log", f"no log of {pod} of {job} is kept", field="pod", value=pod, remedy=remedy)
+
+    async def audit(self, job: str) -> job_audit.JobAudit:
+        """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""
+        view = self._views.view(job)
+        completed, ended = self._projection.last_facts(job)
+        returns = job_audit.returns(self._projection.returns(job), await self._bus.restorations(), view.submitted_at_s)
+        if completed is not None and ended is not None:
+            return replace(job_audit.finished(completed, ended, view.status), returns=returns)
+        if view.status in OVER or view.started_at_s is None:
+            text = f"{job} {checks.STATES[view.status]}: its parameter servers do not run, so nobody can be asked"
+            raise checks.conflict(view, "no-books", text, "audit a job that trains or has finished")
+        number = int(self._clock() * 1000)
+        found = await job_audit.running(self._bus, job, view.status, self._timeout_s, number)
+        return replace(found, returns=returns)

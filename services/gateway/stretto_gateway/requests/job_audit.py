@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
 
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
-from stretto_messages.base import Message
 from stretto_messages.books import (
     AppliedBooks,
     CompletedBooks,
@@ -29,15 +27,9 @@ from stretto_wire.rest.views import Status
 
 from ..problems import Problem
 from ..read_model.folds.fold import Returned
+from .bus_roles import PodAsker
 
 READINGS = 5
-
-
-class Bus(Protocol):
-    """The part of the bus that an audit needs."""
-
-    async def call(self, request: Message, timeout_s: float) -> Message: ...
-    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message: ...
 
 
 def returns(
@@ -55,17 +47,17 @@ def returns(
     )
 
 
-async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
+async def running(asker: PodAsker, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
     """Audit a job that trains: read ledger and servers until nothing was completed in between.
 
     Raises Problem 503 if one of them does not answer. ``number`` has to differ between audits, since replies are
     remembered by the id of their request.
     """
-    read = await _reading(bus, job, timeout_s, number)
+    read = await _reading(asker, job, timeout_s, number)
     for again in range(1, READINGS):
         if read.still:
             break
-        read = await _reading(bus, job, timeout_s, number + again)
+        read = await _reading(asker, job, timeout_s, number + again)
     found = audit(job, status, read.ledger, [reply.applied for reply in read.servers])
     if not read.still or not all(reply.steady for reply in read.servers):
         moved = "training went on while the books were read; ask again, or when the job has finished"
@@ -82,15 +74,15 @@ class _Reading:
     still: bool
 
 
-async def _reading(bus: Bus, job: str, timeout_s: float, number: int) -> _Reading:
-    before = await _ledger(bus, job, timeout_s)
-    servers = await bus.call(GetServers(job=job, request_id=f"gateway-audit.{number}", pod="ps-0"), timeout_s)
+async def _reading(asker: PodAsker, job: str, timeout_s: float, number: int) -> _Reading:
+    before = await _ledger(asker, job, timeout_s)
+    servers = await asker.call(GetServers(job=job, request_id=f"gateway-audit.{number}", pod="ps-0"), timeout_s)
     assert isinstance(servers, GetServersReply)
     shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in partly_done(before.books)]
     request = GetBooks(job=job, shards=tuple(shards), checksum=False)
     try:
         replies = await asyncio.gather(
-            *(bus.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
+            *(asker.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
         )
     except CallTimeout as silent:
         raise Problem(
@@ -101,13 +93,13 @@ async def _reading(bus: Bus, job: str, timeout_s: float, number: int) -> _Readin
             value=job,
             remedy="ask again while it trains; `stretto watch` shows its pods",
         ) from silent
-    after = await _ledger(bus, job, timeout_s)
+    after = await _ledger(asker, job, timeout_s)
     books = [reply for reply in replies if isinstance(reply, GetBooksReply)]
     return _Reading(before, books, _still(before) == _still(after))
 
 
-async def _ledger(bus: Bus, job: str, timeout_s: float) -> LedgerBooks:
-    reply = await bus.call(AuditLedger(job=job), timeout_s)
+async def _ledger(asker: PodAsker, job: str, timeout_s: float) -> LedgerBooks:
+    reply = await asker.call(AuditLedger(job=job), timeout_s)
     assert isinstance(reply, AuditLedgerReply)
     if reply.ledger is None:
         raise Problem(

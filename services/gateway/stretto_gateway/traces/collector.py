@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 from opentelemetry.util.re import parse_env_headers
+from pydantic import SecretStr
 
-from ..settings import GatewaySettings
 from .spans import JOB, span_of
 
 TIMEOUT_S = 10.0
@@ -47,12 +47,11 @@ class Collector:
         self._asking = asyncio.Semaphore(ASKING_MAX)
 
     @classmethod
-    def of(cls, settings: GatewaySettings) -> Collector | None:
-        """Return the collector that the settings name, or None."""
-        if not settings.traces_url:
+    def at(cls, url: str, headers: SecretStr | None) -> Collector | None:
+        """Return the collector at a URL, None for an empty URL. ``headers``: as in OTEL_EXPORTER_OTLP_HEADERS."""
+        if not url:
             return None
-        headers = settings.traces_headers.get_secret_value() if settings.traces_headers else ""
-        return cls(settings.traces_url, parse_env_headers(headers, liberal=True))
+        return cls(url, parse_env_headers(headers.get_secret_value() if headers else "", liberal=True))
 
     async def spans(self, job: str, trace_id: str) -> list[dict[str, Any]]:
         """Return the spans of a job in its trace, none if the collector does not know it. Raises CollectorFault."""

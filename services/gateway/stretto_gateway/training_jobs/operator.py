@@ -25,8 +25,10 @@ from stretto_wire.rest.views import JobView
 from ..access.audit_log import AuditLog
 from ..access.audit_log import Change as AuditedChange
 from ..problems import Problem
+from ..read_model.job_views import JobViews
 from ..requests import checks
-from ..service import Gateway
+from ..requests.changes import Changes
+from ..requests.submissions import Submissions
 from ..settings import GatewaySettings
 from .schema import TRAINING_JOBS
 from .status import FINALIZER, Refused, actor_of, next_step, refusal_of, spec_of, status_of, worth_writing
@@ -44,7 +46,9 @@ RETRIED: dict[str, Literal["NameTaken", "QuotaUsed"]] = {
 log = structlog.get_logger("stretto.gateway")
 
 
-async def run(gateway: Gateway, audit: AuditLog, settings: GatewaySettings) -> NoReturn:
+async def run(
+    views: JobViews, submissions: Submissions, changes: Changes, audit: AuditLog, settings: GatewaySettings
+) -> NoReturn:
     """Serve TrainingJobs for ever, also if the cluster cannot be reached yet or refuses us at first."""
 
     async def connect() -> Api:
@@ -58,7 +62,7 @@ async def run(gateway: Gateway, audit: AuditLog, settings: GatewaySettings) -> N
             log.warning("TrainingJobs are not served yet", fault=str(fault))
             await asyncio.sleep(AGAIN_S)
     try:
-        await TrainingJobs(gateway, audit, api, settings).run()
+        await TrainingJobs(views, submissions, changes, audit, api, settings).run()
     finally:
         await api.close()
 
@@ -68,13 +72,17 @@ class TrainingJobs:
 
     def __init__(
         self,
-        gateway: Gateway,
+        views: JobViews,
+        submissions: Submissions,
+        changes: Changes,
         audit: AuditLog,
         api: Api,
         settings: GatewaySettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._gateway, self._audit, self._api = gateway, audit, api
+        self._views, self._submissions, self._changes = views, submissions, changes
+        self._audit, self._api = audit, api
+        self._team = settings.trainingjobs_team
         self._clock = clock
         self._period_s = settings.trainingjobs_s
         self._installation = settings.installation
@@ -94,7 +102,7 @@ class TrainingJobs:
             while True:
                 self._woken.clear()
                 for one in [*self._objects.store.objects.values()]:
-                    if self._election.leads and self._gateway.ready:
+                    if self._election.leads and self._views.ready:
                         await self._reconcile(one)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._period_s):
@@ -118,7 +126,7 @@ class TrainingJobs:
 
     async def _advance(self, one: Object) -> None:
         name, refused = one["metadata"]["name"], None
-        view = self._view(name)
+        view = self._views.find(name)
         step = next_step(one, view, await self._pods(one))
         if step == "hold":
             await self._finalizers(one, [*(one["metadata"].get("finalizers") or []), FINALIZER])
@@ -130,9 +138,9 @@ class TrainingJobs:
             refused = await self._submit(one)
         elif step == "cancel":
             await self._audited(
-                one, "cancel", lambda: self._gateway.cancel(name, "its object was deleted", actor_of(one))
+                one, "cancel", lambda: self._changes.cancel(name, "its object was deleted", actor_of(one))
             )
-        if (job := refused or self._view(name)) is not None:  # otherwise the stream lacks the job, yet or again
+        if (job := refused or self._views.find(name)) is not None:  # otherwise the stream lacks the job, yet or again
             await self._write_status(one, job)
 
     async def _submit(self, one: Object) -> Refused | None:
@@ -153,10 +161,10 @@ class TrainingJobs:
     async def _submit_for(self, one: Object, spec: JobSpec) -> None:
         """Submit the object's job. An equal job of somebody else is not adopted: deleting the object would cancel it.
 
-        Raises Problem: as ``Gateway.submit``; 409 if somebody else submitted the job.
+        Raises Problem: as ``Submissions.submit``; 409 if somebody else submitted the job.
         """
-        created, _ = await self._gateway.submit(spec, actor_of(one), team=self._gateway.settings.trainingjobs_team)
-        if not created and (view := self._gateway.view(spec.name)).submitted_by != actor_of(one):
+        created, _ = await self._submissions.submit(spec, actor_of(one), team=self._team)
+        if not created and (view := self._views.view(spec.name)).submitted_by != actor_of(one):
             raise checks.name_taken(spec.name, view, f"that {view.submitted_by} submitted")
 
     async def _audited(self, one: Object, action: str, change: Callable[[], Awaitable[object]]) -> None:
@@ -197,9 +205,6 @@ class TrainingJobs:
             return 0
         ours = f"{INSTALLATION}={self._installation},{JOB}={one['metadata']['name']}"
         return len((await self._api.list(PODS, ours))[0])
-
-    def _view(self, name: str) -> JobView | None:
-        return self._gateway.present(name) if name in self._gateway.projection.jobs else None
 
     def _changed(self, change: Change) -> None:
         if change.gone:

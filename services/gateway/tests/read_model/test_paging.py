@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_gateway.problems import Problem
-from stretto_gateway.read_model.paging import Order, Wanted, page
+from stretto_gateway.read_model.paging import JobQuery, Order, page
 from stretto_gateway.read_model.projection import Projection
 from stretto_wire.rest.views import JobView
 
@@ -41,7 +41,7 @@ def ordered(jobs: list[JobView], order: str) -> list[str]:
 
 @given(JOBS, ORDERS, st.integers(1, 7))
 def test_the_pages_are_the_whole_list_in_order(jobs: list[JobView], order: Order, limit: int) -> None:
-    seen, cursor, wanted = list[str](), None, Wanted(order=order, limit=limit)
+    seen, cursor, wanted = list[str](), None, JobQuery(order=order, limit=limit)
     while True:
         found = page(jobs, wanted, cursor)
         assert found.total == len(jobs)
@@ -59,7 +59,7 @@ def test_jobs_that_come_and_go_shift_no_page(
 ) -> None:
     """Goal: what stays is listed once, and nothing twice. Method: other jobs come, end and go between the pages."""
     stays = {one.name for one in jobs if data.draw(st.booleans(), label=one.name)}
-    present, seen, cursor, wanted = list(jobs), list[str](), None, Wanted(order=order, limit=limit)
+    present, seen, cursor, wanted = list(jobs), list[str](), None, JobQuery(order=order, limit=limit)
     while True:
         found = page(present, wanted, cursor)
         seen += [one.name for one in found.views]
@@ -80,7 +80,7 @@ def test_filters_hold_together() -> None:
     jobs[0].status = "training"
 
     def names(**wanted: object) -> list[str]:
-        return [one.name for one in page(jobs, Wanted(order="name", **wanted)).views]  # type: ignore[arg-type]
+        return [one.name for one in page(jobs, JobQuery(order="name", **wanted)).views]  # type: ignore[arg-type]
 
     assert names(q="ADA") == ["ads-1", "feed-ada", "x"], "in the name or the owner, in any case"
     assert names(owner="bob") == ["ads-2", "feed-ada"]
@@ -91,17 +91,17 @@ def test_filters_hold_together() -> None:
 @pytest.mark.parametrize("wrong", ["x", "", "é", "W10", "WyJuYW1lIl0", "bnVsbA", "a" * 500])
 def test_what_is_no_cursor_is_refused(wrong: str) -> None:
     if not wrong:
-        assert page([VIEW], Wanted(), wrong).cursor is None
+        assert page([VIEW], JobQuery(), wrong).cursor is None
         return
     with pytest.raises(Problem) as caught:
-        page([VIEW], Wanted(), wrong)
+        page([VIEW], JobQuery(), wrong)
     assert (caught.value.status, caught.value.field) == (400, "cursor")
 
 
 def test_a_cursor_of_another_order_is_refused() -> None:
-    cursor = page([job("a"), job("b")], Wanted(limit=1)).cursor
+    cursor = page([job("a"), job("b")], JobQuery(limit=1)).cursor
     with pytest.raises(Problem, match="in the order -submitted"):
-        page([VIEW], Wanted(order="-submitted"), cursor)
+        page([VIEW], JobQuery(order="-submitted"), cursor)
 
 
 def test_a_gateway_answers_pages_that_lead_to_each_other(gateway: Running) -> None:

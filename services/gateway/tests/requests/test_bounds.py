@@ -17,7 +17,7 @@ from stretto_gateway.access.callers import Access, TokenFile
 from stretto_gateway.http.app import create_app
 from stretto_gateway.http.documents import JobParser
 from stretto_gateway.problems import Problem
-from stretto_gateway.requests.checks import no_such_job
+from stretto_gateway.read_model.job_views import no_such_job
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_wire.registry import AUDIT, STATE

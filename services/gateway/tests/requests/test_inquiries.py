@@ -11,7 +11,7 @@ import pytest
 from stretto_cli.commands.whatif.fit import Profile, document_of
 from stretto_core.model.teams import TeamQuota
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
-from stretto_gateway.requests.inquiries import FRESH_S, Arbiter, cluster_view, team_views
+from stretto_gateway.requests.cluster import FRESH_S, Arbiter, cluster_view, team_views
 from stretto_gateway.streams.bus import service_views
 from stretto_messages.actuator import PlanApplied, PodPending
 from stretto_messages.arbiter import GetCluster, GetClusterReply

@@ -130,7 +130,7 @@ def replace_name(job: wire.JobSpec, name: str) -> wire.JobSpec:
 
 async def refusal(gateway: Gateway, job: wire.JobSpec) -> Problem:
     with pytest.raises(Problem) as found:
-        await gateway.submit(job, "ada", team=TEAM)
+        await gateway.submissions.submit(job, "ada", team=TEAM)
     return found.value
 
 
@@ -139,7 +139,7 @@ async def test_a_preview_finds_what_a_submission_is_refused_for(name: str) -> No
     case = CASES[name]()
     gateway = await gateway_on(case.bus, case.fullness, **case.settings)
     before = len(case.bus.jobs)
-    previewed = await gateway.preview(case.spec, "ada", TEAM)
+    previewed = await gateway.inquiries.preview(case.spec, "ada", TEAM)
     refused = await refusal(gateway, case.spec)
     assert refused.kind == case.kind
     assert not previewed.accepted
@@ -159,15 +159,15 @@ async def test_a_submission_is_refused_for_the_first_of_all_findings_of_its_prev
     told = {"new": kinds, KNOWN: ["name-taken", *kinds], "No Name": ["bad-job", *kinds[1:3], *kinds[4:]]}
     for name, expected in told.items():
         wanted = replace_name(job, name)
-        found = (await gateway.preview(wanted, "ada", TEAM)).findings
+        found = (await gateway.inquiries.preview(wanted, "ada", TEAM)).findings
         assert [*dict.fromkeys(one.kind for one in found)] == expected
         assert (await refusal(gateway, wanted)).kind == expected[0]
 
 
 async def test_what_was_submitted_before_is_accepted_again_by_both_whatever_holds_now() -> None:
     gateway = await gateway_on(Bus([submitted(spec())]), 0.95, teams_quotas={TEAM: QUOTA})
-    assert (await gateway.preview(spec(), "ada", TEAM)).findings == []
-    assert await gateway.submit(spec(), "ada", team=TEAM) == (False, 1)
+    assert (await gateway.inquiries.preview(spec(), "ada", TEAM)).findings == []
+    assert await gateway.submissions.submit(spec(), "ada", team=TEAM) == (False, 1)
 
 
 async def test_of_two_submissions_at_once_the_quota_of_one_job_lets_one_in() -> None:
@@ -175,7 +175,9 @@ async def test_of_two_submissions_at_once_the_quota_of_one_job_lets_one_in() -> 
     stores the first one only after that."""
     bus = Bus()
     gateway = await gateway_on(bus, teams_quotas={TEAM: QUOTA})
-    both = [asyncio.create_task(gateway.submit(spec(name), "ada", team=TEAM)) for name in ("first", "second")]
+    both = [
+        asyncio.create_task(gateway.submissions.submit(spec(name), "ada", team=TEAM)) for name in ("first", "second")
+    ]
     await asyncio.sleep(0)
     bus.holds_back.set()
     first, second = await asyncio.gather(*both, return_exceptions=True)

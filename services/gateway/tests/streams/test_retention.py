@@ -131,10 +131,10 @@ async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
     bus: Any = Emptied(retention.due(projection.jobs, 1000.0))
     gateway = Gateway(bus, GatewaySettings(), lambda: late)
     with pytest.raises(Problem, match="not ready: still reading"):  # it does not know yet what names are spent
-        await gateway.submit(submitted("j").spec, "somebody")
+        await gateway.submissions.submit(submitted("j").spec, "somebody")
     await gateway.follow()
     with pytest.raises(Problem, match="a job called j ended long ago"):
-        await gateway.submit(submitted("j").spec, "somebody")
+        await gateway.submissions.submit(submitted("j").spec, "somebody")
 
 
 class Emptied:
@@ -167,4 +167,4 @@ async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others
     bus: Any = Emptied(stored)
     gateway = Gateway(bus, GatewaySettings(), lambda: 1000.0)
     await gateway.follow()
-    assert list(gateway.projection.jobs) == ["good"]
+    assert list(gateway.follower.projection.jobs) == ["good"]

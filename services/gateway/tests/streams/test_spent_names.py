@@ -83,7 +83,7 @@ class Replicas:
         gateway = Gateway(bus, GatewaySettings(ended_bytes=ended_bytes), lambda: time.time() + self.later_s)
         task = asyncio.create_task(gateway.follow())
         self._stack.push_async_callback(end, task)
-        await eventually(lambda: gateway.ready)
+        await eventually(lambda: gateway.follower.ready)
         return gateway
 
 
@@ -110,11 +110,11 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
         two = [await replicas.start() for _ in range(2)]
         young = "young"
         await client.publish(wire.JobSubmitted(job=young, spec=spec(young), submitted_by="somebody"))
-        await eventually(lambda: all(young in gateway.projection.jobs for gateway in two))
+        await eventually(lambda: all(young in gateway.follower.projection.jobs for gateway in two))
         replicas.later_s = EVENTS_KEPT_S - 3600
         for job in ("younger", "youngest"):  # what is read makes them look
             await client.publish(wire.JobSubmitted(job=job, spec=spec(job), submitted_by="somebody"))
-        await eventually(lambda: not any(gateway.projection.jobs.keys() & set(jobs) for gateway in two))
+        await eventually(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
         assert (await entries(client, f"{KEPT}*")).keys().isdisjoint(f"{KEPT}{job}" for job in jobs)
         ((subject, packed),) = (await entries(client, f"{SPENT}*")).items()
         assert (subject, Shard(packed).names) == (f"{SPENT}7", sorted([*jobs]))
@@ -122,7 +122,7 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
         for gateway in (*two, await replicas.start()):
             for job in jobs:
                 with pytest.raises(Problem, match="ended long ago"):
-                    await gateway.submit(spec(job), "somebody")
+                    await gateway.submissions.submit(spec(job), "somebody")
 
 
 def large(job: str) -> wire.JobSpec:
@@ -151,22 +151,24 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
         replicas = Replicas(server, stack, tmp_path)
         first = await replicas.start(1 << 20)
         await client.publish(wire.JobSubmitted(job="young", spec=spec("young"), submitted_by="s"))
-        await eventually(lambda: jobs[0] not in first.projection.jobs)
+        await eventually(lambda: jobs[0] not in first.follower.projection.jobs)
         # nothing is read while jobs are being forgotten: what is read afterwards tells that it is done
         await client.publish(wire.JobSubmitted(job="youngest", spec=spec("youngest"), submitted_by="s"))
-        await eventually(lambda: "youngest" in first.projection.jobs)
-        left = [job for job in jobs if job in first.projection.jobs]
+        await eventually(lambda: "youngest" in first.follower.projection.jobs)
+        left = [job for job in jobs if job in first.follower.projection.jobs]
         assert left == jobs[-len(left) :], "the oldest leave"
         assert 3 <= len(left) <= 9, "each counts with its view and with what is retained"
-        assert "other" in first.projection.jobs
+        assert "other" in first.follower.projection.jobs
         second = await replicas.start(1 << 20)
         for gateway in (first, second):
-            await eventually(lambda gateway=gateway: gateway.projection.last_seq == first.projection.last_seq)
-            assert [job for job in jobs if job in gateway.projection.jobs] == left
+            await eventually(
+                lambda gateway=gateway: gateway.follower.projection.last_seq == first.follower.projection.last_seq
+            )
+            assert [job for job in jobs if job in gateway.follower.projection.jobs] == left
             with pytest.raises(Problem, match="there is no job large-00"):
-                gateway.view("large-00")
+                gateway.views.view("large-00")
             with pytest.raises(Problem, match="a job called large-00 ended long ago"):
-                await gateway.submit(large("large-00"), "s", team="loud")
+                await gateway.submissions.submit(large("large-00"), "s", team="loud")
         assert (await entries(client, f"{KEPT}*")).keys() <= {
             f"{KEPT}{job}" for job in (*left, "other", "young", "youngest")
         }

@@ -93,7 +93,8 @@ async def asked(status: int, body: bytes, seen: dict[str, str] | None = None, **
         return status, body
 
     with served(answer) as url:
-        found = Collector.of(GatewaySettings.load("gateway", {"STRETTO_GATEWAY_TRACES_URL": url, **settings}))
+        read = GatewaySettings.load("gateway", {"STRETTO_GATEWAY_TRACES_URL": url, **settings})
+        found = Collector.at(read.traces_url, read.traces_headers)
         assert found is not None
         return await found.spans("ctr", TRACE)
 

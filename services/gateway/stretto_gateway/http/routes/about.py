@@ -19,8 +19,9 @@ from stretto_wire.schemas import Schema, job_schema, message_schema, schema_name
 
 from ...access.callers import Access, require
 from ...problems import Problem
+from ...read_model.follower import Follower
 from ...read_model.parts import PARTS_OF
-from ...service import Gateway
+from ...requests.inquiries import Inquiries
 from ...settings import GatewaySettings
 from .. import components
 from .parameters import SEQ_MAX, Responses, json
@@ -32,17 +33,17 @@ AUDIT_PAGE: Responses = {200: components.content("application/json", components.
 PAST_JOBS = 1000
 
 
-def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
-    """Make the routes; ``lines`` reads the audit log."""
+def routes(follower: Follower, inquiries: Inquiries, installation: str, lines: AuditLines) -> APIRouter:
+    """Make the routes; ``installation``: its name, ``lines`` reads the audit log."""
     router = APIRouter(tags=["about"])
 
     @router.get("/status", operation_id="getStatus")
     async def status(request: Request) -> GatewayStatus:
         """Return how far the gateway has read the stream, and the number of jobs that the caller may read."""
-        projection = gateway.projection
+        projection = follower.projection
         views = projection.readable(request.state.caller.reads)
         return GatewayStatus(
-            ready=gateway.ready,
+            ready=follower.ready,
             last_seq=projection.last_seq,
             jobs=len(views),
             jobs_by_status=dict(Counter(view.status for view in views)),
@@ -57,13 +58,13 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
         """Return capacity, holders and queue as the arbiter sees them, and the services. Of teams that the caller may
         not read it has amounts and no names."""
         caller = request.state.caller
-        return await gateway.cluster(caller.reads, caller.team, after)
+        return await inquiries.cluster(caller.reads, caller.team, after)
 
     @router.get("/alerts", operation_id="listAlerts")
     async def alerts(request: Request) -> Alerts:
         """List the alerts that hold now, as far as the gateway can judge them, about services, streams and the jobs
         that the caller may read. `/console/alerts` has the runbook."""
-        return await gateway.alerts(request.state.caller.reads)
+        return await inquiries.alerts(request.state.caller.reads)
 
     @router.get("/me", operation_id="getMe")
     async def me(request: Request) -> Me:
@@ -75,7 +76,7 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
             team=caller.team,
             reads_all_teams=caller.reads_all,
             expires_at_s=caller.expires_at_s,
-            installation=gateway.settings.installation,
+            installation=installation,
             version=version("stretto-gateway"),
         )
 
@@ -84,16 +85,16 @@ def routes(gateway: Gateway, lines: AuditLines) -> APIRouter:
         request: Request, limit: Annotated[int, Query(ge=1, le=PAST_JOBS, description="so many latest")] = PAST_JOBS
     ) -> Response:
         """List the past jobs that warm start reads, oldest first."""
-        caller, projection = request.state.caller, gateway.projection
+        caller, projection = request.state.caller, follower.projection
         past = list(projection.history.values()) if caller.reads_all else projection.readable_history(caller.reads)
         return json(list[PastJob], past[-limit:])
 
-    _add_audit_log(router, gateway, lines)
+    _add_audit_log(router, inquiries, lines)
     router.include_router(_schemas())
     return router
 
 
-def _add_audit_log(router: APIRouter, gateway: Gateway, lines: AuditLines) -> None:
+def _add_audit_log(router: APIRouter, inquiries: Inquiries, lines: AuditLines) -> None:
     @router.get("/audit-log", operation_id="getAuditLog", response_class=StreamingResponse, responses=AUDIT_LINES)
     async def trail(request: Request) -> StreamingResponse:
         """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
@@ -120,7 +121,7 @@ def _add_audit_log(router: APIRouter, gateway: Gateway, lines: AuditLines) -> No
         """List the newest entries of the audit log, newest first. `before` of the answer leads to older ones. For
         admins."""
         require(request.state.caller, "admin")
-        entries, older = await gateway.newest_changes(limit, before)
+        entries, older = await inquiries.newest_changes(limit, before)
         body = b'{"entries":[' + b",".join(entries) + b'],"before":' + text_json.dumps(older).encode() + b"}"
         return Response(body, media_type="application/json")
 

@@ -11,7 +11,8 @@ from pydantic import StringConstraints
 from stretto_messages.base import JOB_PATTERN
 
 from ...access.turns import Turns
-from ...service import Gateway
+from ...read_model.job_views import JobViews
+from ...settings import GatewaySettings
 from ...streams.stored_events import EventSource, Selection
 from .. import components, event_stream
 from .parameters import SEQ_MAX, JobName, Responses, name_of
@@ -33,20 +34,20 @@ FRAMES: Responses = {200: components.content("text/event-stream", components.EVE
 PAGE: Responses = {200: components.content("application/json", components.EVENT_PAGE)}
 
 
-def routes(gateway: Gateway) -> APIRouter:
+def routes(views: JobViews, settings: GatewaySettings) -> APIRouter:
     """Make the routes."""
     router = APIRouter(tags=["events"])
-    readers = event_stream.Readers(gateway.settings.streams, "event streams", TOO_MANY)
+    readers = event_stream.Readers(settings.streams, "event streams", TOO_MANY)
     turns = Turns()
 
     def source_of(request: Request) -> EventSource:
         caller = request.state.caller
-        return gateway.source if caller.reads_all else gateway.events(caller.reads)
+        return views.source if caller.reads_all else views.events(caller.reads)
 
     def answer(request: Request, start_seq: int, selection: Selection, follow: bool) -> StreamingResponse:
         who = name_of(request)
         readers.check(who)
-        keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
+        keepalive_s, allowed = settings.keepalive_s, request.state.allowed
         frames = event_stream.stream(source_of(request), start_seq, selection, follow, keepalive_s, allowed)
         return StreamingResponse(
             readers.counted(who, frames),
@@ -77,7 +78,7 @@ def routes(gateway: Gateway) -> APIRouter:
     ) -> Response:
         """List the newest events of readable jobs, newest first. `before` of the answer leads to older ones."""
         if job is not None:
-            gateway.check_readable(job, request.state.caller.reads)
+            views.check_readable(job, request.state.caller.reads)
         async with turns.turn(name_of(request)):
             found = await source_of(request).newest(Selection(job, tuple(event)), limit, before, since)
         listed = ",".join(map(event_stream.document, found.events))
@@ -99,7 +100,7 @@ def routes(gateway: Gateway) -> APIRouter:
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
         """Stream events of one job, from its first one on."""
-        gateway.view(job)
+        views.view(job)
         return answer(request, event_stream.start_of(last_event_id, after), Selection(job, tuple(event)), follow)
 
     return router

@@ -19,9 +19,11 @@ from stretto_wire.rest.views import Decision, JobView, Status
 from ...access.callers import Caller
 from ...problems import Problem
 from ...read_model import paging
+from ...read_model.job_views import JobViews
 from ...read_model.parts import dumped
 from ...read_model.past import PAST_PARTS, check_past
-from ...service import Gateway
+from ...requests.inquiries import Inquiries
+from ...requests.submissions import Submissions
 from .. import components, documents
 from .parameters import LINES, SEQ_MAX, TAGGED, IfNoneMatch, JobName, Last, Lines, PodName, Responses, json, unchanged
 
@@ -47,17 +49,17 @@ At = Annotated[
 Parts = Annotated[list[Part], Query(max_length=len(PARTS), description="parts to return; none: all")]
 
 
-def routes(gateway: Gateway) -> APIRouter:
+def routes(views: JobViews, submissions: Submissions, inquiries: Inquiries) -> APIRouter:
     """Make the routes."""
     router = APIRouter(tags=["jobs"])
-    _add_submission(router, gateway)
-    _add_lists(router, gateway)
-    _add_details(router, gateway)
+    _add_submission(router, views, submissions, inquiries)
+    _add_lists(router, views)
+    _add_details(router, inquiries)
 
     @router.get("/jobs/{job}", operation_id="getJob", response_model=JobView, responses=TAGGED)
     async def job(job: JobName, if_none_match: IfNoneMatch = None) -> Response:
         """Return everything known about a job."""
-        return _parts(gateway, job, PARTS, None, if_none_match)
+        return _parts(views, job, PARTS, None, if_none_match)
 
     @router.get("/jobs/{job}/parts", operation_id="getJobParts", responses=PARTIAL)
     async def parts(
@@ -73,29 +75,29 @@ def routes(gateway: Gateway) -> APIRouter:
         With `at` the parts are as they were after that event, folded again from the stored events: without counts of
         shards, and without what pods reported between events.
         """
-        if at is not None and at <= gateway.view(job).last_seq:
+        if at is not None and at <= views.view(job).last_seq:
             parts = part or sorted(PAST_PARTS)
             check_past(parts)
-            tag = gateway.past_tag(at)
+            tag = views.past_tag(at)
             if (same := unchanged(if_none_match, tag)) is not None:
                 return same
-            view = await gateway.past_view(job, at, request.state.caller.name)
+            view = await views.past_view(job, at, request.state.caller.name)
             return Response(dumped(view, parts, last), media_type="application/json", headers={"ETag": tag})
-        return _parts(gateway, job, part or PARTS, last, if_none_match)
+        return _parts(views, job, part or PARTS, last, if_none_match)
 
     return router
 
 
 def _parts(
-    gateway: Gateway, job: str, parts: list[Part] | tuple[Part, ...], last: int | None, held: str | None
+    views: JobViews, job: str, parts: list[Part] | tuple[Part, ...], last: int | None, held: str | None
 ) -> Response:
-    tag = gateway.tag(job, parts)
+    tag = views.tag(job, parts)
     if (same := unchanged(held, tag)) is not None:
         return same
-    return Response(dumped(gateway.present(job), parts, last), media_type="application/json", headers={"ETag": tag})
+    return Response(dumped(views.present(job), parts, last), media_type="application/json", headers={"ETag": tag})
 
 
-def _add_submission(router: APIRouter, gateway: Gateway) -> None:
+def _add_submission(router: APIRouter, views: JobViews, submissions: Submissions, inquiries: Inquiries) -> None:
     parser = documents.JobParser()
     kinds = ("application/json", "application/yaml")
     body = {kind: components.content(kind, components.JOB)["content"][kind] for kind in kinds}
@@ -115,11 +117,11 @@ def _add_submission(router: APIRouter, gateway: Gateway) -> None:
         request.state.job = spec.name
         by = _submitter(caller, request.headers.get("x-stretto-user", ""))
         team = _team(caller, request.headers.get("x-stretto-team", ""))
-        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""), team)
+        created, seq = await submissions.submit(spec, by, request.headers.get("traceparent", ""), team)
         request.state.unchanged = not created
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
-        return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
+        return Submitted(job=spec.name, created=created, seq=seq, status=views.status(spec.name))
 
     @router.post(
         "/jobs/preview", operation_id="previewJob", openapi_extra={"requestBody": {"required": True, "content": body}}
@@ -131,7 +133,7 @@ def _add_submission(router: APIRouter, gateway: Gateway) -> None:
         request.state.unchanged = True
         spec = await parser.parse(caller.name, await request.body(), request.headers.get("content-type", ""))
         by = _submitter(caller, request.headers.get("x-stretto-user", ""))
-        return await gateway.preview(spec, by, _team(caller, request.headers.get("x-stretto-team", "")))
+        return await inquiries.preview(spec, by, _team(caller, request.headers.get("x-stretto-team", "")))
 
 
 def _submitter(caller: Caller, on_behalf_of: str) -> str:
@@ -150,7 +152,7 @@ def _team(caller: Caller, on_behalf_of: str) -> str:
     return on_behalf_of
 
 
-def _add_lists(router: APIRouter, gateway: Gateway) -> None:
+def _add_lists(router: APIRouter, views: JobViews) -> None:
     @router.get("/jobs", operation_id="listJobs", response_model=list[JobSummary], responses=LISTED)
     async def jobs(
         request: Request,
@@ -163,8 +165,8 @@ def _add_lists(router: APIRouter, gateway: Gateway) -> None:
     ) -> Response:
         """List a page of the jobs that the caller may read, oldest first. The header Link leads to the next page, which
         begins behind this one's last job, whatever came or went in between."""
-        wanted = paging.Wanted(frozenset(status), owner, q, order, limit)
-        found, page = gateway.jobs(request.state.caller.reads, wanted, cursor or None)
+        query = paging.JobQuery(frozenset(status), owner, q, order, limit)
+        found, page = views.page(request.state.caller.reads, query, cursor or None)
         answer = json(list[JobSummary], found)
         answer.headers["Total-Count"] = str(page.total)
         if page.cursor is not None:
@@ -175,15 +177,15 @@ def _add_lists(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/jobs/{job}/decisions", operation_id="listDecisions", response_model=list[Decision])
     async def decisions(job: JobName, last: Last = None) -> Response:
         """List the decisions about a job: basis, prediction and outcome."""
-        return json(list[Decision], gateway.view(job).decisions[-(last or 0) :])
+        return json(list[Decision], views.view(job).decisions[-(last or 0) :])
 
 
-def _add_details(router: APIRouter, gateway: Gateway) -> None:
+def _add_details(router: APIRouter, inquiries: Inquiries) -> None:
     @router.get("/jobs/{job}/pods/{pod}/log", operation_id="getPodLog", response_model=PodLog, responses=TAGGED)
     async def log(job: JobName, pod: PodName, lines: Lines = LINES, if_none_match: IfNoneMatch = None) -> Response:
         """Return the last lines of a pod's log. It runs, or has ended: then the store has its last megabyte. To follow
         it, ask again with the ETag."""
-        text, is_short_end = await gateway.pod_log(job, pod, lines)
+        text, is_short_end = await inquiries.pod_log(job, pod, lines)
         tag = f'"{hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]}{"s" if is_short_end else ""}"'
         if (same := unchanged(if_none_match, tag)) is not None:
             return same
@@ -195,7 +197,7 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
     async def trace(job: JobName) -> JobTrace:
         """Return the trace of a job: its events as a waterfall, and the spans that this machine keeps and, where the
         gateway is told of one, the collector."""
-        return await gateway.trace(job)
+        return await inquiries.trace(job)
 
     @router.get("/jobs/{job}/whatif", operation_id="whatIfJob")
     async def what_if(
@@ -217,9 +219,9 @@ def _add_details(router: APIRouter, gateway: Gateway) -> None:
             "worker_memory_bytes": worker_memory_bytes,
             "ps_memory_bytes": ps_memory_bytes,
         }
-        return await gateway.what_if(job, {name: value for name, value in wanted.items() if value is not None})
+        return await inquiries.what_if(job, {name: value for name, value in wanted.items() if value is not None})
 
     @router.get("/jobs/{job}/audit", operation_id="auditJob", response_model=JobAudit)
     async def audit(job: JobName) -> Response:
         """Audit the books: the ledger against the counts of every column of the parameters."""
-        return json(JobAudit, await gateway.audit(job))
+        return json(JobAudit, await inquiries.audit(job))

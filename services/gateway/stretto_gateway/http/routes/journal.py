@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from stretto_wire.rest.journal import Excerpt
 
 from ...access.callers import require
-from ...service import Gateway
+from ...requests.inquiries import Inquiries
 from .. import components, event_stream
 from .parameters import JobName, Responses, name_of
 
@@ -24,14 +24,14 @@ async def _admin(request: Request) -> None:
     require(request.state.caller, "admin")
 
 
-def routes(gateway: Gateway) -> APIRouter:
+def routes(inquiries: Inquiries) -> APIRouter:
     """Make the route."""
     router = APIRouter(tags=["jobs"], dependencies=[Depends(_admin)])
     readers = event_stream.Readers(READERS_MAX, "journals", "wait until one of them has ended")
 
     async def counted(reader: str, job: str, excerpt: Excerpt) -> AsyncGenerator[bytes]:
         with readers.reading(reader):
-            async with aclosing(gateway.journal(job, excerpt)) as parts:
+            async with aclosing(inquiries.journal(job, excerpt)) as parts:
                 async for part in parts:
                     yield part
 
