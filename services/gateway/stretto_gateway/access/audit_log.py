@@ -25,8 +25,8 @@ log = structlog.get_logger("stretto.gateway")
 _JOB = TypeAdapter(JobId)
 
 
-class Bus(Protocol):
-    """The part of the bus that the log needs."""
+class AuditSink(Protocol):
+    """A bus that appends to the audit log."""
 
     async def last_audited(self) -> tuple[int, bytes]:
         """Return sequence and text of the last entry; 0 and nothing if there is none."""
@@ -38,7 +38,7 @@ class Bus(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RequestedChange:
     """A requested change and the status of its answer. ``actor`` empty: the caller was not authenticated."""
 
     job: str
@@ -53,9 +53,9 @@ class Change:
 class AuditLog:
     """Stores each change before its answer is sent."""
 
-    def __init__(self, bus: Bus, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+    def __init__(self, sink: AuditSink, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         """``clock`` is monotonic; ``wall_clock`` says when an entry was made."""
-        self._bus = bus
+        self._sink = sink
         self._wall_clock = wall_clock
         self._appending = asyncio.Lock()
         self._last: tuple[int, str] | None = None
@@ -64,7 +64,7 @@ class AuditLog:
         self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
         self._suppressed = 0
 
-    async def note(self, change: Change) -> None:
+    async def note(self, change: RequestedChange) -> None:
         """Store a change. Never raises, because the change is done; without the bus it goes to the process's log."""
         refused = change.status >= 400
         if refused and self._refusals.take(change.actor, self._clock()) > 0:
@@ -83,18 +83,18 @@ class AuditLog:
         """Store the entry behind the last one. Raises Fault: not stored, or not known whether."""
         for _ in range(RACES_MAX):
             if self._last is None:
-                seq, line = await self._bus.last_audited()
+                seq, line = await self._sink.last_audited()
                 self._last = seq, hash_of(line) if seq else FIRST
             (last, previous), self._last = self._last, None  # unknown, unless this one is stored
             line = line_of(AuditEntry(previous=previous, time_s=self._wall_clock(), change=message))
-            stored = await self._bus.append_audited(line, last)
+            stored = await self._sink.append_audited(line, last)
             if stored is not None:
                 self._last = stored, hash_of(line)
                 return
         raise BusFault(f"other replicas appended first {RACES_MAX} times")
 
 
-def audited(change: Change, suppressed: int) -> ChangeAudited:
+def audited(change: RequestedChange, suppressed: int) -> ChangeAudited:
     """Make the record. The job is what a client wrote in the address, so it may be any text."""
     try:
         job = _JOB.validate_python(change.job)

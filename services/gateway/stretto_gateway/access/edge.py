@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..problems import Problem
-from .audit_log import AuditLog, Change
+from .audit_log import AuditLog, RequestedChange
 from .callers import ADDRESS_MOST, Caller
 
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -127,7 +127,7 @@ def _slow(body_s: float) -> Problem:
     )
 
 
-def _change(scope: Scope, status: int) -> Change | None:
+def _change(scope: Scope, status: int) -> RequestedChange | None:
     """Return the change that a request asked for; None if it changed nothing or its address is unknown.
 
     A request that is repeated is no change, or repetitions could fill the audit log.
@@ -136,7 +136,7 @@ def _change(scope: Scope, status: int) -> Change | None:
     if scope["method"] not in CHANGING or route is None or state.get("unchanged", False):
         return None
     caller: Caller | None = state.get("caller")
-    return Change(
+    return RequestedChange(
         job=scope.get("path_params", {}).get("job", state.get("job", "")),
         action=route.name,
         status=status,

@@ -18,7 +18,7 @@ from stretto_messages.base import Message
 from stretto_messages.planner import HistoryRecorded
 
 from ..streams.retention import Retention
-from ..streams.spent_names import DamagedNames, Shard, by_shard
+from ..streams.spent_names import DamagedNames, SpentShard, by_shard
 from ..streams.stored_events import StoredEvent, trace_id_of
 from .projection import Projection
 
@@ -53,11 +53,11 @@ class FollowedStream(Protocol):
         """Remove the entry of a job."""
         ...
 
-    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+    async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
         """Return the parts of the spent names by number: all, or the one of ``number``."""
         ...
 
-    async def spend(self, number: int, packed: bytes, last: int) -> Shard | None:
+    async def spend(self, number: int, packed: bytes, last: int) -> SpentShard | None:
         """Replace a part of the spent names. None: another replica has replaced it since ``last``."""
         ...
 

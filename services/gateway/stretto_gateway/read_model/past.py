@@ -37,8 +37,8 @@ FOLDS = 2
 """Jobs that are read again at once."""
 
 
-class Bus(Protocol):
-    """The part of the bus that the past needs."""
+class EventReader(Protocol):
+    """A bus that reads stored events."""
 
     def stored(
         self, selection: Selection, until: int, *, has_until: bool = False
@@ -53,8 +53,8 @@ class Bus(Protocol):
 class Past:
     """Views of jobs at moments of the past."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
         self._views: OrderedDict[tuple[str, int], asyncio.Task[tuple[JobView, float]]] = OrderedDict()
         """The view at a sequence, and the time of its last event, once they are folded."""
         self._turns, self._folding = Turns(), asyncio.Semaphore(FOLDS)
@@ -90,7 +90,7 @@ class Past:
             time_s = stored.time_s
             projection.apply(message, stored.seq, stored.time_s)
 
-        async with aclosing(self._bus.stored(Selection(job, NAMES), at, has_until=has_at)) as events:  # type: ignore[type-var]
+        async with aclosing(self._reader.stored(Selection(job, NAMES), at, has_until=has_at)) as events:  # type: ignore[type-var]
             async for message, stored in events:
                 if first is not None and first[1].seq < stored.seq:
                     apply(*first)
@@ -105,7 +105,7 @@ class Past:
         return view, time_s
 
     async def _first_lease(self, job: str, at: int) -> tuple[Message, Stored] | None:
-        async with aclosing(self._bus.stored(Selection(job, (LEASED,)), at)) as leases:  # type: ignore[type-var]
+        async with aclosing(self._reader.stored(Selection(job, (LEASED,)), at)) as leases:  # type: ignore[type-var]
             return await anext(aiter(leases), None)
 
 

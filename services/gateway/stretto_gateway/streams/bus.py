@@ -25,7 +25,7 @@ from stretto_wire.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, ST
 from stretto_wire.rest.answers import ServiceView
 
 from ..problems import Problem, kind_of
-from .spent_names import Shard
+from .spent_names import SpentShard
 from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
@@ -144,17 +144,17 @@ class StreamBus:
         stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
-    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+    async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
         """Return the parts of the spent names, or one of them, by number."""
         which = "*" if number is None else str(number)
         stored = await read(self._bus, STATE, [f"{SPENT}{which}"], deliver_policy="last_per_subject")
-        return {int(part.subject.removeprefix(SPENT)): Shard(part.data, part.seq) for part in stored}
+        return {int(part.subject.removeprefix(SPENT)): SpentShard(part.data, part.seq) for part in stored}
 
-    async def spend(self, number: int, packed: bytes, last: int) -> Shard | None:
+    async def spend(self, number: int, packed: bytes, last: int) -> SpentShard | None:
         """Replace a part of the spent names. None: another replica has replaced it since ``last``. Raises BusFault."""
         subject = f"{SPENT}{number}"
         try:
-            return Shard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
+            return SpentShard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
         except Fenced:
             return None
 

@@ -21,8 +21,8 @@ CONSEQUENCES = {
 log = structlog.get_logger("stretto.gateway")
 
 
-class Bus(Protocol):
-    """The part of the bus that is measured."""
+class StreamSizes(Protocol):
+    """A bus that tells how full a stream is."""
 
     async def fullness(self, stream: str) -> float:
         """Return the used share of the stream's bytes; 0 without a bound."""
@@ -32,8 +32,8 @@ class Bus(Protocol):
 class Fullness:
     """Looks at the streams every ``every_s`` seconds; ``shares`` is the used share of each that could be read."""
 
-    def __init__(self, bus: Bus, every_s: float) -> None:
-        self._bus, self._every_s = bus, every_s
+    def __init__(self, sizes: StreamSizes, every_s: float) -> None:
+        self._sizes, self._every_s = sizes, every_s
         self.shares: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
@@ -42,7 +42,7 @@ class Fullness:
         while True:
             for stream in CONSEQUENCES:
                 try:
-                    self.shares[stream] = await self._bus.fullness(stream)
+                    self.shares[stream] = await self._sizes.fullness(stream)
                 except BusFault as fault:  # the last known share stays
                     log.info("the size of a stream is unknown", stream=stream, fault=str(fault))
             found = warnings(self.shares)

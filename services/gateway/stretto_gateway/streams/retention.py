@@ -25,7 +25,7 @@ from stretto_wire.codec import adapter_of
 from stretto_wire.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import OVER, JobView
 
-from .spent_names import DamagedNames, Shard, SpentNames
+from .spent_names import DamagedNames, SpentNames, SpentShard
 
 BEFORE_S = 24 * 3600
 """An ended job is forgotten so long before its last events are gone."""
@@ -198,11 +198,11 @@ class Retention:
         except DamagedNames:
             return False
 
-    def read_spent(self, shards: dict[int, Shard]) -> None:
+    def read_spent(self, shards: dict[int, SpentShard]) -> None:
         """Take the parts of the spent names as they are in the bucket."""
         self._spent.shards |= shards
 
-    def spent_shard(self, number: int) -> Shard:
+    def spent_shard(self, number: int) -> SpentShard:
         """Return a part of the spent names as far as this replica knows it."""
         return self._spent.shard(number)
 

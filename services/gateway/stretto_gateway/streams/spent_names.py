@@ -21,7 +21,7 @@ class DamagedNames(Exception):
     """A part of the names cannot be read, so nobody knows if a name is spent."""
 
 
-class Shard(NamedTuple):
+class SpentShard(NamedTuple):
     """A part of the names, compressed, and its sequence in the bucket; 0: it has never been stored."""
 
     packed: bytes = b""
@@ -49,14 +49,14 @@ def shard_of(name: str) -> int:
 class SpentNames:
     """The parts as they were last read or stored, by number."""
 
-    shards: dict[int, Shard] = field(default_factory=dict[int, Shard])
+    shards: dict[int, SpentShard] = field(default_factory=dict[int, SpentShard])
 
     def __contains__(self, name: str) -> bool:
         """Return whether a past job had this name. Raises DamagedNames."""
         return name in self.shard(shard_of(name)).names
 
-    def shard(self, number: int) -> Shard:
-        return self.shards.get(number, Shard())
+    def shard(self, number: int) -> SpentShard:
+        return self.shards.get(number, SpentShard())
 
 
 def by_shard(names: Iterable[str]) -> dict[int, list[str]]:

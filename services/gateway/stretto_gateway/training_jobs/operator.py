@@ -22,8 +22,7 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.kubernetes import INSTALLATION, JOB
 from stretto_wire.rest.views import JobView
 
-from ..access.audit_log import AuditLog
-from ..access.audit_log import Change as AuditedChange
+from ..access.audit_log import AuditLog, RequestedChange
 from ..problems import Problem
 from ..read_model.job_views import JobViews
 from ..requests import checks
@@ -178,7 +177,7 @@ class TrainingJobs:
         finally:
             actor, job = actor_of(one), one["metadata"]["name"]
             if not self._repeated(one, problem):
-                await self._audit.note(AuditedChange(job, action, status, problem, actor, "submitter", ""))
+                await self._audit.note(RequestedChange(job, action, status, problem, actor, "submitter", ""))
 
     def _repeated(self, one: Object, problem: str) -> bool:
         """Return whether the object's status has this refusal already: the request is repeated again and again."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
-from stretto_gateway.access.audit_log import AuditLog, Change
+from stretto_gateway.access.audit_log import AuditLog, RequestedChange
 from stretto_gateway.streams.bus import StreamBus
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
@@ -37,7 +37,7 @@ async def test_two_replicas_write_one_chain(tmp_path: Path) -> None:
 
     async def append(log: AuditLog, actor: str) -> None:
         for _ in range(CHANGES):
-            await log.note(Change("job-a", "cancel", 202, "", actor, "admin", ""))
+            await log.note(RequestedChange("job-a", "cancel", 202, "", actor, "admin", ""))
 
     await asyncio.gather(*(append(log, f"replica-{number}") for number, log in enumerate(logs)))
     lines = [line async for line in streams[0].audit_lines()]

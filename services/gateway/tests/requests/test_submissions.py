@@ -13,7 +13,7 @@ from stretto_bus.faults import CallTimeout
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
-from stretto_gateway.streams.spent_names import Shard, shard_of
+from stretto_gateway.streams.spent_names import SpentShard, shard_of
 from stretto_messages.base import Message
 from stretto_runtime.settings import TeamQuota
 from stretto_wire.findings import Finding
@@ -33,7 +33,7 @@ class Bus:
     """
 
     jobs: list[wire.JobSubmitted] = field(default_factory=list[wire.JobSubmitted])
-    names: dict[int, Shard] = field(default_factory=dict[int, Shard])
+    names: dict[int, SpentShard] = field(default_factory=dict[int, SpentShard])
     holds_back: asyncio.Event = field(default_factory=asyncio.Event)
     is_caught_up: bool = True
     there: bool = True
@@ -43,7 +43,7 @@ class Bus:
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         return 1, {}
 
-    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+    async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
         return self.names
 
     async def fold(self, apply: Any, _: object, caught_up: Callable[[], None], __: object) -> None:
@@ -109,9 +109,9 @@ CASES = {
     "another team's name": lambda: Case("name-taken", bus=Bus([submitted(spec(), "others")])),
     "another specification": lambda: Case("name-taken", bus=Bus([submitted(spec(priority=2.0))])),
     "a name of long ago": lambda: Case(
-        "name-taken", bus=Bus(names={shard_of(JOB): Shard(Shard().joined_by([JOB]), 1)})
+        "name-taken", bus=Bus(names={shard_of(JOB): SpentShard(SpentShard().joined_by([JOB]), 1)})
     ),
-    "damaged names": lambda: Case("names-damaged", bus=Bus(names={shard_of(JOB): Shard(b"no names", 7)})),
+    "damaged names": lambda: Case("names-damaged", bus=Bus(names={shard_of(JOB): SpentShard(b"no names", 7)})),
     "too large": lambda: Case("too-large-job", large(3), settings={"spec_bytes": 8192}),
     "nothing allowed": lambda: Case("not-allowed", spec(image="registry/x:1", environment_from=["secret"])),
     "no such devices": lambda: Case("beyond-cluster", spec(resources={"workers": {"extended": GPUS}})),

@@ -14,7 +14,7 @@ from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
 from stretto_gateway.streams.retention import Retention
-from stretto_gateway.streams.spent_names import Shard
+from stretto_gateway.streams.spent_names import SpentShard
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
@@ -149,7 +149,7 @@ class Emptied:
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         return 3, self.stored
 
-    async def spent(self, number: int | None = None) -> dict[int, Shard]:
+    async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
         return {}
 
     async def fold(self, _: object, __: object, caught_up: Callable[[], None], ___: object) -> None:

@@ -22,7 +22,7 @@ from stretto_gateway.service import Gateway
 from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
 from stretto_gateway.streams.bus import KEPT, SPENT, StreamBus
 from stretto_gateway.streams.retention import EndedJobs
-from stretto_gateway.streams.spent_names import DamagedNames, Shard, SpentNames, by_shard, shard_of
+from stretto_gateway.streams.spent_names import DamagedNames, SpentNames, SpentShard, by_shard, shard_of
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.process.telemetry import Tracing
@@ -40,7 +40,7 @@ def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
     spent = SpentNames()
     for group in added:
         for number, part in by_shard(group).items():
-            spent.shards[number] = Shard(spent.shard(number).joined_by(part), 1)
+            spent.shards[number] = SpentShard(spent.shard(number).joined_by(part), 1)
     told: set[str] = set().union(*added)
     for name in told | asked:
         assert (name in spent) == (name in told)
@@ -49,11 +49,11 @@ def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
 def test_a_name_costs_few_bytes() -> None:
     """Goal: the cost of a job that is forgotten. Method: 100,000 names of a usual form."""
     found = by_shard(f"nightly-ctr-{number:06d}" for number in range(100_000))
-    assert sum(len(Shard().joined_by(part)) for part in found.values()) < 5 * 100_000
+    assert sum(len(SpentShard().joined_by(part)) for part in found.values()) < 5 * 100_000
 
 
 def test_names_that_cannot_be_read_are_not_taken_for_unused() -> None:
-    spent = SpentNames({shard_of("a"): Shard(zlib.compress(b"a")[:-2], 7)})
+    spent = SpentNames({shard_of("a"): SpentShard(zlib.compress(b"a")[:-2], 7)})
     with pytest.raises(DamagedNames, match="sequence 7"):
         _ = "a" in spent
 
@@ -117,7 +117,7 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
         await eventually(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
         assert (await entries(client, f"{KEPT}*")).keys().isdisjoint(f"{KEPT}{job}" for job in jobs)
         ((subject, packed),) = (await entries(client, f"{SPENT}*")).items()
-        assert (subject, Shard(packed).names) == (f"{SPENT}7", sorted([*jobs]))
+        assert (subject, SpentShard(packed).names) == (f"{SPENT}7", sorted([*jobs]))
         await age_out(client)
         for gateway in (*two, await replicas.start()):
             for job in jobs:
