@@ -20,7 +20,7 @@ from .streams.fullness import Fullness
 
 
 class Gateway:
-    """One replica: the follower keeps the projection, the other parts read it, and submissions and changes wait for it.
+    """A replica of the gateway. The follower keeps the projection, from which all other parts read.
 
     ``clock``: seconds since 1970-01-01 UTC.
     """

@@ -1,4 +1,4 @@
-"""Settings of the gateway, from ``STRETTO_GATEWAY_*`` and the ones every service has."""
+"""Settings of the gateway, from ``STRETTO_GATEWAY_*`` and the variables that every service reads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who may call: tokens, roles, bounds on requests and connections, and the audit log of changes."""
+"""Access to the gateway: tokens, roles, bounds on requests and connections, and the audit log of changes."""

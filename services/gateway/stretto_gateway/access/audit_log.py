@@ -1,4 +1,5 @@
-"""The audit log: every requested change becomes an entry with its actor and its outcome, chained to the one before."""
+"""The audit log: every requested change becomes an entry with its actor and its outcome, chained to the entry
+before."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from stretto_wire.audit_log import FIRST, AuditEntry, hash_of, line_of
 from .buckets import Buckets
 
 REFUSALS_PER_S, REFUSALS_BURST = 0.2, 20
-"""Refusals of one actor that become entries; further ones are only counted, in the next entry."""
+"""Refusals of one actor that become entries. Further refusals are only counted, in the next entry."""
 RACES_MAX = 500
-"""Times that another replica may append first before this one gives up. One in a burst wins each race, because it knows
-the last entry; the other asks for it."""
+"""Attempts to append before this replica gives up. In a burst, the replica that appended last wins each race, because
+it knows the last entry; the others have to read that entry first."""
 log = structlog.get_logger("stretto.gateway")
 _JOB = TypeAdapter(JobId)
 
@@ -29,17 +30,17 @@ class AuditSink(Protocol):
     """A bus that appends to the audit log."""
 
     async def last_audited(self) -> tuple[int, bytes]:
-        """Return sequence and text of the last entry; 0 and nothing if there is none."""
+        """Return sequence and text of the last entry; 0 and nothing if the log is empty."""
         ...
 
     async def append_audited(self, line: bytes, last: int) -> int | None:
-        """Store an entry; returns its sequence. None: the last entry is another than ``last``."""
+        """Store an entry; returns its sequence, or None if the last entry is not ``last``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedChange:
-    """A requested change and the status of its answer. ``actor`` empty: the caller was not authenticated."""
+    """A requested change and the status of its answer. An empty ``actor`` is a caller without authentication."""
 
     job: str
     action: str
@@ -51,10 +52,10 @@ class RequestedChange:
 
 
 class AuditLog:
-    """Stores each change before its answer is sent."""
+    """The log, as this replica appends to it: a change is stored before its answer is sent."""
 
     def __init__(self, sink: AuditSink, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
-        """``clock`` is monotonic; ``wall_clock`` says when an entry was made."""
+        """Make the log of this replica. ``clock`` is monotonic; ``wall_clock`` says when an entry was made."""
         self._sink = sink
         self._wall_clock = wall_clock
         self._appending = asyncio.Lock()
@@ -65,7 +66,8 @@ class AuditLog:
         self._suppressed = 0
 
     async def note(self, change: RequestedChange) -> None:
-        """Store a change. Never raises, because the change is done; without the bus it goes to the process's log."""
+        """Store a change. Never raises, because the change is done: without the bus, the change is written to the
+        process's log."""
         refused = change.status >= 400
         if refused and self._refusals.take(change.actor, self._clock()) > 0:
             self._suppressed += 1
@@ -80,12 +82,12 @@ class AuditLog:
             log.error("a change could not be stored in the audit log", fault=str(fault), **asdict(message))
 
     async def _append(self, message: ChangeAudited) -> None:
-        """Store the entry behind the last one. Raises Fault: not stored, or not known whether."""
+        """Store an entry behind the last one. Raises Fault if the entry was not stored, or if that is unknown."""
         for _ in range(RACES_MAX):
             if self._last is None:
                 seq, line = await self._sink.last_audited()
                 self._last = seq, hash_of(line) if seq else FIRST
-            (last, previous), self._last = self._last, None  # unknown, unless this one is stored
+            (last, previous), self._last = self._last, None  # the last entry is unknown until this one is stored
             line = line_of(AuditEntry(previous=previous, time_s=self._wall_clock(), change=message))
             stored = await self._sink.append_audited(line, last)
             if stored is not None:
@@ -95,7 +97,7 @@ class AuditLog:
 
 
 def audited(change: RequestedChange, suppressed: int) -> ChangeAudited:
-    """Make the record. The job is what a client wrote in the address, so it may be any text."""
+    """Make the record of a change. Its job is what a client wrote in the address, which may be any text."""
     try:
         job = _JOB.validate_python(change.job)
     except ValidationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 MOST = 10_000
-"""Number of remembered keys; beyond it, the least recently used one is forgotten and has a full bucket again."""
+"""Number of remembered keys. Beyond it, the least recently used key is forgotten and has a full bucket again."""
 
 
 class Buckets:
@@ -19,19 +19,19 @@ class Buckets:
         """Map from key to the time when its bucket will be full again."""
 
     def wait_s(self, key: str, now: float, amount: int = 1) -> float:
-        """Return the seconds until ``key`` may take so many tokens, at most ``burst``; 0: now."""
+        """Return the seconds until ``key`` may take ``amount`` tokens, which is at most ``burst``; 0: now."""
         more_s = (amount - 1) * self._interval_s
         return max(0.0, self._full_at_s.get(key, now) + more_s - self._tolerance_s - now)
 
     def take(self, key: str, now: float) -> float:
-        """Take a token of ``key``; returns 0, or the seconds until there is one."""
+        """Take a token of ``key``; returns 0, or the seconds until the key has one."""
         wait_s = self.wait_s(key, now)
         if wait_s == 0.0:
             self.charge(key, now)
         return wait_s
 
     def charge(self, key: str, now: float, amount: int = 1) -> None:
-        """Take so many tokens of ``key``, also if it has fewer."""
+        """Take ``amount`` tokens of ``key``, also if the key has fewer."""
         self._full_at_s[key] = max(now, self._full_at_s.get(key, now)) + amount * self._interval_s
         self._full_at_s.move_to_end(key)
         if len(self._full_at_s) > self._most:

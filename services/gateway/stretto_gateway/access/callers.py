@@ -30,7 +30,7 @@ FILE_CHECK_S = 1.0
 REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
 """Rate of requests without a valid token, per address."""
 ADDRESS_MOST = 100
-"""Characters kept of an address, since a proxy may pass on any text."""
+"""Number of characters that are kept of an address: a proxy may pass on any text."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -120,7 +120,8 @@ class Access:
         return not self._token
 
     async def admit(self, bearer: str | None, address: str) -> Caller:
-        """Return the caller. Raises Problem: 401, 403 or 503 if not accepted, 429 if too many requests came."""
+        """Return the caller of a request. Raises Problem: 401, 403 or 503 for a caller that is not accepted, 429 after
+        too many requests."""
         network = network_of(address)
         try:
             caller = await self._caller(bearer)
@@ -133,7 +134,7 @@ class Access:
         return caller
 
     async def holds(self, bearer: str | None) -> bool:
-        """Return whether a token is still valid: it may have been revoked or have expired.
+        """Return whether a token is still valid: neither revoked nor expired.
 
         An issuer that cannot be reached revokes nothing.
         """

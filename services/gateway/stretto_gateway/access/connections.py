@@ -1,6 +1,6 @@
 """Connections of the listener, bounded so that one address cannot keep others out by connections that ask nothing.
 
-uvicorn counts connections for ``limit_concurrency``, idle ones included, and waits for a request as long as it takes.
+uvicorn counts connections for ``limit_concurrency``, idle ones included, and waits for a request without a bound.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = structlog.get_logger("stretto.gateway")
 
 
 class Addresses:
-    """Open connections of each network (``network_of``): at most ``most``, without bound for trusted ``proxies``.
+    """Open connections of each network (``network_of``): at most ``most``, without a bound for trusted ``proxies``.
 
-    ``proxies``: addresses and networks separated by commas, or ``*``: everybody comes through a proxy.
+    ``proxies``: addresses and networks separated by commas; ``*``: every connection comes through a proxy.
     """
 
     def __init__(self, most: int, proxies: str = "") -> None:
@@ -32,7 +32,8 @@ class Addresses:
         self._full: set[str] = set()
 
     def open(self, address: str) -> bool:
-        """Count a connection; False if its network has too many with it. ``close`` is due in both cases."""
+        """Count a new connection; False if its network has too many with it. ``close`` has to be called in both
+        cases."""
         network = network_of(address)
         self._open[network] += 1
         if self._open[network] <= self._most or self._is_proxy(address):
@@ -43,7 +44,7 @@ class Addresses:
         return False
 
     def close(self, address: str) -> None:
-        """Count a connection no more."""
+        """Count the end of a connection."""
         network = network_of(address)
         self._open[network] -= 1
         if self._open[network] <= self._most // 2:
@@ -57,15 +58,15 @@ class Addresses:
         try:
             found = ipaddress.ip_address(address)
             return any(found in ipaddress.ip_network(each, strict=False) for each in self._trusted)
-        except ValueError:  # a socket's path, or a proxy's
+        except ValueError:  # the path of a socket, or any text of a proxy
             return False
 
 
 def bounded(addresses: Addresses, headers_s: float) -> type[H11Protocol]:
-    """Make uvicorn's protocol with bounds: of connections of an address, and of the time for a request's headers."""
+    """Make uvicorn's protocol with two bounds: connections of one address, and time for the headers of a request."""
 
     class Bounded(H11Protocol):
-        """One connection."""
+        """A connection with bounds."""
 
         _address = ""
         _late: asyncio.TimerHandle | None = None
@@ -88,7 +89,7 @@ def bounded(addresses: Addresses, headers_s: float) -> type[H11Protocol]:
             if self.conn.their_state is not h11.IDLE:
                 self._stop_expecting()
             elif self._late is None and not self.transport.is_closing():
-                self._expect_headers()  # of a further request; while there is none, uvicorn's own timer runs
+                self._expect_headers()  # headers of a further request; between requests, uvicorn's timer runs
 
         def _expect_headers(self) -> None:
             self._late = self.loop.call_later(headers_s, self.transport.abort)

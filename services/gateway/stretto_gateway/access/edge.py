@@ -20,12 +20,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""No answer is a page, may be framed, or may be cached by a proxy."""
+"""Headers of answers, none of which is a page, may be framed, or may be cached by a proxy."""
 OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
 
 
 class Heads:
-    """Answers HEAD as GET is answered, without the body. A stream of events ends before its first one."""
+    """Application that answers HEAD as GET, without the body; a stream of events ends before its first event."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class Heads:
 
 
 class Edge:
-    """Wraps the application; ``body_bytes`` and ``body_s`` bound the body of a request."""
+    """Application with bounds on request bodies (``body_bytes``, ``body_s``), security headers, and the audit log."""
 
     def __init__(
         self, app: ASGIApp, audit_log: AuditLog, body_bytes: int, body_s: float, headers: dict[str, str]
@@ -128,9 +128,9 @@ def _slow(body_s: float) -> Problem:
 
 
 def _change(scope: Scope, status: int) -> RequestedChange | None:
-    """Return the change that a request asked for; None if it changed nothing or its address is unknown.
+    """Return the change that a request asked for; None if the request changed nothing or its address is unknown.
 
-    A request that is repeated is no change, or repetitions could fill the audit log.
+    A repeated request counts as no change, or repetitions could fill the audit log.
     """
     route, state = scope.get("route"), scope["state"]
     if scope["method"] not in CHANGING or route is None or state.get("unchanged", False):

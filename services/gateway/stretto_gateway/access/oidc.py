@@ -1,7 +1,7 @@
 """OpenID Connect: the caller that a JSON Web Token of the configured issuer names.
 
-The issuer's public keys are fetched when first needed, when they are old, and when a token names an unknown key; but at
-most every ``RETRY_S``, whatever tokens are sent.
+The issuer's public keys are fetched when first needed, when they are old, and when a token names an unknown key, but at
+most every ``RETRY_S``: no sender of tokens can make the gateway ask the issuer more often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .callers import Caller, unauthorized
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
-"""Public keys only: anyone who can read a shared key could sign with it."""
+"""Types of public keys. A shared key is refused: whoever can read it could sign with it."""
 LEEWAY_S = 30.0
 REFRESH_S = 300.0
 RETRY_S = 10.0
@@ -33,15 +33,15 @@ STALE_S = 24 * 3600.0
 """Keys that could not be refreshed for this long are no longer trusted."""
 FETCH_S = 5.0
 NAME_MOST = 200
-"""Characters of a name, as everywhere in events."""
+"""Number of characters that a name has at most, as everywhere in events."""
 log = structlog.get_logger("stretto.gateway")
 
 
 class Issuer:
-    """The configured issuer."""
+    """The configured issuer of tokens, and its public keys."""
 
     def __init__(self, settings: GatewaySettings, clock: Callable[[], float]) -> None:
-        """Raises SettingsFault for invalid settings. ``clock`` is monotonic."""
+        """Check the settings. Raises SettingsFault for invalid ones. ``clock`` is monotonic."""
         self.issuer = settings.oidc_issuer or ""
         if not settings.oidc_audience:
             raise SettingsFault(
@@ -59,7 +59,8 @@ class Issuer:
         self._background: asyncio.Task[None] | None = None
 
     async def caller(self, token: str) -> Caller:
-        """Return the caller. Raises Problem: 401 for an invalid token, 403 without a role, 503 without keys."""
+        """Return the caller that a token names. Raises Problem: 401 for an invalid token, 403 without a role, 503
+        without keys."""
         try:
             header = jwt.get_unverified_header(token)
             key = await self._key(header.get("kid"))
@@ -76,7 +77,7 @@ class Issuer:
             raise unauthorized(f"the token is refused: {error}", "Bearer …", 'Bearer error="invalid_token"') from error
         claim = self._settings.oidc_name_claim
         name = f"oidc:{claims[claim]}"
-        if len(name) > NAME_MOST:  # cut off, two names could become one
+        if len(name) > NAME_MOST:  # if long names were cut, two of them could become one
             detail = f"the token is refused: its claim {claim} is longer than {NAME_MOST - len('oidc:')} characters"
             raise unauthorized(detail, "Bearer …", 'Bearer error="invalid_token"')
         return Caller(name, self._role(claims), self._team(claims), float(claims["exp"]))
@@ -104,9 +105,9 @@ class Issuer:
         )
 
     def _team(self, claims: dict[str, Any]) -> str:
-        """Return the team that the claim names; the default one if no claim is configured.
+        """Return the team that the claim names; the default team if no claim is configured.
 
-        A token without its claim has no team: in the default one it would read others' jobs.
+        A token without the configured claim is refused: in the default team its bearer would read others' jobs.
         """
         claim = self._settings.oidc_team_claim
         if not claim:
@@ -130,7 +131,7 @@ class Issuer:
             if wanted and now - self._tried_s > RETRY_S:
                 failing, self._tried_s = self._tried_s > self._fetched_s, now
                 fetching = self._background = asyncio.create_task(self._fetch())
-                if not (failing and kid in self._keys):  # do not wait again and again for an absent issuer
+                if not (failing and kid in self._keys):  # an absent issuer delays no caller whose key is known
                     await fetching
             if now - self._fetched_s > STALE_S:
                 raise Problem(
@@ -151,7 +152,7 @@ class Issuer:
                 url = self._settings.oidc_jwks_url or await self._discovered(http)
                 found = (await http.get(url)).raise_for_status().json()["keys"]
             usable = [each for each in found if _usable(each)]
-            keys = jwt.PyJWKSet.from_dict({"keys": usable}).keys if usable else []  # skips unknown kinds
+            keys = jwt.PyJWKSet.from_dict({"keys": usable}).keys if usable else []  # PyJWKSet skips unknown kinds
         except (httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("the issuer's keys cannot be fetched", issuer=self.issuer, error=str(error) or repr(error))
             return

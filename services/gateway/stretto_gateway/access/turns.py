@@ -1,4 +1,4 @@
-"""Turns of callers: one costly question of each at a time, so that a burst of one caller delays only itself."""
+"""Turns of callers: each caller has one costly question answered at a time, so that a burst delays only its sender."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """One lock for each caller that asks now."""
+    """Locks of the callers whose questions are being answered or wait, one for each caller."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -16,7 +16,7 @@ class Turns:
 
     @property
     def callers(self) -> int:
-        """Return the number of callers that ask now."""
+        """Return the number of callers with an unanswered question."""
         return len(self._locks)
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The REST interface: routes, their rights, and their answers."""
+"""The application of the REST interface: its routes, who may use them, and its documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .routes.about import AuditLines
 API = "/api/v1"
 COMPRESSED_FROM_BYTES, COMPRESSION = 8 << 10, 4
 """Answers are compressed from this size on, at this level of zlib (taste): the view of a job that has trained for a day
-has half a megabyte. Streams of events never are."""
+has half a megabyte. Streams of events are never compressed."""
 Credentials = Annotated[
     HTTPAuthorizationCredentials | None,
     Depends(HTTPBearer(auto_error=False, description="a token of the gateway, or a JSON Web Token of its issuer")),
@@ -39,7 +39,7 @@ class _Described(FastAPI):
     """An application whose document has the components that FastAPI does not know."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document; it is made once."""
+        """Return the document, which is made once."""
         if self.openapi_schema is None:
             self.openapi_schema = components.completed(super().openapi())
         return self.openapi_schema
@@ -69,8 +69,8 @@ def routed(gateway: Gateway, access: Access, lines: AuditLines) -> FastAPI:
         title="Stretto",
         version="1",
         summary="Submit, watch, explain and cancel training jobs.",
-        openapi_url=None,  # FastAPI would make the document while nobody else is served
-        docs_url=None,  # its page would load scripts from an outside host
+        openapi_url=None,  # FastAPI would make the document in the event loop, and serve nobody meanwhile
+        docs_url=None,  # FastAPI's page would load scripts from an outside host
         redoc_url=None,
     )
     problems.install(app)

@@ -24,7 +24,7 @@ PROBLEM, PARTS, EVENT_PAGE, AUDIT_PAGE = "ProblemBody", "JobParts", "EventPage",
 JOURNAL_LINE = "JournalLine"
 """Components that routes name and FastAPI does not know."""
 EVENTS = "events."
-"""Begins the names of the components that messages share: a message is open, where views are complete."""
+"""Beginning of the names of components that messages share: a message may get further fields, a view is complete."""
 
 
 def ref(component: str) -> Schema:
@@ -81,7 +81,7 @@ def _page(title: str, contents: str, field: str, item: str, before: Schema) -> S
 
 
 def _frame(components: Schema, channel: Channel) -> tuple[str, str]:
-    """Add the frame of an event; returns the event's name and that of the frame's component."""
+    """Add the frame of an event; returns the name of the event and the name of the frame's component."""
     _adopt(components, message_schema(channel.message, schema_name(channel)), EVENTS)
     message = channel.message.__name__
     fields: Schema = {

@@ -1,6 +1,6 @@
-"""The console and the documentation: the pages of `libs/console` and of `libs/docs`, whose builds lie in this package.
+"""The pages of the console (`libs/console`) and of the documentation (`libs/docs`), whose builds lie in this package.
 
-That of the console is committed and needs no Node to be served; that of the documentation is made by `make docs`.
+The build of the console is committed, so that serving it needs no Node; `make docs` makes the documentation.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _INDEX = "index.html"
 
 
 def _headers(trusted_types: str) -> dict[str, str]:
-    """Return the headers of every file: nothing but our own scripts, styles and answers, and no inline ones.
+    """Return the headers of every file: only scripts, styles and answers of this gateway are allowed, and none inline.
 
-    ``trusted_types``: name of the one policy by which the pages' script may write HTML.
+    ``trusted_types``: name of the one policy by which the script of a page may write HTML.
     """
     policy = (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -42,7 +42,7 @@ def _headers(trusted_types: str) -> dict[str, str]:
 
 _HEADERS = {_CONSOLE: _headers("svelte-trusted-html"), _DOCS: _headers("default")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
-"""For files whose names hold a hash of their content: every asset of the console, and these of the documentation."""
+"""Caching of files whose names hold a hash of their content: every asset of the console, some of the documentation."""
 _HASHED = re.compile(r"(^|[./])[0-9a-f]{8}\.(min\.)?(css|js)$")
 _Encodings = Annotated[str, Header(alias="accept-encoding")]
 
@@ -63,7 +63,7 @@ class _File:
 
 @cache
 def _names(build: str) -> frozenset[str]:
-    """Return the paths of the files of a build, empty where it was not made."""
+    """Return the paths of the files of a build; none if the build was not made."""
     folder = files("stretto_gateway").joinpath(build)
     return frozenset(_below(folder)) if folder.is_dir() else frozenset()
 
@@ -84,7 +84,7 @@ def _read(build: str, name: str) -> _File:
 
 
 def _file(build: str, name: str) -> _File | None:
-    """Return a file of a build, None without it. A path that the build's own listing lacks is never opened."""
+    """Return a file of a build; None if the build has no such file, in which case nothing is opened."""
     return _read(build, name) if name in _names(build) else None
 
 
@@ -93,8 +93,8 @@ def _missing(detail: str, path: str, remedy: str) -> Problem:
 
 
 def routes() -> APIRouter:
-    """Make the routes. Every address below `/console/` that is no asset and no documentation is a page of the console:
-    the browser draws it."""
+    """Make the routes. Every address below `/console/` that is no asset and no documentation is a page of the console,
+    which the browser draws."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(f"{AT}/{_ASSETS}/{{name}}")

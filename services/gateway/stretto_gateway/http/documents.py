@@ -1,4 +1,4 @@
-"""Job specifications in request bodies: JSON or YAML."""
+"""Specifications of jobs in request bodies, as JSON or YAML."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ ANY_TYPES = frozenset({"", "text/plain", "application/octet-stream"})
 
 
 class JobParser:
-    """Parses specifications beside the loop, one of each caller at a time: 128 KB of YAML take more than a second."""
+    """Parser of specifications in threads, one at a time for each caller: 128 KB of YAML take more than a second."""
 
     def __init__(self) -> None:
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def parse(self, caller: str, body: bytes, content_type: str) -> JobSpec:
-        """Parse as ``parse_job`` does."""
+        """Parse a body of a caller as ``parse_job`` does."""
         lock = self._busy.setdefault(caller, asyncio.Lock())
         async with lock:
             return await asyncio.to_thread(parse_job, body, content_type)
 
 
 def parse_job(body: bytes, content_type: str) -> JobSpec:
-    """Parse JSON, or YAML, which is also the default. Raises Problem 415, or 422 with every finding."""
+    """Parse a specification as JSON or, by default, as YAML. Raises Problem 415, or 422 with every finding."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES | YAML_TYPES | ANY_TYPES:
         raise Problem(

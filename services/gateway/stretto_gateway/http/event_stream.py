@@ -1,4 +1,4 @@
-"""Event streams as server-sent events: frames, and how many streams a caller has open."""
+"""Event streams as server-sent events: their frames, and the number of streams that a caller may open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..problems import Problem
 from ..streams.stored_events import EventSource, Selection, StoredEvent
 
 ALLOWED_S = 2.0
-"""Interval at which a reader's token is checked again."""
+"""Interval at which the token of a stream's reader is checked again."""
 
 
 def document(event: StoredEvent) -> str:
@@ -32,12 +32,13 @@ def document(event: StoredEvent) -> str:
 
 
 def frame(event: StoredEvent) -> bytes:
-    """Format an event as text/event-stream; ``id`` is the stream sequence."""
+    """Format an event as text/event-stream; its ``id`` is the sequence in the stream."""
     return f"id: {event.seq}\nevent: {event.name}\ndata: {document(event)}\n\n".encode()
 
 
 def start_of(last_event_id: str | None, after: int | None) -> int:
-    """Return the first sequence to send; a reconnecting client's header wins over ``after``. Raises Problem 400."""
+    """Return the first sequence to send. The header of a reconnecting client wins over ``after``. Raises Problem
+    400."""
     if last_event_id is None or last_event_id == "":
         return (after or 0) + 1
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
@@ -53,7 +54,10 @@ def start_of(last_event_id: str | None, after: int | None) -> int:
 
 
 class Readers:
-    """Number of open streams of each caller: at most ``most``. ``name``: of such streams, ``remedy``: against more."""
+    """Open streams of each caller: at most ``most``.
+
+    ``name``: how a refusal calls such streams, ``remedy``: what it advises against too many.
+    """
 
     def __init__(self, most: int, name: str, remedy: str) -> None:
         self._most, self._name, self._remedy = most, name, remedy
@@ -73,7 +77,7 @@ class Readers:
 
     @contextmanager
     def reading(self, caller: str) -> Generator[None]:
-        """Count a stream of the caller meanwhile. Raises Problem 429."""
+        """Count a stream of the caller until the block ends. Raises Problem 429."""
         self.check(caller)
         self._open[caller] += 1
         try:
@@ -84,8 +88,8 @@ class Readers:
                 del self._open[caller]
 
     async def counted(self, caller: str, frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the frames of one stream, which counts meanwhile."""
-        if self._open[caller] >= self._most:  # several began at once
+        """Yield the frames of a stream, which counts until it ends."""
+        if self._open[caller] >= self._most:  # other streams of the caller began since `check`
             yield b": too many event streams\n\n"
             return
         with self.reading(caller):
@@ -102,9 +106,9 @@ async def stream(
     keepalive_s: float,
     allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the frames of the selected events, and a comment after ``keepalive_s`` without any.
+    """Yield the frames of the selected events, and a comment whenever ``keepalive_s`` pass without a frame.
 
-    The stream ends soon after the reader is no longer ``allowed`` to read.
+    The stream ends soon after its reader is no longer ``allowed`` to read.
     """
     yield b"retry: 1000\n\n"
     events = source.follow(start_seq, selection, live)

@@ -1,4 +1,4 @@
-"""Routes of health and metrics, for those who monitor the process. They need no token."""
+"""Routes of health and metrics, which monitoring asks without a token."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def exposition(gateway: Gateway) -> str:
-    """Return the metrics for Prometheus: progress of the view, jobs in each state, and what the objectives need."""
+    """Return the metrics as Prometheus reads them."""
     projection = gateway.follower.projection
     states = Counter(view.status for view in projection.jobs.values())
     samples: dict[str, Iterable[str]] = {
@@ -76,7 +76,8 @@ def exposition(gateway: Gateway) -> str:
 
 
 def _starts(waits_s: Sequence[float]) -> Iterator[str]:
-    """Yield the histogram of the time to the first step, of all jobs in the view. Old jobs leave it with the view."""
+    """Yield the histogram of the time to the first step, of all jobs in the view. Forgotten jobs leave the
+    histogram."""
     for bound_s in START_BOUNDS_S:
         yield f'_bucket{{le="{bound_s:g}"}} {sum(waited_s <= bound_s for waited_s in waits_s)}'
     yield f'_bucket{{le="+Inf"}} {len(waits_s)}'

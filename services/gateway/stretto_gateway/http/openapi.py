@@ -1,6 +1,6 @@
 """The REST interface as an OpenAPI 3.1 document.
 
-``python -m stretto_gateway.http.openapi proto`` writes ``openapi.json`` into the folder, ``--check`` compares it.
+``python -m stretto_gateway.http.openapi proto`` writes ``openapi.json`` into the folder, ``--check`` compares both.
 
 The committed document is the baseline of v1, too: a change that breaks a client is refused, and nothing is written.
 """
@@ -68,7 +68,7 @@ def _parts(operation: Schema) -> Iterator[tuple[str, str, Schema]]:
 
 
 def committed(folder: Path) -> Schema | None:
-    """Return the document in a folder, or None."""
+    """Return the document in a folder; None if the folder has none."""
     path = folder / OPENAPI
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -84,8 +84,8 @@ def text(document: Schema) -> str:
 
 
 def described() -> Schema:
-    """Return the document of the code as it is now. No request is ever served: there is no bus, and
-    nobody is let in."""
+    """Return the document of the code as it is now. The gateway behind it serves no request: it has no bus and no
+    access."""
 
     async def lines() -> AsyncIterator[bytes]:
         for line in ():
@@ -96,7 +96,7 @@ def described() -> Schema:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; exit status 1 if something differs or breaks."""
+    """Run the command; returns 1 if the document differs or breaks v1, else 0."""
     parser = argparse.ArgumentParser(prog="python -m stretto_gateway.http.openapi", description=__doc__)
     parser.add_argument("folder", type=Path, help=f"folder of {OPENAPI}")
     parser.add_argument("--check", action="store_true", help="compare it with the code, and write nothing")

@@ -1,6 +1,6 @@
 """Pages for people who open the gateway's address in a browser: the way to the console, and a page for each problem.
 
-They are static, load nothing, and need no token.
+The pages are static, load nothing, and need no token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODE = re.compile("`([^`]*)`")
 
 @cache
 def problem_texts() -> dict[str, str]:
-    """Return the Markdown paragraphs about each kind of problem."""
+    """Return the Markdown text about each kind of problem."""
     _, *sections = files("stretto_gateway").joinpath(_TEXT).read_text().split(_HEADING)
     return {kind.strip(): text.strip() for kind, text in (section.split("\n", 1) for section in sections)}
 
@@ -66,6 +66,6 @@ def _whole(title: str, body: str) -> str:
 
 
 def _html(markdown: str) -> str:
-    """Return paragraphs with code marked; these texts have nothing else."""
+    """Return Markdown paragraphs as HTML, with code marked; the texts have no other markup."""
     paragraphs = (_CODE.sub(r"<code>\1</code>", escape(" ".join(each.split()))) for each in markdown.split("\n\n"))
     return "".join(f"<p>{each}</p>" for each in paragraphs)

@@ -1,1 +1,1 @@
-"""Views of jobs, folded from events."""
+"""The read model: views of all jobs, folded from events, and readings of those views."""

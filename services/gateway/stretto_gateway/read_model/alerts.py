@@ -1,6 +1,6 @@
-"""Alerts that the gateway can judge by itself. Prometheus has the rules (charts/stretto/alerts.yaml) and the others.
+"""Alerts that the gateway can judge by itself. Prometheus judges these and all others (charts/stretto/alerts.yaml).
 
-The conditions are those of the rules without their `for`: a person who looks wants to see what begins.
+The conditions are the conditions of those rules without `for`: a person who looks wants to see what begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stretto_wire.rest.views import JobView
 from .summaries import checkpoint_is_late
 
 FILLING, FULL = 0.7, 0.9
-"""Shares of a stream from which on its alerts fire."""
+"""Used shares of a stream above which its two alerts fire."""
 
 
 def of_services(services: Iterable[ServiceView]) -> Iterator[AlertView]:
@@ -28,7 +28,7 @@ def of_services(services: Iterable[ServiceView]) -> Iterator[AlertView]:
 
 
 def of_streams(shares: Mapping[str, float]) -> Iterator[AlertView]:
-    """Yield the alerts about streams that fill up."""
+    """Yield the alerts about streams that are almost full."""
     for stream, share in shares.items():
         if share > FILLING:
             alert: AlertName = "StrettoStreamFull" if share > FULL else "StrettoStreamFilling"

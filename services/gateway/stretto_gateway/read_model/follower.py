@@ -1,4 +1,4 @@
-"""The follower: it keeps the projection up to date with the stream, and retains what outlives it.
+"""The follower keeps the projection up to date with the stream, and retains what has to outlive the stream.
 
 Every replica of the gateway follows the whole stream, and a restart reads the stream again. Only the messages that
 define a living job are retained, because they age out of the stream while the job lives
@@ -27,7 +27,7 @@ NAMING = (wire.JobSubmitted, HistoryRecorded)
 READ_BACK_S = 5.0
 """Longest wait of a request until the projection shows its change."""
 KEEP_EVERY_S = 60.0
-"""Interval at which entries of changed jobs are stored, and jobs are forgotten that nobody needs."""
+"""Interval at which the entries of changed jobs are stored, and jobs are forgotten whose events age out."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -38,7 +38,7 @@ class FollowedStream(Protocol):
 
     @property
     def there(self) -> bool:
-        """Return whether the bus was reached; before, every call raises BusFault."""
+        """Return whether the bus was reached. Before that, every call raises BusFault."""
         ...
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
@@ -46,7 +46,7 @@ class FollowedStream(Protocol):
         ...
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Store the entry of a job, replacing the one before."""
+        """Store the entry of a job in place of the entry before."""
         ...
 
     async def drop(self, job: str) -> None:
@@ -58,7 +58,7 @@ class FollowedStream(Protocol):
         ...
 
     async def spend(self, number: int, packed: bytes, last: int) -> SpentShard | None:
-        """Replace a part of the spent names. None: another replica has replaced it since ``last``."""
+        """Replace a part of the spent names; None if another replica has replaced the part since ``last``."""
         ...
 
     async def fold(
@@ -70,7 +70,7 @@ class FollowedStream(Protocol):
     ) -> None:
         """Read everything stored from the start on, for ever; call ``advanced`` after each batch, ``caught_up`` once.
 
-        ``apply`` gets an event, its sequence, its time and its ``traceparent``; ``report`` telemetry and its time.
+        ``apply`` gets an event, its sequence, its time and its ``traceparent``; ``report`` gets telemetry and its time.
         """
         ...
 
@@ -82,7 +82,7 @@ class Follower:
         self.projection = Projection()
         self.retention = Retention(ended_bytes)
         self.ready = False
-        """The projection has read the stream up to its end."""
+        """Whether the projection has read the stream up to its end."""
         self._stream, self._clock = stream, clock
         self._traceparents: dict[str, str] = {}
         self._advance = asyncio.Condition()
@@ -130,7 +130,7 @@ class Follower:
 
         first_seq, self.retention.stored = await self._stream.kept()
         self.retention.events_kept_s = self._stream.events_kept_s
-        # after the entries: a name is spent before its entry goes, so none can be missing from both
+        # read after the entries: a name is spent before its entry is removed, so that no name is missing from both
         self.retention.read_spent(await self._stream.spent())
         for kept in self.retention.aged_out(first_seq, self._clock()):
             try:
@@ -164,7 +164,7 @@ class Follower:
         return job not in self.projection.jobs and self.retention.is_spent(job)
 
     async def _keep(self) -> None:
-        """Store what has changed; then forget the jobs that are not needed, which makes room if the bucket is full."""
+        """Store the entries of changed jobs, then forget jobs of long ago, which makes room if the bucket is full."""
         all_seen = False
         while not all_seen:
             all_seen = not await self._keep_entries()

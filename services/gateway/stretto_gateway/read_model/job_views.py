@@ -19,7 +19,7 @@ from .projection import Reads
 from .summaries import as_of, checkpoint_is_late, has_stopped, summary
 
 COMPARED_MAX = 500
-"""Names, the latest, that one unknown name is compared with: some 10 ms, in which nobody else is served."""
+"""Number of names, the latest, with which an unknown name is compared: some 10 ms, in which nobody else is served."""
 
 
 class JobViews:
@@ -29,7 +29,7 @@ class JobViews:
         self._follower, self._projection = follower, follower.projection
         self._events, self._past, self._clock = events, past, clock
         self._boot = secrets.token_hex(4)
-        """Tells ETags of this process from those of every other one."""
+        """Mark of this process in its ETags: every process counts telemetry for itself."""
 
     @property
     def source(self) -> EventSource:
@@ -62,7 +62,8 @@ class JobViews:
         return as_of(self.view(job), self._clock())
 
     def check_readable(self, job: str, reads: Reads) -> None:
-        """Check that a job may be read. Raises Problem 404, the same for an unknown job and for one of another team."""
+        """Check that a job may be read. Raises Problem 404, which is the same for an unknown job and a job of another
+        team."""
         view = self._projection.jobs.get(job)
         if self._follower.ready and (view is None or not reads(view.team)):
             raise no_such_job(job, [each.name for each in self._projection.readable(reads)])
@@ -86,7 +87,7 @@ class JobViews:
         return [summary(view, now_s) for view in found.views], found
 
     def summary(self, job: str) -> JobSummary:
-        """Return a job in one line, as it is now. Raises as ``view`` does."""
+        """Return the summary of a job as it is now. Raises as ``view`` does."""
         return summary(self.view(job), self._clock())
 
     def status(self, job: str) -> Status:
@@ -101,12 +102,12 @@ class JobViews:
         return self._projection.revisions(job).tag(parts, self._boot, stalled)
 
     async def past_view(self, job: str, at: int, caller: str) -> JobView:
-        """Return a job as it was after the event ``at``. Raises Problem, and BusFault."""
+        """Return the view of a job as it was after the event ``at``. Raises Problem, and BusFault."""
         has_at = any(decision.seq == at for decision in self.view(job).decisions)
         return await self._past.view(job, at, caller, has_at=has_at)
 
     def past_tag(self, at: int) -> str:
-        """Return the ETag of a job as it was after the event ``at``, as this code folds it."""
+        """Return the ETag of a view as it was after the event ``at``, as this process folds it."""
         return f'"at-{at}-{self._boot}"'
 
     def late_checkpoints(self) -> int:

@@ -1,8 +1,8 @@
-"""Pages of the list of jobs: filters, orders that nothing changes later, and cursors.
+"""Pages of the list of jobs: filters, orders and cursors.
 
-A cursor is the place of the last job of a page in the order, not a number of jobs: the next page begins behind that
-place, whichever jobs came, ended or were forgotten in between. So no job is listed twice, and none that stays is left
-out.
+A cursor is the place of a page's last job in the order, not a number of jobs: the next page begins behind that place,
+whichever jobs came, ended or were forgotten in between. A job's place never changes. So no job is listed twice, and
+every job that is there all the time is listed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _CURSOR: TypeAdapter[tuple[Order, float, str]] = TypeAdapter(tuple[Order, float,
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """The jobs to list. Empty: of any state or owner, or with any name."""
+    """A question for jobs. An empty field asks for jobs of any state, any owner, or any name."""
 
     statuses: frozenset[Status] = frozenset()
     owner: str = ""
     q: str = ""
-    """Text within the name or the owner, in any case."""
+    """Text in the name of a job or of its owner, in any case."""
     order: Order = "submitted"
     limit: int = LIMIT_MAX
 
     def fits(self, view: JobView) -> bool:
-        """Return whether a job is among them."""
+        """Return whether the question asks for a job."""
         q = self.q.casefold()
         return (
             (not self.statuses or view.status in self.statuses)
@@ -45,7 +45,8 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. ``cursor`` leads to the next one, None from the last; ``total`` jobs fit on all pages."""
+    """A page of the list. ``cursor`` leads to the next page (None: this is the last); ``total`` jobs are on all
+    pages."""
 
     views: Sequence[JobView]
     cursor: str | None
@@ -53,7 +54,8 @@ class Page:
 
 
 def page(views: Iterable[JobView], query: JobQuery, cursor: str | None = None) -> Page:
-    """Return a page of these jobs. Raises Problem 400 for a cursor that is none of this order."""
+    """Return a page of the jobs in ``views``. Raises Problem 400 for an invalid cursor, or a cursor of another
+    order."""
     after = _place_in(cursor, query.order) if cursor else None
     fitting = [(_place(view, query.order), view) for view in views if query.fits(view)]
     backwards = query.order.startswith("-")
@@ -65,7 +67,7 @@ def page(views: Iterable[JobView], query: JobQuery, cursor: str | None = None) -
 
 
 def _place(view: JobView, order: Order) -> tuple[float, str]:
-    """Return the place of a job in the order; no other job ever has it."""
+    """Return the place of a job in the order; no two jobs have the same."""
     return (view.submitted_at_s if order.endswith("submitted") else 0.0), view.name
 
 

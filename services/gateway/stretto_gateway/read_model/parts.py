@@ -1,8 +1,8 @@
-"""The parts of a job's view, by which clients ask for no more than they show, and the events that change each.
+"""The parts of a job's view, so that a client asks only for what it shows, and the events that change each part.
 
-A part is a field of :class:`JobView`; ``head`` has all fields that are no part of their own, ``name`` and ``last_seq``
-are in every answer. A client that holds some parts reads those again that :data:`PARTS_OF` names for an event. It never
-folds events itself.
+A part is a field of :class:`JobView`. The part ``head`` has all fields that are no part of their own; ``name`` and
+``last_seq`` are in every answer. For an event, :data:`PARTS_OF` names the parts that a client has to read again; a
+client never folds events itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LISTED: frozenset[Part] = frozenset(
         "forecasts",
     }
 )  # fmt: skip
-"""Parts that are lists of happenings, of which the latest may be enough. Histories always span the whole job."""
+"""Parts that are lists of happenings, whose latest entries may be enough. Histories always span the whole job."""
 ALWAYS = frozenset({"name", "last_seq"})
 HEAD = tuple(one.name for one in fields(JobView) if one.name not in {*PARTS, *ALWAYS})
-"""Fields of the head."""
+"""Fields of the part ``head``."""
 PARTS_OF: Mapping[str, tuple[Part, ...]] = {
     "job-submitted": PARTS,
     "job-cancelled": ("head", "phases", "shards"),
@@ -104,12 +104,12 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
 }
 """The parts that an event may change."""
 REPORTED: frozenset[Part] = frozenset({"pods", "phases", "migrations"})
-"""The parts that telemetry changes, which is no event and has no sequence."""
+"""The parts that telemetry changes. Telemetry is no event and has no sequence."""
 _TAG = re.compile(r'\s*(?:W/)?"([^"]*)"\s*')
 
 
 class Revisions:
-    """The revision of each part of one job: the sequence that changed it, and for telemetry a count."""
+    """The revision of each part of a job: the sequence of the event that changed it last, and a count of telemetry."""
 
     def __init__(self) -> None:
         self.seqs: dict[Part, int] = {}
@@ -125,8 +125,11 @@ class Revisions:
         self._reports += 1
 
     def tag(self, parts: Collection[Part], boot: str, as_of: str = "") -> str:
-        """Return the ETag of some parts. ``boot``: of this replica since its start, because each counts telemetry for
-        itself; ``as_of``: of what depends on the present time."""
+        """Return the ETag of some parts.
+
+        ``boot``: mark of this process, because every process counts telemetry for itself; ``as_of``: mark of what
+        depends on the present time.
+        """
         seq = max((self.seqs.get(part, 0) for part in parts), default=0)
         reported = f"-{boot}-{self._reports}" if self._reports and not REPORTED.isdisjoint(parts) else ""
         return f'"{seq}{reported}{as_of}"'
@@ -138,7 +141,7 @@ def fields_of(parts: Iterable[Part]) -> set[str]:
 
 
 def dumped(view: JobView, parts: Collection[Part], last: int | None = None) -> bytes:
-    """Return some parts as JSON; of lists of happenings the ``last`` ones."""
+    """Return some parts of a view as JSON, of lists of happenings only the ``last`` entries."""
     wanted: dict[str, Any] = {name: True for name in fields_of(parts)}
     if last is not None:
         for part in LISTED.intersection(parts):

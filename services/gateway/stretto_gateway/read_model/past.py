@@ -1,7 +1,7 @@
-"""A job as it was: its view, folded again from the stored events up to a sequence.
+"""Jobs as they were: a view, folded again from the stored events up to a sequence.
 
-The fold is pure, so the view at a decision is the one that everybody saw then. Two kinds of facts are not in it: leases
-of shards, which are too many to read again, and telemetry, which is kept for hours only.
+The fold is pure, so the view at a decision equals what everybody saw then. The past leaves out leases of shards, which
+are too many to read again, and telemetry, which is kept for hours only.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .projection import Projection
 from .summaries import as_of
 
 LEASED = "shard-leased"
-"""The first lease of a job is the one that counts: the job trains from then on."""
+"""Name of the event of a lease. Only the first lease of a job is read again: from then on the job trains."""
 OMITTED = frozenset({LEASED, "shard-completed"})
 NAMES = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in OMITTED)
-"""Events that are read again. Those of shards are nine in ten of a job's events."""
+"""Names of the events that are read again. The omitted events of shards are nine in ten of a job's events."""
 PAST_PARTS: frozenset[Part] = frozenset(PARTS) - {"shards"}
-"""Parts that the past has."""
+"""Parts of a view that the past has."""
 KEPT = 8
-"""Views in memory, so that the parts of one moment are folded once (taste: some pages of a few people)."""
+"""Number of past views in memory, so that the parts of a moment are folded once (taste: some pages of a few people)."""
 FOLDS = 2
-"""Jobs that are read again at once."""
+"""Number of jobs that are read again at once."""
 
 
 class EventReader(Protocol):
@@ -45,7 +45,7 @@ class EventReader(Protocol):
     ) -> AsyncIterator[tuple[Message, Stored]]:
         """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault.
 
-        has_until: one of them is at ``until``; it is waited for, where a replica of the stream lags.
+        has_until: an event at ``until`` is selected; if the answering server lags, the event is waited for.
         """
         ...
 
@@ -56,13 +56,14 @@ class Past:
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
         self._views: OrderedDict[tuple[str, int], asyncio.Task[tuple[JobView, float]]] = OrderedDict()
-        """The view at a sequence, and the time of its last event, once they are folded."""
+        """Folds by job and sequence; each gives the view and the time of its last event."""
         self._turns, self._folding = Turns(), asyncio.Semaphore(FOLDS)
 
     async def view(self, job: str, at: int, caller: str = "", *, has_at: bool = False) -> JobView:
         """Return the view of a job after the event ``at``. Raises Problem 404 before its submission, and BusFault.
 
-        has_at: an event of the job is at ``at``, so the view has to have it. A caller waits for its own folds first.
+        has_at: the job has an event at sequence ``at``; a view without that event is an error. One caller's reads run
+        one after another.
         """
         if (folding := self._views.get((job, at))) is None:
             folding = self._views[job, at] = asyncio.create_task(self._in_turn(job, at, caller, has_at))
@@ -70,7 +71,7 @@ class Past:
             while len(self._views) > KEPT:
                 self._views.popitem(last=False)
         self._views.move_to_end((job, at))
-        view, time_s = await asyncio.shield(folding)  # who goes away ends the wait of nobody else
+        view, time_s = await asyncio.shield(folding)  # a caller that goes away does not cancel the fold of others
         return as_of(view, time_s)
 
     def _forget_failed(self, key: tuple[str, int], folding: asyncio.Task[tuple[JobView, float]]) -> None:
@@ -110,7 +111,7 @@ class Past:
 
 
 def check_past(parts: Collection[Part]) -> None:
-    """Check that the past has these parts. Raises Problem 400."""
+    """Check that the past has all of these parts. Raises Problem 400."""
     if missing := set(parts) - PAST_PARTS:
         remedy = f"name other parts: {', '.join(sorted(PAST_PARTS))}"
         text = "counts of shards are known of the present only"

@@ -1,6 +1,6 @@
-"""The read model: a pure fold over the stream, from events to :class:`JobView`.
+"""The projection: a pure fold over the stream, from events to :class:`JobView`.
 
-The same sequence of events gives the same views. An event that was applied already, by its sequence, changes nothing.
+The same sequence of events gives the same views. An event whose sequence was applied already changes nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .folds.pods import PodFold
 from .parts import Revisions
 
 Reads = Callable[[str], bool]
-"""Tells if a caller may read the jobs of a team."""
+"""Test whether a caller may read the jobs of a team."""
 
 
 class Projection:
-    """The read model. Only ``apply`` changes it; ``jobs`` and ``history`` are for reading."""
+    """The views of all jobs. Only ``apply`` changes them; ``jobs`` and ``history`` are for reading."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, views.JobView] = {}
@@ -39,7 +39,7 @@ class Projection:
         self._evidence: dict[str, Evidence] = {}
 
     def report(self, message: Message, time_s: float) -> None:
-        """Fold in what a pod reported; a report of an unknown job changes nothing."""
+        """Fold in a report of a pod; the report of an unknown job changes nothing."""
         view = self.jobs.get(message.job)
         if view is not None:
             for fold in (MeasurementFold, DataWorkerFold):
@@ -47,7 +47,7 @@ class Projection:
             self._evidence[message.job].revisions.note_report()
 
     def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> views.JobView | None:
-        """Fold in one event; returns the view that it changed, or None."""
+        """Fold in an event; returns the view that the event changed, or None."""
         if seq <= self.last_seq:
             return None
         self.last_seq = seq
@@ -67,7 +67,7 @@ class Projection:
         return view
 
     def skip(self, seq: int) -> None:
-        """Pass over an event of a job that was forgotten."""
+        """Pass over an event of a forgotten job."""
         self.last_seq = max(self.last_seq, seq)
 
     def forget(self, job: str) -> None:
@@ -94,7 +94,7 @@ class Projection:
         return self._evidence[job].revisions
 
     def returns(self, job: str) -> list[Returned]:
-        """Return the returns of the job's ledger to a checkpoint, as far as the log reaches."""
+        """Return how the job's ledger returned to checkpoints, as far as the log reaches."""
         return self._evidence[job].returns
 
     def _submit(self, message: wire.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> views.JobView:

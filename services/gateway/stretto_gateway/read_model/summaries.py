@@ -1,4 +1,4 @@
-"""Short forms of the views, and the view as it is at a given time."""
+"""Summaries of views, and a view as it is at a given time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView
 
 STALLED_S = 10.0
-"""Two windows of a profile: a job that trains no sample for this long has no throughput."""
+"""Time without a trained sample after which a job has no throughput: two windows of a profile."""
 LATE_INTERVALS = 3
-"""A job whose last checkpoint is older than so many of its intervals, and than LATE_S_MIN, has one late."""
+"""Number of intervals of checkpoints after which a job's last checkpoint is late, if LATE_S_MIN have passed, too."""
 LATE_S_MIN = 60.0
-"""A full checkpoint may be on its way to the store for longer than intervals of seconds, and the next one waits."""
+"""Least age of a late checkpoint: where intervals are seconds, a full checkpoint is longer on its way to the store."""
 
 STOPPED_S = 60.0
-"""The objective of charts/runbook: all workers of a job never stand still for longer."""
+"""Time for which all workers of a job may stand still (objective of charts/runbook)."""
 START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
-"""Buckets of the time from submission to the first step; one of them is the objective of charts/runbook."""
+"""Buckets of the time from submission to the first step; one bound is the objective of charts/runbook."""
 
 
 def ends_at_s(view: JobView, now_s: float) -> float | None:
-    """Return when a job ends that trains on at its present rate; None if nobody can say."""
+    """Return when a job ends that goes on at its present rate; None if that is unknown."""
     progress = view.progress
     if view.status != "training" or view.data.growing or progress.samples_per_s <= 0:
         return None
@@ -38,7 +38,7 @@ def oom_in_s(view: JobView, now_s: float) -> float | None:
 
 
 def summary(view: JobView, now_s: float) -> JobSummary:
-    """Summarise a job in one line, as it is at ``now_s``."""
+    """Return the summary of a job as it is at ``now_s``."""
     view = as_of(view, now_s)
     over = view.status in OVER
     return JobSummary(
@@ -86,14 +86,13 @@ def start_s(view: JobView) -> float | None:
 
 
 def as_of(view: JobView, now: float) -> JobView:
-    """Return the view at time ``now``: no event says that nothing happens, so a published rate expires."""
+    """Return the view as it is at time ``now``. No event says that nothing happens, so a published rate expires."""
     since = view.progress.advanced_at_s
     if view.status != "training" or since is None or now - since <= STALLED_S:
         return view
     data = view.data
-    waits = (
-        data.growing and view.progress.samples_done + data.given_up >= data.samples
-    )  # it waits for data; nothing is wrong
+    # a growing job that has trained all its data waits for more, which is no stall
+    waits = data.growing and view.progress.samples_done + data.given_up >= data.samples
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
     return replace(view, progress=progress, pods=pods)

@@ -13,14 +13,15 @@ from ..problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class DataStatement:
-    """A user's statement about a job's data: totals of partitions, and whether more will come."""
+    """A user's statement about a job's data: totals of partitions, and whether the data is complete."""
 
     partitions: tuple[DataPartition, ...] = field(default=())
     closed: bool = False
 
 
 def arrival(view: JobView, statement: DataStatement) -> DataArrived | None:
-    """Return the event for a statement, or None if it says nothing new. Raises Problem for an impossible one."""
+    """Return the event for a statement; None if the statement says nothing new. Raises Problem for an impossible
+    one."""
     job, data = view.name, view.data
     names = [part.name for part in statement.partitions]
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:

@@ -1,4 +1,4 @@
-"""Changes of a live job that its submitter asks for: other numbers of pods, more data, a checkpoint, its end."""
+"""Changes of a live job: other numbers of pods, more data, a checkpoint, its end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .bus_roles import Asker, Publisher
 from .team_bytes import TeamBytes
 
 ATTEMPTS = 5
-"""Times that a statement about data is judged again because another one was stored first."""
+"""Attempts to store a statement about data, which is judged again whenever another statement was stored first."""
 
 
 class Changes:
-    """Judges changes by the view of their job, publishes them, and waits until the view shows them."""
+    """Changes of jobs: judged by the view of the job, published, and waited for until the view shows them."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Changes:
         if view.status in OVER:
             raise checks.conflict(view, "over", f"{job} has {view.status} already", "nothing is left to cancel")
         message = JobCancelled(job=job, by=by, reason=reason)
-        # the server takes the first only, whoever asks at the same time
+        # of several replicas that publish at the same time, the server takes the first
         await self._publisher.publish(message, f"gateway:{job}:cancelled", 0, self._follower.traceparent(job))
         await self._follower.until_shown(lambda: view.status in OVER)
         return view
@@ -54,10 +54,10 @@ class Changes:
     async def scale(
         self, job: str, workers: int | None, ps: int | None, data: int | Literal["auto"] | None, by: str
     ) -> Plan:
-        """Request another number of pods; returns the whole requested plan. ``data``: data workers beyond it.
+        """Request another number of pods; returns the whole requested plan. ``data``: number of data workers.
 
-        Nothing is requested if a part of it is refused. Raises Problem: 409 for a job without a plan or that has ended,
-        or if its team has used its bytes; 422 beyond the limits of its specification.
+        Nothing is requested if a part of the request is refused. Raises Problem: 409 for a job without a plan, for an
+        ended job, or if the team has used its bytes; 422 beyond the limits of the specification.
         """
         view = self._views.view(job)
         plan = checks.changed_plan(view, workers, ps)
@@ -77,9 +77,9 @@ class Changes:
     async def add_data(self, job: str, statement: DataStatement) -> JobView:
         """State the data of a growing job; may be repeated.
 
-        Raises Problem: 409 for an impossible statement, or if the team has used its bytes.
-
-        Concurrent statements are stored one after the other, and each is checked against the one before.
+        Concurrent statements are stored one after the other, and each is checked against the one before. Raises
+        Problem: 409 for an impossible statement, or if the team has used its bytes; 503 if others state data all the
+        time.
         """
         aged_out = False
         for _ in range(ATTEMPTS):
@@ -95,7 +95,7 @@ class Changes:
             await self._follower.until_shown(lambda known=known: self._views.view(job).data.last_seq > known)
             if seq is not None:
                 return self._views.view(job)
-            # refused although nothing is newer: the last statement may have aged out of the stream
+            # the server refused, but no statement is newer: the last one may have aged out of the stream
             aged_out = self._views.view(job).data.last_seq == known
         raise Problem(
             503,
@@ -108,7 +108,7 @@ class Changes:
         )
 
     async def take_checkpoint(self, job: str) -> str | None:
-        """Request a checkpoint; returns its id. Raises Problem 409 if one is being taken or the job has ended."""
+        """Request a checkpoint; returns its id. Raises Problem 409 during another checkpoint or after the job's end."""
         view = self._views.view(job)
         if view.status in OVER:
             remedy = "only a running job has parameters to save"

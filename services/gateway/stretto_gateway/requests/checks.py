@@ -1,4 +1,4 @@
-"""Checks of users' requests against the read model, and the problems that refuse them."""
+"""Checks of users' requests against the read model, and the problems that refuse requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATES: dict[Status, str] = {
     "cancelled": "was cancelled",
 }
 OBJECTS = "trainingjob/"
-"""Begins the names of submitters that are TrainingJob objects; namespace and object follow."""
+"""Beginning of the names of submitters that are TrainingJob objects; namespace and object follow."""
 QUOTAS = "STRETTO_TEAMS_QUOTAS"
 TEAM_BYTES = "STRETTO_GATEWAY_TEAM_BYTES_PER_DAY"
 CHOOSE = "choose another name, as with `stretto submit --name`"
@@ -38,7 +38,7 @@ FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history s
 
 
 def name_taken(name: str, view: JobView | None = None, which: str = "with another specification") -> Problem:
-    """Refuse a submission whose name has the job of ``view``, or had one that nobody remembers any more."""
+    """Refuse a name in use by ``view``'s job, or (no view) by an earlier job whose records have expired."""
     if view is None:
         text, remedy = f"a job called {name} ended long ago", FOR_EVER
     else:
@@ -48,19 +48,19 @@ def name_taken(name: str, view: JobView | None = None, which: str = "with anothe
 
 
 def names_damaged(name: str, error: str) -> Problem:
-    """Refuse a new name while nobody can tell if it is spent."""
+    """Refuse a new name while the names of past jobs cannot be read."""
     remedy = "choose another name, or let the operator restore the bucket's entry"
     return Problem(503, "names-damaged", error, field="name", value=name, remedy=remedy)
 
 
 def others_name(name: str) -> Problem:
-    """Refuse a submission whose name has a job of another team, and tell nothing of that job."""
+    """Refuse a name that a job of another team has or had, and tell nothing of that job."""
     text = f"another team has, or had, a job called {name}"
     return Problem(409, "name-taken", text, field="name", value=name, remedy=CHOOSE)
 
 
 def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> None:
-    """Refuse a specification that asks for what the installation does not give to ``by``.
+    """Refuse a specification that asks for more than the installation gives to the submitter ``by``.
 
     Raises Problem: 422 with every finding.
     """
@@ -113,7 +113,7 @@ def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, Job
 
 
 def check_size(size: int, most: int) -> None:
-    """Refuse a specification of more bytes than one may have. Raises Problem 422."""
+    """Refuse a specification of more than ``most`` bytes. Raises Problem 422."""
     if size > most:
         remedy = f"at most {most} bytes (STRETTO_GATEWAY_SPEC_BYTES); a growing job gets partitions later, by its data"
         found = [finding(("(document)",), f"{size} bytes", remedy)]
@@ -121,7 +121,7 @@ def check_size(size: int, most: int) -> None:
 
 
 def bytes_used(team: str, wait_s: float) -> Problem:
-    """Refuse a change of a team that has caused as many bytes of events as it may in a day."""
+    """Refuse a change of a team that has used its bytes of events."""
     remedy = f"send it again in {math.ceil(wait_s)} s, or raise {TEAM_BYTES}"
     text = f"the team {team} has used its bytes of submissions and changes"
     return Problem(409, "bytes-used", text, field="team", value=team, remedy=remedy)
@@ -137,9 +137,9 @@ def check_state(fullness: float, full_at: float) -> None:
 
 
 def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, JobView]) -> list[Finding]:
-    """Refuse a start from anything but a checkpoint of the submitter's own jobs, or a shared one.
+    """Refuse a start from any checkpoint but one of the submitter's own jobs, or a shared one.
 
-    The answer is the same whether there is such a checkpoint or not: it must not tell of others' stores.
+    The answer is the same whether that checkpoint exists or not: it must not tell of others' stores.
     """
     url = spec.checkpoint.restore_from
     if url is None or allowed.restores_from(url):
@@ -158,14 +158,15 @@ def _foreign_start(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, 
 
 
 def owner_of(submitter: str) -> str:
-    """Return whose jobs a submitter's are: those of all TrainingJobs of one namespace belong together."""
+    """Return the owner of a submitter's jobs: all TrainingJobs of a namespace have one owner."""
     return submitter.rpartition("/")[0] if submitter.startswith(OBJECTS) else submitter
 
 
 def _checkpoints_of(view: JobView) -> list[str]:
     """Return the URLs of the job's own checkpoints."""
     urls = [each.checkpoint.url for each in view.checkpoints if each.checkpoint is not None]
-    return [url for url in urls if url.split("/")[-3:-2] == [view.name]]  # it may have begun with another job's
+    # A job may start from another job's checkpoint; leave those out.
+    return [url for url in urls if url.split("/")[-3:-2] == [view.name]]
 
 
 def conflict(view: JobView, code: Kind, text: str, remedy: str) -> Problem:

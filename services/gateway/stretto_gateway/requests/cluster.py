@@ -27,18 +27,19 @@ from .bus_roles import Asker
 
 T = TypeVar("T")
 HOLDERS_SHOWN = 200
-"""Holders in one answer (taste: a page that is looked through)."""
+"""Number of holders in an answer (taste: a page that is looked through)."""
 FRESH_S = 1.0
-"""Age at which an answer about the cluster is asked for again."""
+"""Age at which an answer about the cluster is too old, and the question is asked again."""
 
 
 class Shared(Generic[T]):
-    """Asks a question at most once in ``FRESH_S`` for each subject, however many ask: they get the same answer."""
+    """A question that is asked at most once in ``FRESH_S`` for each subject: all who ask meanwhile get the same
+    answer."""
 
     def __init__(self, ask: Callable[[str], Coroutine[Any, Any, T]], clock: Callable[[], float]) -> None:
         self._ask, self._clock = ask, clock
         self._asked: dict[str, tuple[float, asyncio.Task[T]]] = {}
-        """The latest question about each subject, with its time."""
+        """The latest question about each subject, and when it was asked."""
 
     async def answer(self, subject: str = "") -> T:
         """Return the answer, or raise what asking raised."""
@@ -50,7 +51,7 @@ class Shared(Generic[T]):
 
 
 class Arbiter:
-    """The arbiter's answers about the cluster. It is asked seldom, since it decides for all jobs alone."""
+    """The arbiter's answers about the cluster. The arbiter is asked seldom, since it alone decides for all jobs."""
 
     def __init__(self, asker: Asker, timeout_s: float, clock: Callable[[], float]) -> None:
         self._asker, self._timeout_s = asker, timeout_s
@@ -80,9 +81,10 @@ class Arbiter:
 
 
 def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
-    """Return the cluster as a caller may see it: jobs of teams that it may not read have no name, nor a place.
+    """Return the cluster as a caller may see it. Jobs of teams that the caller may not read have neither name nor
+    place.
 
-    ``after`` chooses among the holders that may be read, so that no answer depends on the names of others.
+    ``after`` selects among the readable holders, so that no answer depends on the names of others.
     """
     readable = [holder for holder in found.holders if reads(holder.team)]
     page = [holder for holder in readable if holder.job > after][: HOLDERS_SHOWN + 1]
@@ -137,7 +139,7 @@ def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> Clust
 def team_views(
     found: GetClusterReply, jobs: Iterable[JobView], quotas: Quotas, own: str, reads: Reads
 ) -> list[TeamView]:
-    """Return the teams that may be read: the caller's own, those with live jobs, and those that a quota names."""
+    """Return the readable teams: the caller's own, teams with live jobs, and teams that a quota names."""
     live = Counter(view.team for view in jobs if view.status not in OVER)
     held = {holder.team: NOTHING for holder in found.holders}
     for holder in found.holders:

@@ -1,4 +1,4 @@
-"""Questions of users: about the cluster, about a job's future, its trace, its journal, its logs and its books."""
+"""Questions of users about the cluster, and about a job's future, trace, journal, logs and books."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .submissions import Submissions
 
 _BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
 WATERFALL = tuple(channel.name for channel in CHANNELS if channel.kind == "evt" and channel.name not in _BULK)
-"""Events of a trace: all but those of shards, progress and windows, of which there are thousands."""
+"""Names of the events in a trace. Events of shards, progress and windows are left out: a job has thousands of them."""
 WATERFALL_EVENTS = 500
 log = structlog.get_logger("stretto.gateway")
 
@@ -52,7 +52,7 @@ class Informant(PodAsker, EventSource, Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Return the streams, to be read."""
+        """Return the streams of the bus, for reading."""
         ...
 
     async def services(self) -> list[ServiceView]:
@@ -60,7 +60,7 @@ class Informant(PodAsker, EventSource, Protocol):
         ...
 
     async def newest_audited(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
-        """Return the newest entries of the audit log below ``before``, and where older ones lie."""
+        """Return the newest entries of the audit log below the sequence ``before``, and the sequence of older ones."""
         ...
 
     async def restorations(self) -> list[Restoration]:
@@ -69,7 +69,7 @@ class Informant(PodAsker, EventSource, Protocol):
 
 
 class Inquiries:
-    """Answers the questions of users, by the projection and by whoever else knows.
+    """Answers to users' questions, from the projection, services, pods and stored events.
 
     ``shares``: used shares of the streams, by name.
     """
@@ -125,8 +125,8 @@ class Inquiries:
         return Alerts(firing=firing, judged=list(get_args(alerts.AlertName)))
 
     async def newest_changes(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
-        """Return the newest entries of the audit log below ``before`` as JSON, and where older ones lie; None: nowhere.
-        Raises Fault."""
+        """Return the newest entries of the audit log below the sequence ``before`` as JSON, and the sequence below
+        which older entries lie (None: there are none). Raises Fault."""
         return await self._bus.newest_audited(limit, before)
 
     async def what_if(self, job: str, changes: dict[str, float]) -> Prediction:
@@ -154,7 +154,7 @@ class Inquiries:
                 missing = "the spans of the collector; the gateway's log says why"
                 log.warning("no spans from the collector", url=self._settings.traces_url, fault=str(fault))
         by_id: dict[str, SpanView] = {}
-        for span in spans:  # those of files first: nobody else wrote them
+        for span in spans:  # spans of files come first: only the installation wrote them
             by_id.setdefault(span["span_id"], SpanView(**span))
         return JobTrace(
             job=job,
@@ -180,8 +180,11 @@ class Inquiries:
         return journal.lines(self._bus.streams, excerpt)
 
     async def pod_log(self, job: str, pod: str, lines: int) -> tuple[str, bool]:
-        """Return the last lines of a pod, which may run or have ended, and whether they are only the short end that the
-        actuator keeps of a failed one. Raises Problem 404 if none are kept."""
+        """Return the last lines of the log of a pod, which may have ended.
+
+        The second value tells whether the text is only the short end that the actuator remembers of a failed pod.
+        Raises Problem 404 if no log is kept.
+        """
         self._views.view(job)
         parts: list[str] = []
         count = skip = 0
@@ -194,7 +197,7 @@ class Inquiries:
             parts.insert(0, part)
             skip += len(part)
             count += part.count("\n")
-            if not reply.more or not part or count >= lines:  # the first line may be cut
+            if not reply.more or not part or count >= lines:  # enough lines, though the first may be cut
                 break
         whole = "".join(parts)
         if text := whole or short_end:
@@ -203,7 +206,7 @@ class Inquiries:
         raise Problem(404, "no-log", f"no log of {pod} of {job} is kept", field="pod", value=pod, remedy=remedy)
 
     async def audit(self, job: str) -> job_audit.JobAudit:
-        """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""
+        """Audit the books of a job. Raises Problem 409 without books: before the job trains, or after it failed."""
         view = self._views.view(job)
         completed, ended = self._projection.last_facts(job)
         returns = job_audit.returns(self._projection.returns(job), await self._bus.restorations(), view.submitted_at_s)

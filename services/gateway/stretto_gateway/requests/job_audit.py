@@ -35,7 +35,8 @@ READINGS = 5
 def returns(
     known: Sequence[Returned], restorations: Sequence[Restoration], submitted_at_s: float
 ) -> tuple[Return, ...]:
-    """Return the returns of a job. The first one after the moment of a backup is that of its restoration."""
+    """Return how a job returned to checkpoints. The first return after the moment of a backup belongs to its
+    restoration."""
     moments: dict[int, float] = {}
     for restoration in restorations:
         after = [number for number, one in enumerate(known) if one.seq > restoration.log_seq]
@@ -48,10 +49,10 @@ def returns(
 
 
 async def running(asker: PodAsker, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
-    """Audit a job that trains: read ledger and servers until nothing was completed in between.
+    """Audit a job that trains: read ledger and servers again until no shard was leased or completed in between.
 
-    Raises Problem 503 if one of them does not answer. ``number`` has to differ between audits, since replies are
-    remembered by the id of their request.
+    Raises Problem 503 if the ledger or a server does not answer. ``number`` has to differ between audits, since replies
+    are remembered by the id of their request.
     """
     read = await _reading(asker, job, timeout_s, number)
     for again in range(1, READINGS):
@@ -67,7 +68,7 @@ async def running(asker: PodAsker, job: str, status: Status, timeout_s: float, n
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One reading. ``still``: nothing was leased or completed between the ledger's books and those of the servers."""
+    """Books of the ledger and of the servers. ``still``: no shard was leased or completed between the two."""
 
     ledger: LedgerBooks
     servers: list[GetBooksReply]
@@ -114,7 +115,7 @@ async def _ledger(asker: PodAsker, job: str, timeout_s: float) -> LedgerBooks:
 
 
 def _still(ledger: LedgerBooks) -> object:
-    """Return the part of the books that must not change meanwhile; progress within a shard may."""
+    """Return the part of the books that must not change during a reading; progress within a shard may."""
     return ledger.books, sorted((lease.pod, lease.shard.id, lease.shard.attempt) for lease in ledger.open)
 
 
@@ -147,7 +148,7 @@ def _given_up_by_epoch(completed: JobCompleted, books: CompletedBooks) -> tuple[
 
 
 def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBooks]) -> JobAudit:
-    """Compare the two sides, column by column."""
+    """Compare the ledger's books with the servers' counts, column by column."""
     books = ledger.books
     known = dict(partly_done(books))
     rest = [
@@ -184,7 +185,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
         samples_waiting=ledger.samples_waiting,
         samples_before=books.samples_before,
         samples_recomputed=books.samples_recomputed,
-        samples_lost=proof.lost if columns else 0,  # without servers nothing is known to be lost
+        samples_lost=proof.lost if columns else 0,  # without servers, no sample is known to be lost
         samples_repeated=proof.repeated,
         fingerprint=books.fingerprint,
         columns=columns,

@@ -1,6 +1,6 @@
-"""The journal of a job: stored messages that a replay of its decisions reads, as lines of JSON.
+"""The journal of a job: stored messages that a replay of the job's decisions reads, as lines of JSON.
 
-Nothing is gathered: the reader's pace is the stream's, and the server sends at most 32 MiB ahead.
+The messages are sent while they are read, at the reader's pace; the bus sends at most 32 MiB ahead.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from stretto_wire.rest.journal import Excerpt, JournalEnd, StoredMessage, Stream
 from ..problems import Problem
 
 PART_BYTES = 64 << 10
-"""Bytes that are sent at once: a call of the server for each line would cost more than the line (taste)."""
+"""Bytes that are sent at once: sending each line by itself would cost more than making the line (taste)."""
 OF_CLUSTER = tuple(
     f"*.{channel.pattern}"
     for channel in CHANNELS
     if any(isinstance(each, Reader) and each.scope == "cluster" for each in channel.consumers)
 )
-"""Events of all jobs that a machine of the cluster decides by."""
+"""Subjects of events of all jobs by which the machines of the cluster decide."""
 _FACTS, _MESSAGE, _END = TypeAdapter(StreamFacts), TypeAdapter(StoredMessage), TypeAdapter(JournalEnd)
 log = structlog.get_logger("stretto.gateway")
 
 
 def readable(job: str) -> dict[Stream, tuple[str, ...]]:
-    """Return the patterns of the subjects, in each stream, that a replay of a job's decisions may need."""
+    """Return the patterns of the subjects, by stream, that a replay of a job's decisions may need."""
     own, cluster = partition_of(job), partition_of(CLUSTER)
     both = sorted({own, cluster})
     state = f"{STATE_PREFIX}snap.*"
@@ -76,7 +76,8 @@ def overlap(one: str, other: str) -> bool:
 
 
 def check(job: str, excerpt: Excerpt) -> None:
-    """Check that a replay of the job may need each subject, and that none is asked for twice. Raises Problem 400."""
+    """Check that a replay of the job may need each subject, and that no message is asked for twice. Raises Problem
+    400."""
     patterns = readable(job)[excerpt.stream]
     for subject in excerpt.subject:
         if not any(covers(pattern, subject) for pattern in patterns):
@@ -92,7 +93,8 @@ def _unusable(text: str, subject: str, remedy: str) -> Problem:
 
 
 async def lines(streams: Streams, excerpt: Excerpt) -> AsyncGenerator[bytes]:
-    """Yield an excerpt in parts of whole lines: the stream's facts, the messages, the end. Raises Fault before any."""
+    """Yield an excerpt in parts of whole lines: the stream's facts, the messages, the end. Only the facts raise
+    Fault."""
     part = bytearray(_FACTS.dump_json(await streams.facts(excerpt.stream)) + b"\n")
     count, reason = 0, None
     try:

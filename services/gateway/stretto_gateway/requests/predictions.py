@@ -25,7 +25,7 @@ from .bus_roles import Asker
 
 
 async def first_plan(asker: Asker, timeout_s: float, spec: JobSpec, team: str) -> PreviewPlanReply | None:
-    """Return the plan that a job would start with, and from whom.
+    """Return the plan with which a job would start, and the jobs from whose history the plan comes.
 
     None if the planner does not answer, or if no message has room for the specification.
     """
@@ -86,7 +86,7 @@ async def what_if(asker: Asker, timeout_s: float, view: JobView, plan: Plan, now
 
 
 def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
-    """Add to a prediction what it means for the rest of the job: its end, its cost, its servers' memory."""
+    """Return a prediction with what it means for the rest of the job: its end, its cost, its servers' memory."""
     left = view.progress.samples_total - view.progress.samples_done - view.data.given_up
     left_s = max(0, left) / found.throughput if found.throughput > 0 and not view.data.growing else None
     interval = found.throughput_interval
@@ -95,7 +95,7 @@ def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
         ends = Interval(low=now_s + max(0, left) / interval.high, high=now_s + max(0, left) / interval.low)
     memory_bytes = None
     if view.forecast is not None and len(view.forecast.ps) == found.plan.ps:
-        # a forecast does not tell rows from what a server has without any, so it says nothing of another number
+        # the forecast holds only for its own number of servers: it does not tell memory of rows from the rest
         memory_bytes = max(ps.at_end_bytes for ps in view.forecast.ps)
     return Prediction(
         job=view.name,

@@ -1,4 +1,4 @@
-"""Submissions: the reasons against one, in one order, whether a user submits the job or asks for a preview."""
+"""Submissions of jobs: the reasons against one, in one order, whether a user submits the job or asks for a preview."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .bus_roles import Publisher
 from .team_bytes import TeamBytes
 
 STATE_FULL_AT = 0.9
-"""No new job is taken above this share of the bucket: the state of the jobs that exist needs the rest."""
+"""Used share of the bucket above which no new job is taken: the state of the jobs that exist needs the rest."""
 
 
 class Submissions:
-    """Judges submissions by the projection, the names of past jobs, the settings and what is used; publishes them.
+    """Submissions, judged by the projection, the names of past jobs, the settings and what is used, and published.
 
     ``shares``: used shares of the streams, by name.
     """
@@ -44,9 +44,9 @@ class Submissions:
         self._admitting = asyncio.Lock()
 
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "", team: str = DEFAULT_TEAM) -> tuple[bool, int]:
-        """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
+        """Submit a job; returns whether the job is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: the first reason against it (``refusals``).
+        Raises Problem: the first of the ``refusals``.
         """
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         for problem in self.refusals(message):
@@ -54,14 +54,15 @@ class Submissions:
         if spec.name not in self._jobs and (seq := await self._publish(message, trace)) is not None:
             return True, seq
         await self._follower.until_shown(lambda: spec.name in self._jobs)
-        self._check_name(message)  # another replica may have let the name in meanwhile
+        self._check_name(message)  # another replica may have taken another job of this name meanwhile
         return False, self._views.view(spec.name).last_seq
 
     def refusals(self, message: wire.JobSubmitted) -> Iterator[Problem]:
-        """Find the reasons against a submission one by one, the one that refuses it first; none for a repeated one."""
+        """Yield the reasons against a submission, first the one for which it is refused; none for a repeated
+        submission."""
         size_bytes = None
         try:
-            # a specification beyond the wire's bounds is the caller's, whoever has the name
+            # a specification beyond the wire's bounds is the caller's mistake, whoever has the name
             size_bytes = len(wire.encode(message))
         except wire.WireError as error:
             yield Problem.of_wire(error)
@@ -119,5 +120,5 @@ class Submissions:
             raise checks.name_taken(name)
 
     def _check_quota(self, message: wire.JobSubmitted) -> None:
-        """Check that the team may have one live job more, of this priority. Raises Problem 409 or 422."""
+        """Check that the team may have another live job, of this priority. Raises Problem 409 or 422."""
         checks.check_quota(message.spec, message.team, self._settings.quotas, self._jobs)

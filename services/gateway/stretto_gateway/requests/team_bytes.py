@@ -14,11 +14,11 @@ from ..access.buckets import Buckets
 from . import checks
 
 CHANGES = (PlanRequested, DataWorkersRequested, DataArrived)
-"""Events that users cause as often as they like."""
+"""Events that users may cause any number of times."""
 
 
 class TeamBytes:
-    """Gives each team ``per_day`` bytes of events a day, and at most as many at once."""
+    """Bytes of events that each team may still cause: at most ``per_day`` at once, and as many in a day."""
 
     def __init__(self, per_day: int, jobs: Mapping[str, JobView], clock: Callable[[], float]) -> None:
         self._jobs, self._clock = jobs, clock

@@ -1,1 +1,1 @@
-"""The streams of the bus: what is read from them, and what the gateway keeps there."""
+"""Streams of the bus: what the gateway reads from them, and what it stores there."""

@@ -1,4 +1,4 @@
-"""The gateway's view of the bus: refusals become problems, stored events become the projection and its event stream."""
+"""The gateway's client of the bus: it reads and stores messages, asks services, and turns refusals into problems."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
 SEARCHES = 4
-"""Searches for the newest events at once: each makes up to some thirty consumers, one after the other."""
+"""Searches for the newest events at once: each search makes up to some thirty consumers, one after the other."""
 KEPT = f"{STATE_PREFIX}kept.gateway."
 SPENT = f"{KEPT}spent."
 REMOVED = {"Nats-TTL": "60s"}
-"""headers of a marker that removes an entry, and goes by itself"""
+"""Headers of a marker that removes an entry; the marker itself expires."""
 log = structlog.get_logger("stretto.gateway")
 
 
 class StreamBus:
-    """The gateway's client of the bus. Before it is ``reached``, everything raises BusFault."""
+    """The gateway's client of the bus. Until ``reached`` was called, every request raises BusFault."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._client: Client | None = None
         self._searching = asyncio.Semaphore(SEARCHES)
         self.events_kept_s = math.inf
-        """Age at which events go, known once ``kept`` has been asked."""
+        """Age at which events leave the stream; known once ``kept`` has been called."""
 
     def reached(self, bus: Bus) -> None:
         """Use ``bus`` from here on."""
@@ -62,7 +62,7 @@ class StreamBus:
 
     @property
     def streams(self) -> BusStreams:
-        """Return the streams, to be read. Raises BusFault."""
+        """Return the streams of the bus, for reading. Raises BusFault."""
         return BusStreams(self._bus)
 
     @property
@@ -76,12 +76,11 @@ class StreamBus:
         return self._reached.bus
 
     async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
-        """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).
+        """Store an event; returns its sequence.
 
-        What follows ``msg_id`` cannot be foreseen: the server takes a message whose id it knows for stored.
-
-        Raises:
-            BusFault: not stored in time.
+        last: store it only if the last event of its subject has this sequence (0: the subject has none); else return
+        None. A random text follows ``msg_id``, so that nobody can send that id first: the server takes a message whose
+        id it knows for stored. Raises BusFault if the event is not stored in time.
         """
         msg_id = f"{msg_id}:{secrets.token_hex(8)}"
         if last is not None:
@@ -89,12 +88,12 @@ class StreamBus:
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
 
     async def last_audited(self) -> tuple[int, bytes]:
-        """Return sequence and text of the last entry of the audit log; 0 and nothing if there is none."""
+        """Return sequence and text of the last entry of the audit log; 0 and nothing for an empty log."""
         found = await read(self._bus, AUDIT, [AUDIT_SUBJECT], deliver_policy="last_per_subject")
         return (found[-1].seq, found[-1].data) if found else (0, b"")
 
     async def append_audited(self, line: bytes, last: int) -> int | None:
-        """Store an entry of the audit log; None: its last entry is another than ``last``. Raises BusFault."""
+        """Store an entry of the audit log; None if the last entry is not ``last``. Raises BusFault."""
         try:
             return await self._bus.store(AUDIT_SUBJECT, line, Fence(AUDIT_SUBJECT, last).headers())
         except Fenced:
@@ -108,12 +107,12 @@ class StreamBus:
 
     async def newest_audited(self, limit: int, before: int | None) -> tuple[list[bytes], int | None]:
         """Return the newest entries of the audit log below the sequence ``before``, newest first, and the sequence
-        below which older ones lie; None: there are none. Raises BusFault."""
+        below which older entries lie (None: there are none). Raises BusFault."""
         found = await newest(self._bus, AUDIT, [AUDIT_SUBJECT], limit, before)
         return [stored.data for stored in found.messages], found.before
 
     async def call(self, request: Message, timeout_s: float) -> Message:
-        """Ask the owner of a job. Raises CallTimeout, or Problem if it refused."""
+        """Ask the owner of a job. Raises CallTimeout, or Problem if the owner refused."""
         try:
             return await self._reached.call(request, timeout_s)
         except CallRefused as refused:
@@ -145,13 +144,14 @@ class StreamBus:
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
     async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
-        """Return the parts of the spent names, or one of them, by number."""
+        """Return the parts of the spent names by number: all, or the one of ``number``."""
         which = "*" if number is None else str(number)
         stored = await read(self._bus, STATE, [f"{SPENT}{which}"], deliver_policy="last_per_subject")
         return {int(part.subject.removeprefix(SPENT)): SpentShard(part.data, part.seq) for part in stored}
 
     async def spend(self, number: int, packed: bytes, last: int) -> SpentShard | None:
-        """Replace a part of the spent names. None: another replica has replaced it since ``last``. Raises BusFault."""
+        """Replace a part of the spent names; None if another replica has replaced the part since ``last``. Raises
+        BusFault."""
         subject = f"{SPENT}{number}"
         try:
             return SpentShard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
@@ -167,11 +167,11 @@ class StreamBus:
         return fullness_in(await self._bus.ask(f"STREAM.INFO.{stream}")) or 0.0
 
     async def drop(self, job: str) -> None:
-        """Remove the entry of a job. Raises BusFault if it is not stored in time."""
+        """Remove the entry of a job. Raises BusFault if the removal is not stored in time."""
         await self._bus.store(f"{KEPT}{job}", b"", REMOVED)
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Store the entry of a job, replacing the one before. Raises BusFault if it is not stored in time."""
+        """Store the entry of a job in place of the entry before. Raises BusFault if the entry is not stored in time."""
         await (await self._bus.post(f"{KEPT}{job}", entry, {}))
 
     async def fold(
@@ -181,7 +181,7 @@ class StreamBus:
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
-        """Read all events from the first on, and after that also what pods report, for ever."""
+        """Read all events from the first on and, once these are read, the reports of pods, for ever."""
         try:
             consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>"])
         except BusFault as fault:
@@ -203,7 +203,7 @@ class StreamBus:
             await consumer.close()
 
     async def _fold_reports(self, report: Callable[[Message, float], None]) -> None:
-        """Read telemetry at intervals, as its other readers do: a flood costs little then. Never ends by itself."""
+        """Read telemetry at intervals, so that a flood of it costs little. Never returns."""
         consumer: OrderedConsumer | None = None
         while consumer is None:
             try:
@@ -222,7 +222,7 @@ class StreamBus:
             await consumer.close()
 
     async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
-        """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
+        """Yield events from ``start_seq`` on, in stored order. Without ``live``, end with the last event stored now."""
         source = (follow if live else scan)(self._bus, wire.STREAM, selection.filters, start_seq)
         async with aclosing(source):
             async for stored in source:
@@ -234,7 +234,7 @@ class StreamBus:
     ) -> AsyncIterator[tuple[Message, Stored]]:
         """Yield the selected events up to the sequence ``until`` that can be read. Raises BusFault.
 
-        has_until: one of them is at ``until``; it is waited for, where a replica of the stream lags.
+        has_until: an event at ``until`` is selected; if the answering server lags, the event is waited for.
         """
         scanned = scan(self._bus, wire.STREAM, selection.filters, until=until if has_until else 0)
         async with aclosing(scanned) as source:
@@ -255,8 +255,11 @@ class StreamBus:
 
 
 def service_views(entries: Iterable[tuple[str, bytes]]) -> list[ServiceView]:
-    """Return the services by the entries of their members and owners: ``member.<service>.<member>`` and
-    ``owner.<service>.<partition>``, which names a member. An empty entry was removed."""
+    """Return the services by the entries of their members and owners.
+
+    The keys are ``member.<service>.<member>`` and ``owner.<service>.<partition>``, whose value names a member. An empty
+    entry was removed.
+    """
     members: dict[str, set[str]] = {service: set() for service in SERVICES if service != NAME}
     owners: dict[str, list[str]] = {}
     for key, value in entries:

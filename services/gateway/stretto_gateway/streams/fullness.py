@@ -1,4 +1,4 @@
-"""The used shares of the streams that refuse when they are full, and the warnings before that."""
+"""Used shares of the streams that refuse when they are full, and the warnings before that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSEQUENCES = {
     STATE: "the saved state of the services is {share:.0%} full; above 90% no new job is taken: raise "
     "STRETTO_STREAMS_STATE_MAX_BYTES",
 }
-"""The warning about each stream."""
+"""Warning about each stream."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -30,20 +30,20 @@ class StreamSizes(Protocol):
 
 
 class Fullness:
-    """Looks at the streams every ``every_s`` seconds; ``shares`` is the used share of each that could be read."""
+    """Used shares of the streams, read every ``every_s`` seconds; ``shares`` has each stream that could be read."""
 
     def __init__(self, sizes: StreamSizes, every_s: float) -> None:
         self._sizes, self._every_s = sizes, every_s
         self.shares: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
-        """Look for ever."""
+        """Read the shares for ever, and log each new warning."""
         warned: set[str] = set()
         while True:
             for stream in CONSEQUENCES:
                 try:
                     self.shares[stream] = await self._sizes.fullness(stream)
-                except BusFault as fault:  # the last known share stays
+                except BusFault as fault:  # the last known share stays valid
                     log.info("the size of a stream is unknown", stream=stream, fault=str(fault))
             found = warnings(self.shares)
             for stream in found.keys() - warned:

@@ -1,10 +1,10 @@
 """Messages about a job that the gateway retains, because they age out of the stream while the job lives.
 
 The key-value bucket has one entry per job, ``kept.gateway.<job>``: the submission, the last decided plan and the totals
-of arrived data, each as it was stored, with its sequence. Any replica may write the entry, since all write the same as
-far as they have read. A day before the last events of an ended job age out, the job is forgotten: without those events
-it would seem alive. Where ended jobs have too many bytes, the oldest are forgotten earlier. The name moves to the spent
-names (``spent_names``), and then the entry is removed.
+of arrived data, each as it was stored, with its sequence. Any replica may write the entry, since all replicas write the
+same, as far as they have read. A day before the last events of an ended job age out, the job is forgotten: without
+those events the job would seem alive. Where ended jobs have too many bytes, the oldest are forgotten earlier. The name
+of a forgotten job moves to the spent names (``spent_names``), and then its entry is removed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stretto_wire.rest.views import OVER, JobView
 from .spent_names import DamagedNames, SpentNames, SpentShard
 
 BEFORE_S = 24 * 3600
-"""An ended job is forgotten so long before its last events are gone."""
+"""Time before the end of an ended job's last events at which the job is forgotten."""
 DUE_MOST = 200
-"""Jobs whose entries are made at once, while nobody else is served."""
+"""Number of jobs whose entries are made at once, while nobody else is served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """A message of the stream."""
+    """A retained message of the stream."""
 
     subject: str
     seq: int
@@ -50,7 +50,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of one job. ``ended_at_s``: end of the job."""
+    """Entry of a job. ``ended_at_s``: the end of the job; None while it lives."""
 
     messages: tuple[Retained, ...]
     ended_at_s: float | None = None
@@ -64,20 +64,20 @@ _ENTRY = TypeAdapter(Entry)
 
 
 class EndedJobs:
-    """The bytes of ended jobs by team, each team's in the order of their ends.
+    """Bytes of ended jobs by team, the jobs of each team in the order of their ends.
 
-    The team with the most bytes loses its oldest job first: no team's many jobs push out the few of another.
+    The team with the most bytes loses its oldest job first: many jobs of a team never push out the few jobs of another.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._sizes: dict[str, dict[str, int]] = {}
         self._ends: dict[str, list[tuple[float, str]]] = {}
-        """A heap for each team."""
+        """Ended jobs of each team, a heap by the time of their ends."""
         self._bytes: Counter[str] = Counter()
 
     def add(self, job: str, team: str, ended_at_s: float, size: int) -> None:
-        """Note an ended job, or its new size."""
+        """Note an ended job, or the new size of one."""
         sizes = self._sizes.setdefault(team, {})
         if job not in sizes:
             heapq.heappush(self._ends.setdefault(team, []), (ended_at_s, job))
@@ -85,7 +85,7 @@ class EndedJobs:
         sizes[job] = size
 
     def superfluous(self) -> list[str]:
-        """Forget the jobs beyond the bound; returns them. The last of a team stays, whatever its size."""
+        """Forget the jobs beyond the bound; returns their names. The last job of a team stays, whatever its size."""
         found: list[str] = []
         while self._bytes.total() > self._bytes_max:
             team = max(self._bytes, key=self._bytes.__getitem__)
@@ -95,7 +95,7 @@ class EndedJobs:
         return found
 
     def before(self, ended_s: float) -> list[str]:
-        """Forget the jobs that ended before this time; returns them."""
+        """Forget the jobs that ended before this time; returns their names."""
         found: list[str] = []
         for team in [*self._ends]:
             while team in self._ends and self._ends[team][0][0] < ended_s:
@@ -124,15 +124,15 @@ class Retention:
         self.stored = stored or {}
         self.events_kept_s = events_kept_s
         self.outlived: set[str] = set()
-        """Jobs whose names are to be spent."""
+        """Jobs that are about to be forgotten, and whose names are about to be spent."""
         self._spent = spent or SpentNames()
         self._known: dict[str, dict[type[Message], Retained]] = {}
         self._changed: set[str] = set()
-        """Jobs of which something was folded in since ``due`` has seen them."""
+        """Jobs whose view has changed since ``due`` has seen them."""
         self._ended = EndedJobs(ended_bytes)
 
     def note(self, message: Message, seq: int, time_s: float, traceparent: str) -> None:
-        """Note a message that was folded in."""
+        """Note a message that the projection has folded in."""
         self._changed.add(message.job)
         if isinstance(message, wire.JobSubmitted):
             self._known.setdefault(message.job, {}).setdefault(
@@ -142,12 +142,12 @@ class Retention:
             self._known[message.job][type(message)] = Retained.of(message, seq, time_s, traceparent)
 
     def aged_out(self, first_seq: int, now: float) -> list[Retained]:
-        """Return in order the retained messages that are older than ``first_seq``, the first of the stream."""
+        """Return the retained messages that are older than ``first_seq``, the first of the stream, in stored order."""
         found: list[Retained] = []
         for job, stored in self.stored.items():
             try:
                 entry = _ENTRY.validate_json(stored)
-            except ValidationError:  # written by another version: the entry is rewritten later
+            except ValidationError:  # another version wrote the entry, which is rewritten later
                 continue
             if entry.outlived(now, self.events_kept_s) or self.is_spent(job):
                 self.outlived.add(job)
@@ -156,9 +156,9 @@ class Retention:
         return sorted((retained for retained in found if retained.seq < first_seq), key=lambda retained: retained.seq)
 
     def due(self, views: Mapping[str, JobView], now: float, most: int = DUE_MOST) -> dict[str, bytes]:
-        """Return the entries that the bucket lacks, of at most so many of the changed jobs.
+        """Return the entries that the bucket lacks, after looking at up to ``most`` of the changed jobs.
 
-        Jobs that nobody needs any more, or that have no room, become ``outlived``.
+        Jobs that nobody needs, or that have no room, become ``outlived``.
         """
         due: dict[str, bytes] = {}
         for job in [*itertools.islice(self._changed, most)]:
@@ -174,7 +174,7 @@ class Retention:
             if self.stored.get(job) != dumped:
                 due[job] = dumped
         self.outlived.update(self._ended.before(now - self.events_kept_s + BEFORE_S))
-        if not self._changed:  # an older one may be among them
+        if not self._changed:  # as long as some are unseen, an older job may be among them
             self.outlived.update(self._ended.superfluous())
         return {job: entry for job, entry in due.items() if job not in self.outlived}
 
@@ -184,7 +184,7 @@ class Retention:
         return bool(self._changed)
 
     def put_back(self, jobs: Iterable[str]) -> None:
-        """Let ``due`` see these jobs again: their entries could not be stored."""
+        """Let ``due`` see jobs again whose entries could not be stored."""
         self._changed.update(jobs)
 
     def is_taken(self, name: str) -> bool:
@@ -192,14 +192,14 @@ class Retention:
         return name in self.outlived or name in self._spent
 
     def is_spent(self, name: str) -> bool:
-        """Return whether the name is known to be spent; names that cannot be read count as not spent."""
+        """Return whether the name is known to be spent. A name that cannot be read counts as not spent."""
         try:
             return name in self._spent
         except DamagedNames:
             return False
 
     def read_spent(self, shards: dict[int, SpentShard]) -> None:
-        """Take the parts of the spent names as they are in the bucket."""
+        """Take parts of the spent names as they are in the bucket."""
         self._spent.shards |= shards
 
     def spent_shard(self, number: int) -> SpentShard:

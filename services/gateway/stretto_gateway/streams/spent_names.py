@@ -1,9 +1,9 @@
-"""Names of past jobs, which are never given again: an exact set in few bytes a name.
+"""Names of past jobs, which are never given again: an exact set that takes few bytes a name.
 
-The set has ``SHARDS`` parts, chosen by a checksum of the name. Each is one entry ``kept.gateway.spent.<shard>`` of the
-key-value bucket: its names in order, compressed. Names that look alike share most of their bytes. The names stay
-compressed in memory, too. A new one replaces its part only if nobody else has replaced that meanwhile, so no replica
-loses the name of another.
+The set has ``SHARDS`` parts, chosen by a checksum of the name. Each part is an entry ``kept.gateway.spent.<shard>`` of
+the key-value bucket: its names in order, compressed, because similar names share most of their bytes. The parts stay
+compressed in memory, too. A replica replaces a part only if no other replica has replaced it meanwhile, so that none
+loses the names of another.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ LEVEL = 9
 
 
 class DamagedNames(Exception):
-    """A part of the names cannot be read, so nobody knows if a name is spent."""
+    """The error for a part of the names that cannot be read, so that nobody knows if a name is spent."""
 
 
 class SpentShard(NamedTuple):
-    """A part of the names, compressed, and its sequence in the bucket; 0: it has never been stored."""
+    """A part of the names, compressed, and its sequence in the bucket; 0: the part has never been stored."""
 
     packed: bytes = b""
     seq: int = 0
 
     @property
     def names(self) -> list[str]:
-        """The names in order. Raises DamagedNames."""
+        """Return the names in order. Raises DamagedNames."""
         try:
             return zlib.decompress(self.packed).decode().split("\n") if self.packed else []
         except (zlib.error, UnicodeDecodeError) as error:
             raise DamagedNames(f"the spent names of sequence {self.seq} cannot be read: {error}") from error
 
     def joined_by(self, names: Iterable[str]) -> bytes:
-        """Return the part with ``names`` as it is to be stored. Raises DamagedNames."""
+        """Return the part with further ``names``, as it is to be stored. Raises DamagedNames."""
         return zlib.compress("\n".join(sorted({*self.names, *names})).encode(), LEVEL)
 
 
@@ -47,7 +47,7 @@ def shard_of(name: str) -> int:
 
 @dataclass(slots=True)
 class SpentNames:
-    """The parts as they were last read or stored, by number."""
+    """Parts of the names by number, as they were last read or stored."""
 
     shards: dict[int, SpentShard] = field(default_factory=dict[int, SpentShard])
 

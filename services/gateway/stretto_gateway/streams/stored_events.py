@@ -9,12 +9,12 @@ from typing import Protocol
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 ROUNDS = 5
-"""Times that more is read for a page of the newest events of one team."""
+"""Pages that are read, at most, for one page of the newest events of a team."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One event of the stream. ``data`` is the JSON text that its publisher wrote."""
+    """An event of the stream. ``data`` is the JSON text that its publisher wrote."""
 
     seq: int
     time_s: float
@@ -28,7 +28,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The wanted events. No job: of all jobs; no names: of every name."""
+    """A selection of events. Without a job: events of all jobs; without names: events of every name."""
 
     job: str | None = None
     names: tuple[str, ...] = ()
@@ -41,17 +41,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class NewestEvents:
-    """Events, newest first. Older ones may lie before the sequence ``before``; None: there are none."""
+    """Events, newest first. Older ones may lie below the sequence ``before``; None: there are none."""
 
     events: Sequence[StoredEvent]
     before: int | None
 
 
 class EventSource(Protocol):
-    """Source of stored events."""
+    """A source of stored events."""
 
     def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
-        """Yield events from ``start_seq`` on; end after the last one stored now unless ``live``."""
+        """Yield events from ``start_seq`` on. Without ``live``, end after the last event stored now."""
         ...
 
     async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
@@ -60,7 +60,7 @@ class EventSource(Protocol):
 
 
 class ReadableEvents:
-    """The events of a source that their reader may read."""
+    """Events of a source that a reader may read."""
 
     def __init__(self, source: EventSource, readable: Callable[[StoredEvent], Awaitable[bool]]) -> None:
         self._source, self._readable = source, readable
@@ -76,8 +76,11 @@ class ReadableEvents:
             await events.aclose()  # type: ignore[attr-defined]
 
     async def newest(self, selection: Selection, limit: int, before: int | None, since_s: float | None) -> NewestEvents:
-        """Return readable events (``EventSource.newest``). Fewer than ``limit`` if most are others', even if more lie
-        before: ``before`` says where to go on."""
+        """Return readable events (``EventSource.newest``).
+
+        The answer has fewer than ``limit`` if most events are others', even if further readable ones lie below
+        ``before``.
+        """
         found: list[StoredEvent] = []
         for _ in range(ROUNDS):
             page = await self._source.newest(selection, limit, before, since_s)
@@ -93,6 +96,7 @@ class ReadableEvents:
 
 
 def trace_id_of(traceparent: str) -> str | None:
-    """Return the trace id of a W3C ``traceparent`` header, None for any other text: it becomes part of an address."""
+    """Return the trace id of a W3C ``traceparent`` header; None for any other text, since the id becomes part of an
+    address."""
     found = TRACEPARENT.fullmatch(traceparent)
     return found[1] if found else None

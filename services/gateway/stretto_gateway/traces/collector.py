@@ -1,9 +1,9 @@
 """Spans of a job's trace, from the query API of a collector: Grafana Tempo's or Jaeger's.
 
-Both answer ``GET <url>/api/traces/<trace id>``. Tempo sends the batches of OTLP: ids in base64 (the norm says
-hexadecimal), times in nanoseconds. Jaeger sends its own form: times in microseconds, attributes as tags. The answer
-tells which of the two it is. Pods may write what they like into a collector, in any job's name: every span is checked
-as those of files are (:mod:`.spans`), and its attributes prove nothing.
+Both collectors answer ``GET <url>/api/traces/<trace id>``. Tempo sends the batches of OTLP: ids in base64 (the norm
+says hexadecimal), times in nanoseconds. Jaeger sends a form of its own: times in microseconds, attributes as tags. The
+form of the answer tells the collector. Pods may write any span into a collector, in any job's name: every span is
+checked like the spans of files (:mod:`.spans`), and its attributes prove nothing.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from .spans import JOB, span_of
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 8 << 20
-"""Size from which on an answer is refused (taste): pods decide how large it would be."""
+"""Size above which an answer is refused (taste): pods decide how large an answer becomes."""
 ASKING_MAX = 2
-"""Answers that are read at once (taste)."""
+"""Number of answers that are read at once (taste)."""
 ID_BYTES, TRACE_ID_BYTES = 8, 16
 ERROR_CODES = (2, "STATUS_CODE_ERROR")
 UNDESCRIBED = "failed without a description"
 ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
-"""Raised by what is not as it should be in a document: of its form for the answer, else for one span."""
+"""Errors that a document of an unexpected form raises: for the whole answer, or for one of its spans."""
 Convert = Callable[[Any, Any], dict[str, Any]]
-"""Makes the fields of a span from a collector's form of it, and of what stands beside it there."""
+"""Conversion of a collector's form of a span, and of what stands beside the span there, to the fields of a span."""
 
 
 class CollectorFault(Exception):
-    """The collector has not answered with the spans of a trace; the text says why."""
+    """The error of a collector that has not answered with the spans of a trace; the text says why."""
 
 
 class Collector:
-    """The query API at a URL. ``headers``: sent with each request."""
+    """The query API at a URL. ``headers`` are sent with each request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url, self._headers = url.rstrip("/"), {"Accept": "application/json", **headers}
@@ -54,7 +54,8 @@ class Collector:
         return cls(url, parse_env_headers(headers.get_secret_value() if headers else "", liberal=True))
 
     async def spans(self, job: str, trace_id: str) -> list[dict[str, Any]]:
-        """Return the spans of a job in its trace, none if the collector does not know it. Raises CollectorFault."""
+        """Return the spans of a job in its trace; none for a trace that the collector does not know. Raises
+        CollectorFault."""
         try:
             async with self._asking, asyncio.timeout(TIMEOUT_S):
                 answer = await self._answer(trace_id)
@@ -65,7 +66,7 @@ class Collector:
             raise CollectorFault(str(error) or repr(error)) from error
 
     async def _answer(self, trace_id: str) -> bytes:
-        """Return the body of the answer; empty: the collector does not know the trace."""
+        """Return the body of the answer; empty for a trace that the collector does not know."""
         body = bytearray()
         async with (
             httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as http,
@@ -83,7 +84,7 @@ class Collector:
 
 
 def _read(body: bytes, job: str, trace_id: str) -> list[dict[str, Any]]:
-    """Return the spans of an answer that are the job's. Raises CollectorFault for an answer of another form."""
+    """Return the spans of an answer that belong to the job. Raises CollectorFault for an answer of another form."""
     if not body:
         return []
     try:
@@ -96,7 +97,7 @@ def _read(body: bytes, job: str, trace_id: str) -> list[dict[str, Any]]:
 
 
 def _span(convert: Convert, span: Any, more: Any) -> dict[str, Any] | None:
-    """Return the fields of a span, None for an odd one."""
+    """Return the fields of a span; None for a span of an unexpected form."""
     try:
         return span_of(convert(span, more))
     except ODD:
@@ -131,10 +132,11 @@ def _attributes(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: dict[str, Any]) -> Any:
-    """Return an attribute's value (OTLP ``AnyValue``); None for none, bytes and nested objects: Stretto writes none."""
+    """Return an attribute's value (OTLP ``AnyValue``); None for bytes and nested objects, which Stretto never
+    writes."""
     for kind, found in value.items():
         if kind == "intValue":
-            return int(found)  # text, since a number of JSON has not enough digits
+            return int(found)  # OTLP writes it as text: numbers of JSON have too few digits
         if kind == "arrayValue":
             return [_value(each) for each in found.get("values", ())]
         if kind in ("stringValue", "doubleValue", "boolValue"):

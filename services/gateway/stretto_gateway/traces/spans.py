@@ -1,6 +1,6 @@
-"""Spans of a job's trace, from the files of services and pods of this machine (:mod:`.collector`: those elsewhere).
+"""Spans of a job's trace, from the files of services and pods of this machine (:mod:`.collector` has the others).
 
-A pod may write whatever it likes into its job's folder. So only that folder is read for it, only regular files, within
+A pod may write anything into its job's folder. So only that folder is read for the job, only regular files, within
 bounds, and only spans whose fields have the types that Stretto writes.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, cast
 
 SPANS_MAX = 20_000
 FILES_MAX = 4096
-"""Entries of a job's folder; further ones are not read."""
+"""Number of entries of a job's folder that are read."""
 FILE_BYTES_MAX = 64 << 20
 LINE_BYTES_MAX = 64 << 10
 FOLDER_BYTES_MAX = 512 << 20
-"""Bounds of what pods write, above what Stretto's own files have (taste)."""
+"""Bound of the bytes that are read of a job's folder. The bounds are above what Stretto's own files have (taste)."""
 JOB = "stretto.job"
-"""Attribute of every span of a job. A submitter chooses the trace of a job, and could name another job's."""
+"""Attribute that every span of a job has. A submitter chooses the trace of a job, and could choose another job's."""
 _NUMBERS = ("start_s", "end_s")
 _TEXTS = ("trace_id", "span_id", "name")
 _TEXTS_OR_NONE = ("parent_id", "service", "error")
@@ -47,7 +47,7 @@ def _spans(folder: Path, job: str, trace_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _lines(folder: Path, bytes_max: int | None) -> Iterator[bytes]:
-    """Yield the lines of the span files right in a folder. ``bytes_max``: None for what services write themselves."""
+    """Yield the lines of the span files right in a folder. ``bytes_max`` is None for files that only services write."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # no pod has written a span
@@ -66,8 +66,8 @@ def _lines(folder: Path, bytes_max: int | None) -> Iterator[bytes]:
 
 
 def _lines_of(name: str, folder: int, bytes_max: int) -> Iterator[bytes]:
-    """Yield the lines of a regular file, of a long one pieces: none of them is a span."""
-    try:  # neither a link is followed nor a pipe waited for
+    """Yield the lines of a regular file. A line that is too long comes in pieces, none of which is a span."""
+    try:  # no link is followed, and no pipe is waited for
         file = open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")  # noqa: SIM115
     except OSError:  # renamed or removed meanwhile, or no file
         return
@@ -83,7 +83,7 @@ def _lines_of(name: str, folder: int, bytes_max: int) -> Iterator[bytes]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the span in a line; None if the line is torn or odd."""
+    """Return the span in a line; None for a torn line or a span of an unexpected form."""
     try:
         return span_of(json.loads(line))
     except (ValueError, RecursionError):
@@ -91,13 +91,13 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def span_of(found: Any) -> dict[str, Any] | None:
-    """Return the fields of a span that Stretto writes; None if one lacks or has another type."""
+    """Return the fields of a span that Stretto writes; None if a field is missing or has another type."""
     try:
         if not isinstance(found, dict) or not _is_span(cast("dict[str, Any]", found)):
             return None
         span = {name: found.get(name) for name in (*_TEXTS, *_TEXTS_OR_NONE, *_NUMBERS)}
         span["attributes"] = found.get("attributes") or {}
-        json.dumps(span, ensure_ascii=False).encode()  # half a surrogate cannot be answered
+        json.dumps(span, ensure_ascii=False).encode()  # a lone surrogate cannot be sent as UTF-8
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", span)

@@ -1,1 +1,1 @@
-"""Jobs as Kubernetes objects: an operator of TrainingJobs."""
+"""The operator of TrainingJobs, which are jobs as Kubernetes objects."""

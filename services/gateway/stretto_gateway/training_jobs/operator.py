@@ -1,8 +1,8 @@
 """Jobs as Kubernetes objects: an applied object is submitted, a deleted one cancelled, and its status shows the job.
 
-The functions that serve REST do the work, so both show the same job. Every replica follows the objects; the holder of
-the Lease writes. The next step follows from the object and the job each time anew, so a replica that takes over
-continues at any point.
+The parts of the gateway that serve REST do the work, so that REST shows the same job. Every replica follows the
+objects; the holder of the Lease writes. Each next step follows from the object and the job alone, so that a replica
+that takes over continues at any point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RETRIED: dict[str, Literal["NameTaken", "QuotaUsed"]] = {
     "quota-used": "QuotaUsed",
     "bytes-used": "QuotaUsed",
 }
-"""Reasons in an object's status for refusals that may pass, by the kind of the problem: the object is tried again."""
+"""Reasons in an object's status by the kind of a refusal that may pass; the object is tried again."""
 
 log = structlog.get_logger("stretto.gateway")
 
@@ -48,7 +48,7 @@ log = structlog.get_logger("stretto.gateway")
 async def run(
     views: JobViews, submissions: Submissions, changes: Changes, audit: AuditLog, settings: GatewaySettings
 ) -> NoReturn:
-    """Serve TrainingJobs for ever, also if the cluster cannot be reached yet or refuses us at first."""
+    """Serve TrainingJobs for ever, also if the cluster cannot be reached yet or refuses the gateway at first."""
 
     async def connect() -> Api:
         return await Api.connect(MANAGER, settings.trainingjobs_namespace, settings.trainingjobs_config)
@@ -67,7 +67,7 @@ async def run(
 
 
 class TrainingJobs:
-    """Reconciles the objects of one namespace."""
+    """Reconciliation of the TrainingJobs of a namespace with their jobs."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class TrainingJobs:
                 await end(task)
 
     async def _reconcile(self, one: Object) -> None:
-        """Reconcile one object; its errors do not affect others."""
+        """Reconcile an object; its errors do not affect others."""
         name = one["metadata"]["name"]
         try:
             await self._advance(one)
@@ -139,7 +139,7 @@ class TrainingJobs:
             await self._audited(
                 one, "cancel", lambda: self._changes.cancel(name, "its object was deleted", actor_of(one))
             )
-        if (job := refused or self._views.find(name)) is not None:  # otherwise the stream lacks the job, yet or again
+        if (job := refused or self._views.find(name)) is not None:  # else it is not stored yet, or forgotten
             await self._write_status(one, job)
 
     async def _submit(self, one: Object) -> Refused | None:
@@ -158,7 +158,8 @@ class TrainingJobs:
         return None
 
     async def _submit_for(self, one: Object, spec: JobSpec) -> None:
-        """Submit the object's job. An equal job of somebody else is not adopted: deleting the object would cancel it.
+        """Submit the object's job. An equal job of somebody else is not adopted: deleting the object would cancel that
+        job.
 
         Raises Problem: as ``Submissions.submit``; 409 if somebody else submitted the job.
         """
@@ -167,7 +168,7 @@ class TrainingJobs:
             raise checks.name_taken(spec.name, view, f"that {view.submitted_by} submitted")
 
     async def _audited(self, one: Object, action: str, change: Callable[[], Awaitable[object]]) -> None:
-        """Make a change and store it in the audit log, with the status that REST would answer."""
+        """Make a change, and store it in the audit log with the status that REST would answer."""
         status, problem = 202, ""
         try:
             await change()
@@ -180,7 +181,7 @@ class TrainingJobs:
                 await self._audit.note(RequestedChange(job, action, status, problem, actor, "submitter", ""))
 
     def _repeated(self, one: Object, problem: str) -> bool:
-        """Return whether the object's status has this refusal already: the request is repeated again and again."""
+        """Return whether the object's status tells this refusal already: the request is repeated all the time."""
         conditions = (one.get("status") or {}).get("conditions") or []
         return problem in RETRIED and any(each.get("reason") == RETRIED[problem] for each in conditions)
 

@@ -1,8 +1,8 @@
 """The CustomResourceDefinition of TrainingJobs: ``python -m stretto_gateway.training_jobs.schema FILE`` writes it.
 
-Its spec is the schema of a job (``stretto schema``) in the structural form of Kubernetes: without references, a type at
-every node. Rules that this form cannot express are checked when the gateway reads the object; the condition Failed
-reports them.
+The definition of ``spec`` is the schema of a job (``stretto schema``) in the structural form of Kubernetes: without
+references, a type at every node. Rules that this form cannot express are checked when the gateway reads an object; the
+condition Failed reports them.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def text() -> str:
     """Return the definition as YAML."""
 
     class Dumper(yaml.SafeDumper):
-        """Writes no aliases, which people find hard to read."""
+        """A dumper without aliases, which people find hard to read."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -187,7 +187,7 @@ def text() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; with ``--check``, return exit status 1 if the file differs from the code."""
+    """Run the command; with ``--check``, return 1 if the file differs from the code."""
     parser = argparse.ArgumentParser(prog="python -m stretto_gateway.training_jobs.schema", description=__doc__)
     parser.add_argument("file", type=Path, help="the YAML file to write")
     parser.add_argument("--check", action="store_true", help="only compare")

@@ -1,4 +1,4 @@
-"""A TrainingJob and its job: the next step, and the object's status. Pure."""
+"""The next step for a TrainingJob, and the status that it gets: pure functions of the object and its job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..requests.checks import OBJECTS
 
 FINALIZER = "stretto.dev/job"
 PROGRESS_S = 10.0
-"""Interval at which values that change with every batch are written."""
+"""Interval at which values of the status are written that change with every batch."""
 MOVING = ("progress", "samplesDone", "samplesTotal", "throughput")
 MESSAGE_MAX = 2000
 ENDED = frozenset(status.capitalize() for status in OVER)
@@ -26,14 +26,14 @@ Step = Literal["hold", "submit", "cancel", "wait", "release", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason why an object is not a job."""
+    """The reason why an object has no job."""
 
     reason: Literal["InvalidSpec", "NameTaken", "QuotaUsed"]
     message: str
 
 
 def spec_of(one: Object) -> JobSpec:
-    """Return the specification in an object; the job has the object's name. Raises WireError."""
+    """Return the specification in an object, whose name is the name of the job. Raises WireError."""
     name, spec = one["metadata"]["name"], one.get("spec") or {}
     if spec.get("name", name) != name:
         raise WireError("spec.name", spec["name"], f"{name}, the object's name; or leave it out")
@@ -52,9 +52,9 @@ def actor_of(one: Object) -> str:
 
 
 def next_step(one: Object, view: JobView | None, pods: int) -> Step:
-    """Return the next step. ``view``: view of the job of that name, if any; ``pods``: its number of pods.
+    """Return the next step. ``view``: view of the job with the object's name, if any; ``pods``: number of its pods.
 
-    Another user's job of the same name is not touched: only an admitted job is cancelled.
+    Another user's job of that name is not touched: only an admitted job is cancelled.
     """
     meta = one["metadata"]
     held = FINALIZER in (meta.get("finalizers") or [])
@@ -74,7 +74,7 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
 
 
 def status_of(one: Object, job: JobView | Refused, now_s: float) -> Object:
-    """Return the object's status: of its job, or the reason why it is not a job."""
+    """Return the status of an object: the state of its job, or the reason why it has no job."""
     status: Object = {"observedGeneration": one["metadata"].get("generation", 1)}
     if isinstance(job, Refused):
         status |= {"phase": "Failed", "message": job.message[:MESSAGE_MAX]}
@@ -86,7 +86,7 @@ def status_of(one: Object, job: JobView | Refused, now_s: float) -> Object:
 
 
 def worth_writing(before: Object, after: Object, since_s: float) -> bool:
-    """Return whether the status has news; values that change all the time wait for :data:`PROGRESS_S`."""
+    """Return whether the status has news. Values that change all the time wait for :data:`PROGRESS_S`."""
     if before == after:
         return False
     return since_s >= PROGRESS_S or any(
@@ -148,7 +148,7 @@ def refusal_of(error: WireError) -> Refused:
 
 
 def _with_times(one: Object, conditions: list[tuple[str, bool, str, str]], now_s: float) -> list[Object]:
-    """Return the conditions; one with an unchanged status keeps its transition time."""
+    """Return the conditions of an object. A condition whose status is unchanged keeps its transition time."""
     before: dict[str, Any] = {each["type"]: each for each in _conditions(one)}
     result: list[Object] = []
     for kind, holds, reason, message in conditions:
@@ -170,7 +170,7 @@ def _with_times(one: Object, conditions: list[tuple[str, bool, str, str]], now_s
 
 
 def _runs_for(one: Object, view: JobView) -> bool:
-    """Return whether the job was submitted for the object by a replica that could not write it down."""
+    """Return whether a replica submitted the job for the object, and could not write that into the object's status."""
     return view.submitted_by == actor_of(one) and view.status not in OVER
 
 

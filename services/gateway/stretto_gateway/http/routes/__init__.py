@@ -1,1 +1,1 @@
-"""The routes of the REST interface, by what they are about."""
+"""Routes of the REST interface, by subject."""

@@ -27,14 +27,14 @@ from .. import components
 from .parameters import SEQ_MAX, Responses, json
 
 AuditLines = Callable[[], AsyncIterator[bytes]]
-"""Reads the entries of the audit log, in their order."""
+"""Reader of the entries of the audit log, in their order."""
 AUDIT_LINES: Responses = {200: components.content("application/jsonl", components.AUDIT_LINE)}
 AUDIT_PAGE: Responses = {200: components.content("application/json", components.AUDIT_PAGE)}
 PAST_JOBS = 1000
 
 
 def routes(follower: Follower, inquiries: Inquiries, installation: str, lines: AuditLines) -> APIRouter:
-    """Make the routes; ``installation``: its name, ``lines`` reads the audit log."""
+    """Make the routes. ``installation``: the installation's name; ``lines`` reads the audit log."""
     router = APIRouter(tags=["about"])
 
     @router.get("/status", operation_id="getStatus")
@@ -100,7 +100,7 @@ def _add_audit_log(router: APIRouter, inquiries: Inquiries, lines: AuditLines) -
         """Return the audit log as JSON lines, oldest first; each has the SHA-256 of the line before. For admins."""
         require(request.state.caller, "admin")
         source = lines()
-        first = await anext(source, b"")  # a fault of the bus at the beginning is an answer, not half of one
+        first = await anext(source, b"")  # a fault of the bus before the first line is an answer of its own
 
         async def rest() -> AsyncIterator[bytes]:
             if first:
@@ -154,7 +154,7 @@ def _schemas() -> APIRouter:
 
 
 def login_routes(access: Access, settings: GatewaySettings) -> APIRouter:
-    """Make the route that tells everybody how to log in."""
+    """Make the route that tells how to log in, to callers without a token, too."""
     router = APIRouter(tags=["about"])
 
     @router.get("/login", operation_id="getLogin")

@@ -1,4 +1,4 @@
-"""Event streams."""
+"""Routes of events: streams, and pages of the newest events."""
 
 from __future__ import annotations
 

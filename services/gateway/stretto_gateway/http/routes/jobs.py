@@ -1,4 +1,4 @@
-"""Routes that read jobs, and the one that submits them."""
+"""Routes that read jobs, submit a job, or preview a submission."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _submitter(caller: Caller, on_behalf_of: str) -> str:
 
 
 def _team(caller: Caller, on_behalf_of: str) -> str:
-    """Return the team of a submission: an admin may submit for another team. Raises Problem 400 for no team's name."""
+    """Return the team of a submission: an admin may submit for another team. Raises Problem 400 for an invalid name."""
     if caller.role != "admin" or not on_behalf_of:
         return caller.team
     if not re.fullmatch(JOB_PATTERN, on_behalf_of):

@@ -1,4 +1,4 @@
-"""The route of a job's journal, for admins: it has requests and decisions about other jobs of the partition, too."""
+"""Route of a job's journal. Only admins may read it, because it tells of other jobs of the partition, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import components, event_stream
 from .parameters import JobName, Responses, name_of
 
 READERS_MAX = 4
-"""Journals that one caller reads at once. A replay reads two: inputs, and the reports that they refer to."""
+"""Journals that a caller may read at once. A replay reads two: inputs, and the reports that the inputs refer to."""
 LINES: Responses = {200: components.content("application/jsonl", components.JOURNAL_LINE)}
 
 
@@ -40,7 +40,7 @@ def routes(inquiries: Inquiries) -> APIRouter:
         """Return stored messages that a replay of the job's decisions reads, as JSON lines: first the stream's facts,
         last their number, without which the answer is incomplete. For admins."""
         parts = counted(name_of(request), job, excerpt)
-        first = await anext(parts)  # a fault of the bus at the beginning is an answer, not half of one
+        first = await anext(parts)  # a fault of the bus before the first line is an answer of its own
 
         async def body() -> AsyncGenerator[bytes]:
             async with aclosing(parts):

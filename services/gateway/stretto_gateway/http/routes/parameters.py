@@ -1,4 +1,4 @@
-"""Parameters and descriptions that routes share."""
+"""Parameters and answers that several routes share."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ TAGGED: Responses = {
 
 
 def json(kind: Any, value: Any) -> Response:
-    """Answer with a view: pydantic serialises the values of messages once, and FastAPI does not validate them again."""
+    """Answer with a view. Pydantic serialises the values of messages once; FastAPI would validate them again."""
     return Response(adapter_of(kind).dump_json(value), media_type="application/json")
 
 
 def unchanged(held: str | None, tag: str) -> Response | None:
-    """Return the answer 304 if the client holds what has this ETag, else None."""
+    """Return the answer 304 if the client holds the answer with this ETag, else None."""
     return Response(status_code=304, headers={"ETag": tag}) if matches(held, tag) else None
 
 
 def name_of(request: Request) -> str:
-    """Return the name by which a caller's streams and searches are counted: of nobody in particular, its network."""
+    """Return the name by which streams and searches of a caller are counted: its own, or its network if nobody has to
+    log in."""
     caller = request.state.caller
     return caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)

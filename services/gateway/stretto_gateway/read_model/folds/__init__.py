@@ -1,1 +1,1 @@
-"""Folds of one event each into the view of its job, by what the event is about."""
+"""Folds of events into the view of their job, by what an event is about."""

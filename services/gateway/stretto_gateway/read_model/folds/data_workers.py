@@ -1,4 +1,4 @@
-"""Folds of facts about data workers: the data queue, the numbers decided, and the throughput that each brought."""
+"""Folds of events about data workers: the data queue, their numbers, and the throughput that each number brought."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .fold import Fold, push
 
 
 class DataWorkerFold(Fold):
-    """Data workers, and the queue that they fill."""
+    """Fold of events about data workers and the queue that they fill."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
@@ -26,7 +26,7 @@ class DataWorkerFold(Fold):
         feeding.queue, feeding.prepared_elsewhere = message.feed, message.prepared_elsewhere
         if message.settled and feeding.decisions and message.feed is not None:
             last = feeding.decisions[-1]
-            if (message.feed.lanes > 0) == (last.count > 0):  # else a window of before its pods came or went
+            if (message.feed.lanes > 0) == (last.count > 0):  # else the window began before the pods came or went
                 last.throughput = message.throughput
 
     @fold.register

@@ -1,4 +1,4 @@
-"""The base of all folds: one event applied to the view of its job, and lists and histories with a bound."""
+"""The base of all folds: an event is applied to the view of its job, whose lists and histories are bounded."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Timed(Protocol):
 
 P = TypeVar("P", bound=Timed)
 SHORTEST_SLOT = -10
-"""Exponent of the shortest slot: about a millisecond."""
+"""Exponent of the shortest slot of time: about a millisecond."""
 
 
 def record(items: list[P], item: P, limit: int) -> None:
-    """Append to a bounded history. When it is full, the first point of each slot of time stays, and the last point.
+    """Append to a bounded history. A full history keeps the first point of each slot of time, and the last point.
 
-    Slots are a power of two of seconds long, so that a point that stays once stays until slots double, and as short as
-    leaves three quarters of the bound: a pause takes no points from what is measured. Dropping every second point
-    instead would thin old points again and again, until the beginning of the job is gone.
+    A slot is a power of two of seconds long, so that a point that stays once stays until slots double. Slots are as
+    short as leaves three quarters of the bound, so that a pause in measuring costs no points. Dropping every second
+    point instead would thin old points again and again, until the beginning of the job is gone.
     """
     items.append(item)
     if len(items) <= limit:
@@ -52,7 +52,7 @@ def record(items: list[P], item: P, limit: int) -> None:
 
 
 class Returned(NamedTuple):
-    """A return of the ledger to a checkpoint, and the fact's place in the log."""
+    """A return of the ledger to a checkpoint, with the sequence and time of the event that told it."""
 
     seq: int
     time_s: float
@@ -60,7 +60,7 @@ class Returned(NamedTuple):
 
 
 class Evidence:
-    """Basis of a job's next decision, the settled windows of each plan, and the events that closed the job."""
+    """Facts of a job that no view shows: the basis of its next decision, and the events that closed it."""
 
     def __init__(self) -> None:
         self.measured: views.Measured | None = None
@@ -73,11 +73,11 @@ class Evidence:
         self.returns: list[Returned] = []
         self.revisions = Revisions()
         self.leases: dict[str, str] = {}
-        """The shard that each worker leased last."""
+        """The shard that each worker leased last, by the worker's name."""
 
 
 class Fold:
-    """Applies one event to the view of its job."""
+    """An event, to be applied to the view of its job."""
 
     def __init__(self, view: views.JobView, evidence: Evidence, seq: int, time_s: float) -> None:
         self.view = view

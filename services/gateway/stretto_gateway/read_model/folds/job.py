@@ -1,4 +1,4 @@
-"""Folds of events into the view of their job: the job's course and its decisions. Lists are bounded."""
+"""Folds of events about a job's course and its decisions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .fold import Fold, Returned, push
 RETURNS_LIMIT = 50
 REQUESTS = 100
 GIVEN_UP_SHOWN = 20
-"""Shards that were given up, with their reasons, in the view of a finished job; its audit has ten times as many."""
+"""Number of shards that were given up in the view of a finished job, with their reasons; its audit lists ten times as
+many."""
 
 
 def unstored(view: views.JobView) -> str:
-    """Return reason and remedy if the trained parameters of a job were not stored; empty if they were."""
+    """Return why the trained parameters of a job were not stored, with the remedy; empty if they were stored."""
     if not view.final_checkpoint_failure:
         return ""
     stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
@@ -34,12 +35,12 @@ def unstored(view: views.JobView) -> str:
 
 
 def shortfall(view: views.JobView) -> str:
-    """Return what a finished job lacks, with reasons and remedies; empty: all samples are trained, and stored."""
+    """Return what a finished job lacks, with reasons and remedies; empty if all samples are trained and stored."""
     return "; ".join(filter(None, (unstored(view), untrained(view))))
 
 
 def untrained(view: views.JobView) -> str:
-    """Return how many samples of a job were given up, and the last reason; empty: none."""
+    """Return how many samples of a job were given up, and the last reason; empty if none were."""
     given_up, total = view.progress.samples_given_up, view.progress.samples_total
     if not given_up:
         return ""
@@ -50,7 +51,7 @@ def untrained(view: views.JobView) -> str:
 
 
 class JobFold(Fold):
-    """The course of the job and its decisions."""
+    """Fold of events about the job's course and its decisions."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
@@ -70,7 +71,7 @@ class JobFold(Fold):
     def _(self, message: JobProgressed) -> None:
         self._train()
         progress = self.view.progress
-        if message.samples_done != progress.samples_done:  # fewer after a restore, which is progress too
+        if message.samples_done != progress.samples_done:  # a restore lowers the number, which is progress, too
             progress.advanced_at_s = self.time_s
         progress.samples_done = message.samples_done
         progress.samples_total = message.samples_total
@@ -81,14 +82,15 @@ class JobFold(Fold):
         progress.updated_at_s = self.time_s
         if message.returned is not None:
             push(self.evidence.returns, Returned(self.seq, self.time_s, message.returned), RETURNS_LIMIT)
-            self._clear_leases()  # the ledger took every lease back, also those of pods that have died
+            self._clear_leases()  # the ledger took every lease back, also from dead pods
 
     @fold.register
     def _(self, message: JobCompleted) -> None:
         self.evidence.completed = message
-        self.view.final_checkpoint_failure = ""  # of an earlier completion, which was undone
+        self.view.final_checkpoint_failure = ""  # a failure belonged to an earlier completion, which was undone
         self.view.progress.samples_done = message.samples
-        self.view.progress.samples_given_up = message.samples_abandoned  # without what returns to checkpoints undid
+        # a return to a checkpoint undoes what was given up since then: the final number is without that
+        self.view.progress.samples_given_up = message.samples_abandoned
         self.view.progress.updated_at_s = self.time_s
         if self.view.status not in views.OVER:
             self.view.status = "finishing"

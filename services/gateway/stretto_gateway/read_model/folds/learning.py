@@ -1,4 +1,4 @@
-"""The data of a job and its learning curve: arrived partitions, and evaluations while it trains."""
+"""Folds of events about a job's data and its learning curve: arrived partitions, and evaluations while it trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CURVE_POINTS = 500
 
 
 class LearningFold(Fold):
-    """Data and evaluations."""
+    """Fold of events about data and evaluations."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
@@ -52,7 +52,7 @@ class LearningFold(Fold):
 
 
 def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
-    """Set the totals of partitions; none of them shrinks."""
+    """Set the totals of partitions. A smaller total than before changes nothing."""
     for part in partitions:
         known = data.partitions.get(part.name)
         samples = max(part.samples, known.samples if known else 0)

@@ -22,12 +22,12 @@ from .fold import Fold, push, record
 HISTORY_POINTS = 1024
 FITS = 256
 MEMORY_FIGURES = 8192
-"""Figures of servers in the history of memory; a job has up to 1,000 servers."""
+"""Memory figures in the history of a job, of all its servers together; a job has up to 1,000 servers."""
 MEMORY_POINTS_MIN = 32
 
 
 class MeasurementFold(Fold):
-    """Profiles, telemetry, stragglers, hot servers, models and forecasts."""
+    """Fold of profiles, telemetry, stragglers, hot servers, models and forecasts."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
@@ -68,7 +68,7 @@ class MeasurementFold(Fold):
             self._bring(message)
 
     def _bring(self, message: ProfileMeasured) -> None:
-        """Update the outcome of the decision for this plan: medians of its settled windows."""
+        """Update the outcome of the decision that made this plan: medians over the plan's settled windows."""
         windows = self.evidence.settled.setdefault(message.plan_version, [])
         push(windows, (message.throughput, message.step_time_s))
         for decision in reversed(self.view.decisions):
@@ -161,6 +161,6 @@ class MeasurementFold(Fold):
         )
         self.view.forecast = forecast
         push(self.view.forecasts, forecast)
-        # of a job with many servers fewer points: a point has a figure of each
+        # a point has a figure of each server, so that a job with many servers has fewer points
         points = max(MEMORY_POINTS_MIN, min(HISTORY_POINTS, MEMORY_FIGURES // max(1, len(message.ps))))
         record(self.view.memory, views.MemoryPoint(self.time_s, message.samples_done, message.ps), points)

@@ -1,4 +1,4 @@
-"""Folds of events into the parts of a job: pods, migrations, shards, checkpoints."""
+"""Folds of events about pods, migrations, shards and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PODS_KEPT = 1000
 REPLACEMENTS = 100
 PENDING = "cannot run yet"
 LEASED_KEPT = 10_000
-"""Leases in the view: as many as a job may have workers."""
+"""Number of leases in the view: as many as a job may have workers."""
 
 
 class PodFold(Fold):
-    """Pods, migrations, shards and checkpoints."""
+    """Fold of events about pods, migrations, shards and checkpoints."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
@@ -179,7 +179,7 @@ class PodFold(Fold):
     def _(self, message: ShardLeased) -> None:
         self._train()
         shards = self.view.shards
-        # of a job with very many shards not every completion is published: a worker holds one lease at a time
+        # a worker holds one lease at a time, and a job with very many shards does not publish every completion
         former = self.evidence.leases.pop(message.pod, "")
         if shards.leased.get(former) == message.pod:
             del shards.leased[former]
@@ -219,7 +219,7 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointRestored) -> None:
         self._stage(message.checkpoint.id, "restored", message.checkpoint)
-        for loss in self.view.losses:  # those whose columns did not come back alone
+        for loss in self.view.losses:  # a loss whose columns did not come back without a return to this checkpoint
             if loss.restored_at_s is None or loss.refused:
                 loss.checkpoint, loss.returned_at_s = message.checkpoint.id, loss.returned_at_s or self.time_s
 
@@ -230,7 +230,7 @@ class PodFold(Fold):
             self._final_checkpoint_ended(message.reason)
 
     def _final_checkpoint_ended(self, failure: str) -> None:
-        """Note how the final checkpoint ended; a job that no longer waited for it has finished already."""
+        """Note how the final checkpoint ended. If the job has not waited for that end, it is finished already."""
         self.view.final_checkpoint_failure = failure
         if self.view.status == "finished":
             self.view.reason = shortfall(self.view)
