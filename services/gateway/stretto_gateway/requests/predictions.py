@@ -77,15 +77,16 @@ def preview(
 
 async def what_if(asker: Asker, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:
     """Return how a live job would go on under a plan. Raises Problem 409 without a model, and Fault."""
+    previous = view.plan  # the plan that `plan` varies: the view may show another one when the answer comes
     found = await asker.call(PredictPlan(job=view.name, plan=plan), timeout_s)
     assert isinstance(found, PredictPlanReply)
     if found.prediction is None:
         text = f"{view.name} has no fitted model yet"
         raise checks.conflict(view, "no-model", text, "ask again after its first measured windows (about 15 s)")
-    return predicted(view, found.prediction, now_s)
+    return predicted(view, previous, found.prediction, now_s)
 
 
-def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
+def predicted(view: JobView, previous: Plan | None, found: PlanPrediction, now_s: float) -> Prediction:
     """Return a prediction with what it means for the rest of the job: its end, its cost, its servers' memory."""
     left = view.progress.samples_total - view.progress.samples_done - view.data.given_up
     left_s = max(0, left) / found.throughput if found.throughput > 0 and not view.data.growing else None
@@ -100,7 +101,7 @@ def predicted(view: JobView, found: PlanPrediction, now_s: float) -> Prediction:
     return Prediction(
         job=view.name,
         plan=found.plan,
-        previous=view.plan,
+        previous=previous,
         step_time_s=found.step_time_s,
         step_time_interval_s=found.step_time_interval_s,
         throughput=found.throughput,
