@@ -28,7 +28,7 @@ from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES
 from stretto_forwarder.service import EndpointMetrics
-from stretto_gateway.app import METRICS
+from stretto_gateway.http.health import METRICS
 from stretto_messages.actuator import PodExited, PodPending
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.settings import (

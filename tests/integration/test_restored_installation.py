@@ -13,8 +13,8 @@ from pathlib import Path
 
 import stretto_wire as wire
 from stretto_bus import Client
-from stretto_gateway.folding import Returned
-from stretto_gateway.job_audit import returns
+from stretto_gateway.read_model.folds.fold import Returned
+from stretto_gateway.requests.job_audit import returns
 from stretto_messages.actuator import JobFinished, PlanApplied, PodStarted
 from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, SaveCheckpoint
 from stretto_messages.dispatcher import (

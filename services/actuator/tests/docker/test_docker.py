@@ -18,7 +18,7 @@ import pytest
 from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status, until
 from engine_place import IMAGE, Containers
 from stretto_actuator.backend import BackendError, NoRoom
-from stretto_actuator.docker.backend import backend as docker_backend
+from stretto_actuator.docker import backend as docker_backend
 from stretto_actuator.docker.backend import backend_of
 from stretto_actuator.docker.engine import INSTALLATION
 from stretto_actuator.docker.manifest import PROCESSES_MAX
