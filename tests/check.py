@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
-    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
+    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests", "libs/programs/tests"),
     *(
         f"libs/client/tests/test_{name}.py"
         for name in ("cards", "exchange", "figures", "logs", "resumption", "server_sent")
