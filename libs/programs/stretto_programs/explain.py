@@ -45,11 +45,11 @@ def explain(
     if not script.is_file():
         raise ProgramRefused(f"{script} is no file: name a Python script")
     tell("starting TensorFlow")
+    from .capture.analysis import explained
+    from .capture.captured import Captured
+    from .capture.first_step import first_step
+    from .capture.report import document, dot
     from .partition.cut import Prices
-    from .programs.analysis import explained
-    from .programs.captured import Captured
-    from .programs.report import document, dot
-    from .programs.running import first_step
 
     found: dict[str, Any] = {}
 

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .execution.data_workers import DataWorkers
-    from .execution.importing import Hook
+    from .import_hooks import Hook
+    from .lanes.data_workers import DataWorkers
 
 LANES_MAX = 64
 """Data workers of one program (taste)."""
@@ -88,7 +88,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
 
     hash_seed: of this process, which its data workers need for the same hashes; None: their environment has it.
     """
-    from .execution.importing import AfterImport
+    from .import_hooks import AfterImport
 
     sys.argv = [str(options.script), *options.arguments]
     sys.path[: 0 if sys.flags.safe_path else 1] = [str(options.script.resolve().parent)]
@@ -98,14 +98,14 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
         AfterImport([exact], _raise)
         _run_script(options)
         return
-    from .execution.checkpoints import Checkpoints
-    from .execution.data_workers import DataWorkers
-    from .execution.datasets import Datasets
-    from .execution.keras_fit import KerasFit
-    from .execution.loader import TorchLoader
-    from .execution.loops import Loops
-    from .execution.resume import Resume
-    from .execution.sessions import Sessions
+    from .lanes.data_workers import DataWorkers
+    from .resume.checkpoints import Checkpoints
+    from .resume.resume import Resume
+    from .tensorflow.datasets import Datasets
+    from .tensorflow.keras_fit import KerasFit
+    from .tensorflow.loops import Loops
+    from .tensorflow.sessions import Sessions
+    from .torch.loader import TorchLoader
 
     say = _sayer()
     workers = DataWorkers(options.data_workers, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)

@@ -6,6 +6,7 @@ missing row makes a partition smaller, never wrong.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -34,6 +35,16 @@ class Effect(StrEnum):
 
 STAYS = frozenset({Effect.WRITES, Effect.RANDOM, Effect.PYTHON, Effect.OUTSIDE, Effect.FED, Effect.UNKNOWN})
 """Effects that keep an operation in the training process. Reading does so only where something writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The effects of a function, and the resources that it touches: arguments by number, or others by key."""
+
+    effects: frozenset[Effect]
+    reads: frozenset[str | int] = frozenset()
+    writes: frozenset[str | int] = frozenset()
+    detail: str = ""
 
 
 def _named(text: str) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..errors import ProgramRefused
 from .cut import Crossings, Prices, crossings_of, minimum_cut, objective_us
 from .graph import Graph, path_to, reached
 from .state import Reason, State, state_of
@@ -103,3 +104,20 @@ def staying_of(graph: Graph, state: State) -> tuple[Staying, ...]:
         for names in groups.values()
     ]
     return tuple(sorted(found, key=lambda each: (-each.cost_us, each.reason.origin)))
+
+
+REQUEST_US = 200.0
+"""Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
+
+
+def worthwhile(graph: Graph, prices: Prices) -> Partition:
+    """Cut a graph where it is cheapest. Raises ProgramRefused: nothing is worth moving."""
+    found = partition(graph, prices)
+    if not found.moved:
+        raise ProgramRefused("no part of a step that may move costs more than its way to a data worker")
+    saved_us = found.home_us - found.left_us
+    if not found.is_worth_it or saved_us < REQUEST_US:
+        raise ProgramRefused(
+            f"moving would save {saved_us / 1e3:.2f} of {found.home_us / 1e3:.2f} ms of a step: too little"
+        )
+    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stretto_programs.graphs.reading import Reading
 from stretto_programs.partition.effects import CHECKS, PURE, Effect, effect_of, known
 from stretto_programs.partition.graph import ANY
-from stretto_programs.partition.reading import Reading
 
 STATEFUL_BUT_PURE = {
     "GuaranteeConst": "passes its input on",

@@ -1,0 +1,1 @@
+"""Graphs and pipelines of TensorFlow: read, without calls, and traced while they run."""

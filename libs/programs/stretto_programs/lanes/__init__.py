@@ -1,0 +1,1 @@
+"""Processes on this machine that prepare elements, and the feed that asks them."""

@@ -1,0 +1,1 @@
+"""Programs of TensorFlow with data workers: hooks in Keras fit and in loops over data sets."""
