@@ -8,18 +8,60 @@ import sys
 from pathlib import Path
 
 import pytest
+from stretto_programs.run import options_of
 
 LOST = "the program ran without data workers"
 
 
-def run(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, text: str, *arguments: str, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program; return how it ended."""
     script = folder / "train.py"
     script.write_text(text)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONHASHSEED"}
-    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, "-P", "-m", "stretto_programs.run", str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=cwd or folder)
+
+
+PLAIN = """
+import sys
+print(sys.argv, __name__, sys.path[0] == __file__.rpartition("/")[0] or sys.path[0])
+raise SystemExit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_a_program_without_a_framework_runs_untouched_and_one_line_says_so(tmp_path: Path, switch: str) -> None:
+    ended = run(tmp_path, PLAIN, "3", "--an-option", STRETTO_PIPELINE=switch)
+    assert ended.returncode == 3
+    assert ended.stdout == f"['{tmp_path}/train.py', '3', '--an-option'] __main__ True\n"
+    ways = "no Keras fit, no loop over 8 elements or more of a data set, no PyTorch DataLoader"
+    assert ended.stderr == ("" if switch == "off" else f"stretto: {LOST}: it called {ways}\n")
+
+
+def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
+    ended = run(tmp_path, "raise KeyError('mine')")
+    assert ended.returncode == 1
+    assert "KeyError: 'mine'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--data-workers", "0", __file__], "--data-workers 0: give 1 to 64"),
+        (["--data-worker", "1", __file__], "unrecognized arguments: --data-worker"),
+        (["nowhere.py"], "nowhere.py is no file: name a Python script"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_by_name(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        options_of(arguments, cores=2)
+    assert refused.value.code == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
 
 
 def test_all_behind_the_script_is_its_own(tmp_path: Path) -> None:
@@ -45,21 +87,6 @@ def test_a_program_may_close_stderr(tmp_path: Path) -> None:
     ended = run(tmp_path, "import sys; sys.stderr.close()")
     assert ended.returncode == 0
     assert LOST in ended.stderr
-
-
-def test_looking_for_a_framework_hooks_nothing_and_loses_no_hook(tmp_path: Path) -> None:
-    text = """
-import importlib.util, sys
-from stretto_programs.import_hooks import AfterImport
-hooked = []
-AfterImport([{"colorsys": hooked.append}], print)
-assert "colorsys" not in sys.modules
-importlib.util.find_spec("colorsys")
-assert not hooked
-import colorsys
-print(hooked == [colorsys])
-"""
-    assert run(tmp_path, text).stdout == "True\n"
 
 
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "pass"])

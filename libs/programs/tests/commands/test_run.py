@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from stretto_cli.main import app
+from typer.testing import CliRunner
 
 SCRIPT = "import os, sys\nprint(os.getpid(), sys.argv)\nsys.stdin.read()\nsys.exit(7)\n"
 
@@ -28,16 +30,7 @@ def test_output_status_input_and_process_are_those_of_the_program(tmp_path: Path
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["nowhere.py"], "nowhere.py is no file: name a Python script"),
-        (["--data-workers", "0", __file__], "--data-workers 0: give 1 to 64"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_by_name(arguments: list[str], reason: str) -> None:
-    command = [sys.executable, "-m", "stretto_cli.main", "run", *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.split())
+def test_a_script_that_is_not_there_is_named() -> None:
+    refused = CliRunner().invoke(app, ["run", "nowhere.py"])
+    assert refused.exit_code == 2
+    assert "nowhere.py is no file: name a Python script" in " ".join(refused.output.split())

@@ -1,12 +1,10 @@
-"""Programs under `python -m stretto_programs.run`, as real processes: forks of one with TensorFlow imported, or cold.
-
-A program tells where it is by files, and waits for the test by files.
-"""
+"""Programs under `python -m stretto_programs.run`, as processes: forks of one with TensorFlow imported, or cold."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,47 +23,6 @@ _OURS = (
 WARM = WarmProcesses("tensorflow", "keras", *(f"stretto_programs.{name}" for name in _OURS), "warm_programs")
 """Starts programs with TensorFlow imported; conftest.py closes it."""
 
-MEET = '''
-import os, time
-
-def meet(step):
-    """Wait for the test at a step, if it is there."""
-    if "MEET" in os.environ:
-        open(f"step-{step}", "w").close()
-        while not os.path.exists(f"step-{step}-done"):
-            time.sleep(0.01)
-'''
-HEAD = (
-    MEET
-    + '''
-import hashlib, sys
-import keras, numpy as np, tensorflow as tf
-keras.utils.set_random_seed(7)
-
-class Meets(keras.callbacks.Callback):
-    """Waits for the test at a step, if it is there."""
-    def __init__(self, *steps):
-        self.steps = list(steps)
-        self.seen = 0
-    def on_train_batch_end(self, step, logs):
-        self.seen += 1
-        if self.steps and self.seen >= self.steps[0]:
-            meet(self.steps.pop(0))
-
-def tell(name, model):
-    found = hashlib.sha256()
-    for each in [*model.variables, *model.optimizer.variables]:
-        found.update(each.numpy().tobytes())
-    print(name, found.hexdigest(), flush=True)
-
-def parsed(number):
-    texts = tf.strings.join(["w\\0", tf.strings.as_string(tf.range(number, number + 400) % 50)])
-    return texts[:3], number % 2
-
-def raw(count=600):
-    return tf.data.Dataset.range(count)
-'''
-)
 FREE = """
 import sys
 from stretto_programs.partition import partition
@@ -108,6 +65,19 @@ class Program:
     def go_on(self, step: int) -> None:
         (self._folder / f"step-{step}-done").touch()
 
+    def meet_lanes(self, step: int, count: int) -> None:
+        """Let the program wait at a step until so many data workers serve."""
+        self.meet(step)
+        until(lambda: len(self.lanes) == count)
+        self.go_on(step)
+
+    def kill_lane(self) -> None:
+        """Kill one of the data workers, and wait until another one serves in its place."""
+        count, victim = len(self.lanes), self.lanes[0]
+        victim.send_signal(signal.SIGKILL)
+        self.killed += 1
+        until(lambda: len({*self.lanes} - {victim}) == count)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -149,7 +119,7 @@ def running(
     """
     folder.mkdir()
     (folder / "free.py").write_text(free)
-    (folder / "train.py").write_text(HEAD + text if "keras" in text else text)
+    (folder / "train.py").write_text(text)
     environment = {
         **os.environ,
         "TMPDIR": str(folder),
@@ -175,6 +145,39 @@ def running(
     finally:
         process.kill()
         process.wait()
+
+
+def alone(folder: Path, text: str, *, status: int = 0, warm: WarmProcesses | None = WARM) -> str:
+    """Run a program alone, to its end; return what it printed. status: with which it ends."""
+    with running(folder, text, plain=True, warm=warm) as program:
+        found, out, errors = program.ended()
+    assert found == status, errors
+    assert "stretto:" not in errors
+    return out
+
+
+def compared(
+    folder: Path,
+    text: str,
+    *,
+    lanes: int = 1,
+    meet: int | None = None,
+    free: str = "",
+    warm: WarmProcesses | None = WARM,
+) -> tuple[str, str]:
+    """Run a program alone and with data workers, to its end: both print the same.
+
+    Return what they print, and the standard error of the second run. meet: a step at which the second run waits until
+    its data workers serve.
+    """
+    out = alone(folder / "alone", text, warm=warm)
+    options = ["--data-workers", str(lanes)]
+    with running(folder / "run", text, *options, meet=meet is not None, free=free, warm=warm) as program:
+        if meet is not None:
+            program.meet_lanes(meet, lanes)
+        ended = program.ended()
+    assert ended[:2] == (0, out), ended[2]
+    return out, ended[2]
 
 
 def steps_of(errors: str) -> tuple[int, int]:

@@ -8,12 +8,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import psutil
 import pytest
+from program_harness import until
 from stretto_programs.lanes import nursery
 from stretto_programs.lanes.feed import Feed
 from stretto_programs.lanes.lane import Start
@@ -80,13 +81,6 @@ def nurseries() -> list[psutil.Process]:
 
 def lanes() -> list[psutil.Process]:
     return [lane for each in nurseries() for lane in each.children() if is_living(lane)]
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come"
-        time.sleep(0.02)
 
 
 def test_lanes_are_forked_anew_from_another_nursery_when_theirs_is_killed(said: list[str], tmp_path: Path) -> None:

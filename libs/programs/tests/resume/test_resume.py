@@ -10,9 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-import test_loops
-import test_run
-from program_harness import running, steps_of, until
+from program_harness import alone, running, steps_of
+from program_texts import FITS, LOOPS
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +20,8 @@ def at(step):
     if str(step) in os.environ.get("MEETS", "").split():
         meet(step)
 """
-LOOPS = (
-    test_loops.START.replace("def step(", "def function_step(")
+KILLED_LOOPS = (
+    LOOPS.replace("def step(", "def function_step(")
     + AT
     + """
 step, epoch = tf.Variable(0, dtype=tf.int64), tf.Variable(0)
@@ -61,8 +60,8 @@ print(next(numbers).numpy(), [label.numpy().tolist() for _, label in data.take(1
 print(sorted(each for each in os.listdir(os.environ["SAVED"]) if each.endswith(".index")))
 """
 )
-FIT = (
-    test_run.MADE
+KILLED_FIT = (
+    FITS
     + AT
     + """
 data = raw(640).shuffle(100, seed=3).map(parsed).batch(32).prefetch(2)
@@ -81,7 +80,7 @@ print([label.numpy().tolist() for _, label in data.take(1)])
 """
 )
 CASES = (
-    test_loops.START
+    LOOPS
     + """
 import keras, numpy as np
 SECOND, saved = os.path.exists(os.environ["SAVED"]), os.environ["SAVED"]
@@ -115,13 +114,10 @@ def plus(number):
 numbers = tf.data.Dataset.range(30)
 case("plain", numbers.map(plus), numbers.map(plus))
 case("in-the-checkpoint", numbers.map(plus), numbers.map(plus), checkpointed=True)
-case("shorter", numbers.map(plus).prefetch(1), tf.data.Dataset.range(4).map(plus).prefetch(1))
 even = numbers.filter(lambda number: number % 3 < 3)
 case("shorter-of-unknown-length", even, numbers.filter(lambda number: number % 30 < 4))
-case("without-a-file", numbers, numbers)
 tf.random.set_seed(None)
 case("unseeded", numbers.shuffle(30), numbers.shuffle(30))
-case("another", numbers.batch(1), numbers.batch(1).map(lambda each: each))
 case("random", numbers.map(lambda number: number + tf.cast(tf.random.uniform([]), tf.int64)).batch(1), numbers)
 case("cached", numbers.shuffle(9, seed=1).cache(), numbers.shuffle(9, seed=1).cache())
 
@@ -167,20 +163,11 @@ else:
 )
 
 
-def whole(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the output of a program that runs whole, alone."""
-    monkeypatch.setenv("SAVED", str(folder / "whole-saved"))
-    with running(folder / "whole", text, plain=True) as program:
-        _, out, errors = program.ended()
-    assert "variables" in out, errors
-    return out
-
-
 @pytest.mark.parametrize(
     ("text", "kills", "places"),
     [
-        pytest.param(LOOPS, (25, 101), 4, id="loops", marks=pytest.mark.night),
-        pytest.param(FIT, (31, 88), 3, id="fit"),
+        pytest.param(KILLED_LOOPS, (25, 101), 4, id="loops", marks=pytest.mark.night),
+        pytest.param(KILLED_FIT, (31, 88), 3, id="fit"),
     ],
 )
 def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one(
@@ -190,25 +177,22 @@ def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one
     kills: tuple[int, int],
     places: int,
 ) -> None:
-    expected = whole(tmp_path, text, monkeypatch)
+    monkeypatch.setenv("SAVED", str(tmp_path / "whole-saved"))
+    expected = alone(tmp_path / "whole", text)
     monkeypatch.setenv("SAVED", str(tmp_path / "saved"))
     told = ""
     for count, kill in enumerate(kills, 1):
         folder = tmp_path / f"killed-{kill}"
         monkeypatch.setenv("MEETS", f"{kill - 6} {kill}")
         with running(folder, text, "--resume", "--data-workers", str(count), meet=True) as program:
-            program.meet(kill - 6)
-            until(lambda: len(program.lanes) == count)  # noqa: B023
-            program.go_on(kill - 6)
+            program.meet_lanes(kill - 6, count)
             program.meet(kill)
             program.kill()
         told += (folder / "stderr").read_text()
     later = kills[-1] + 4
     monkeypatch.setenv("MEETS", f"{later}")
     with running(tmp_path / "ended", text, "--resume", "--data-workers", "2", meet=True) as program:
-        program.meet(later)
-        until(lambda: len(program.lanes) == 2)
-        program.go_on(later)
+        program.meet_lanes(later, 2)
         _, out, errors = program.ended()
     assert out == expected, errors
     assert (told + errors).count(" goes on behind ") == places
@@ -228,7 +212,6 @@ def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     assert "in-the-checkpoint [1, 2, 3, 4, 5] [6, 7] [6] " in first
     assert "no place is kept for Range → Shuffle: its shuffle has no fixed seed" in errors
     assert "no place is kept for TensorSlice → Batch: another data set has its operations and length" in errors
-    (tmp_path / "saved" / "without-a-file.stretto.json").unlink()
     with running(tmp_path / "second", CASES, "--resume", "--data-workers", "1") as program:
         status, out, errors = program.ended()
     assert status == 0, errors
@@ -241,14 +224,10 @@ def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     assert found["validation"] == "1000 28", told["validation"]
     assert "stretto: resume" not in told["in-the-checkpoint"]
     for name, reason in {
-        "shorter": "with 4 elements at its source it is not the one that had 30",
         "shorter-of-unknown-length": "it has 4 elements, of which 5 were trained",
-        "without-a-file": "without-a-file.stretto.json is not there",
         "unseeded": "Range → Shuffle begins anew: its shuffle has no fixed seed",
-        "another": "has no place for Range → Batch → Map, but for ",
         "random": "RandomUniform, which may give other elements",
         "cached": "goes on behind 5 elements",
     }.items():
         assert reason in told[name], name
-    assert found["shorter"] == "[1, 2, 3]"
-    assert found["without-a-file"] == found["another"] == found["shorter-of-unknown-length"] == "[0, 1, 2]"
+    assert found["shorter-of-unknown-length"] == "[0, 1, 2]"

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from stretto_pipeline.arrays import Reader, Writer
 from stretto_pipeline.errors import ArraysRefused
-from stretto_programs.splitting.graph_preparation import GraphPreparation, Table, graph_preparation_of
 from stretto_programs.splitting.values import packed, unpacked
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -30,15 +29,3 @@ def test_values_come_back_with_every_bit_type_and_shape(values: list[np.ndarray]
 def test_lengths_that_do_not_fit_the_bytes_are_refused(lengths: list[int]) -> None:
     with pytest.raises(ArraysRefused, match="do not fit"):
         unpacked({"0 lengths": np.array(lengths), "0 bytes": np.zeros(3, np.uint8)})
-
-
-def test_a_preparation_comes_back() -> None:
-    contents = (np.arange(3.0), np.array([b"a\0", b""], object), np.arange(2))
-    tables = (Table("table:0", "string", "int64"),)
-    sent = GraphPreparation(
-        3, b"graph\0", ("raw:0",), ("a:0", "b:1"), ("int64", "string"), ("fixed:0",), tables, contents
-    )
-    got = graph_preparation_of([memoryview(each).cast("B") if len(each) else memoryview(b"") for each in sent.parts()])
-    assert [each.tolist() for each in got.contents] == [each.tolist() for each in contents]
-    names = ("number", "graph", "feeds", "fetches", "types", "constants", "tables")
-    assert [getattr(got, name) for name in names] == [getattr(sent, name) for name in names]

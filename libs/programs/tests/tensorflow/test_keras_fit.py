@@ -1,4 +1,4 @@
-"""`python -m stretto_programs.run` on programs that know nothing of it: the same numbers, output and exit status.
+"""Keras `fit` under `python -m stretto_programs.run`: the same numbers, output and exit status as alone.
 
 Programs and data workers are real processes.
 """
@@ -6,17 +6,18 @@ Programs and data workers are real processes.
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import psutil
 import pytest
-from program_harness import FREE, WARM, running, steps_of, until
-from stretto_programs.tensorflow.sessions import ALONE
+from program_harness import FREE, WARM, alone, compared, running, steps_of, until
+from program_texts import FITS, KERAS
 
 pytestmark = pytest.mark.slow
 
-FIT = """
+FIT = (
+    KERAS
+    + """
 words = keras.layers.StringLookup(vocabulary=[f"w\\0{n}" for n in range(40)])
 text, amount = keras.Input((3,), dtype="string"), keras.Input((3,))
 numbers = keras.layers.Normalization()
@@ -37,23 +38,9 @@ print([label.numpy().tolist() for _, label in data.take(1)])  # the order after 
 tell("variables", model)
 sys.exit(int(sys.argv[1]))
 """
-MADE = """
-def made(**how):
-    text = keras.Input((3,), dtype="string")
-    rows = keras.layers.Flatten()(keras.layers.Embedding(30, 4)(keras.layers.Hashing(30)(text)))
-    model = keras.Model(text, keras.layers.Dense(1, "sigmoid")(keras.layers.Dropout(0.1)(rows)))
-    model.compile("adam", "binary_crossentropy", **how)
-    return model
-
-def fit(name, data, model=None, **how):
-    model = model or made()
-    print(name, file=sys.stderr)
-    model.fit(data, verbose=0, **how)
-    tell(name, model)
-    return model
-"""
+)
 VARIED = (
-    MADE
+    FITS
     + """
 repeated = raw().map(parsed).shuffle(80, seed=3).repeat().batch(32)
 fit("repeat", repeated, epochs=2, steps_per_epoch=15, callbacks=[Meets(3)])
@@ -100,7 +87,7 @@ tell("numbers", model)
 """
 )
 MOVING = (
-    MADE
+    FITS
     + """
 table = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer([f"w\\0{n}" for n in range(40)], [n * 3 % 30 for n in range(40)]), -1)
@@ -168,52 +155,29 @@ MOVED = (
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """Exit status and output of the plain program."""
-    with running(tmp_path_factory.mktemp("fit") / "alone", FIT, plain=True) as program:
-        status, out, errors = program.ended()
-    assert "stretto:" not in errors
-    assert status == 3, errors
-    return status, out
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of the program alone."""
+    return alone(tmp_path_factory.mktemp("fit") / "alone", FIT, status=3)
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.night), 2])
-def test_variables_metrics_and_status_are_those_of_the_program_alone(
-    tmp_path: Path, alone: tuple[int, str], count: int
-) -> None:
-    """The first one starts as its user starts it, with nothing imported before."""
-    with running(
-        tmp_path / "run", FIT, "--data-workers", str(count), meet=True, warm=None if count == 1 else WARM
-    ) as program:
-        program.meet(20)
-        until(lambda: len(program.lanes) == count)
-        program.go_on(20)
+def test_variables_metrics_and_status_are_those_of_the_program_alone(tmp_path: Path, out: str, count: int) -> None:
+    """The first one starts as its user starts it, with nothing imported before; one of two data workers is killed."""
+    warm = None if count == 1 else WARM
+    with running(tmp_path / "run", FIT, "--data-workers", str(count), meet=True, warm=warm) as program:
+        program.meet_lanes(20, count)
         program.meet(70)
+        if count == 2:
+            program.kill_lane()
         program.go_on(70)
-        status, out, errors = program.ended()
-    assert (status, out) == alone
+        *ended, errors = program.ended()
+    assert ended == [3, out], errors
     elsewhere, steps = steps_of(errors)
     assert steps == 4 * 47
     assert elsewhere > steps // 10
-    assert len(re.findall("^stretto: ", errors, re.M)) == 2
+    assert errors.count("is lost: it ended with status -9;") == count - 1
+    assert len(re.findall("^stretto: ", errors, re.M)) == 2 + (count - 1)
     assert f"stretto: Keras fit: {count} data workers prepare Map, " in errors
-
-
-def test_a_data_worker_that_is_killed_changes_nothing_and_is_replaced(tmp_path: Path, alone: tuple[int, str]) -> None:
-    with running(tmp_path / "run", FIT, "--data-workers", "2", meet=True) as program:
-        program.meet(20)
-        until(lambda: len(program.lanes) == 2)
-        program.go_on(20)
-        program.meet(70)
-        victim = program.lanes[0]
-        victim.send_signal(signal.SIGKILL)
-        program.killed = 1
-        until(lambda: len({*program.lanes} - {victim}) == 2)
-        program.go_on(70)
-        status, out, errors = program.ended()
-    assert (status, out) == alone
-    assert steps_of(errors)[0] > 80
-    assert errors.count("is lost: it ended with status -9;") == 1
 
 
 def test_no_data_worker_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
@@ -230,44 +194,28 @@ def test_no_data_worker_outlives_a_program_that_is_killed(tmp_path: Path) -> Non
 
 @pytest.mark.night
 def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", VARIED, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", VARIED, "--data-workers", "1", meet=True) as program:
-        program.meet(3)
-        until(lambda: len(program.lanes) == 1)
-        program.go_on(3)
-        ended = program.ended()
-    assert ended[:2] == (0, out)
-    told = dict(re.findall(r"^([a-z ]+)\n(?:(?!stretto).*\n)*?stretto: (.*)$", ended[2], re.M))
+    _, errors = compared(tmp_path, VARIED, meet=3)
+    told = dict(re.findall(r"^([a-z ]+)\n(?:(?!stretto).*\n)*?stretto: (.*)$", errors, re.M))
     for name, reason in REFUSED.items():
         assert "nothing moves to data workers" in told[name]
         assert reason in told[name]
     for name in MOVED:
         assert "1 data workers prepare " in told[name]
-    assert steps_of(ended[2])[0] > 0
+    assert steps_of(errors)[0] > 0
 
 
 @pytest.mark.night
 def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
     """With free crossings everything that may move does, which is the hardest case."""
-    with running(tmp_path / "alone", MOVING, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", MOVING, "--data-workers", "1", meet=True, free=FREE) as program:
-        program.meet(3)
-        until(lambda: len(program.lanes) == 1)
-        program.go_on(3)
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "nothing moves" not in ended[2]
-    assert len(out.splitlines()) == ended[2].count("1 data workers prepare ") == 7
-    elsewhere, steps = steps_of(ended[2])
+    out, errors = compared(tmp_path, MOVING, meet=3, free=FREE)
+    assert "nothing moves" not in errors
+    assert len(out.splitlines()) == errors.count("1 data workers prepare ") == 7
+    elsewhere, steps = steps_of(errors)
     assert elsewhere > steps // 10
 
 
 KEPT = (
-    MADE
+    FITS
     + """
 import gc, weakref
 from stretto_programs.lanes.feed import Stream
@@ -309,7 +257,8 @@ def test_passes_data_sets_and_models_that_are_over_are_let_go(tmp_path: Path) ->
 
 
 FAILS = (
-    """
+    FITS
+    + """
 from stretto_programs.tensorflow.datasets import Datasets
 begin, passes = Datasets.begin, []
 def second_fails(*given):
@@ -318,9 +267,6 @@ def second_fails(*given):
         raise RuntimeError("no pass")
     return begin(*given)
 Datasets.begin = second_fails
-"""
-    + MADE
-    + """
 data = raw().shuffle(50, seed=2).map(parsed).shuffle(20, seed=3).batch(32)
 fit("shuffled", data, epochs=4)
 print([label.numpy().tolist() for _, label in data.take(1)])
@@ -329,63 +275,5 @@ print([label.numpy().tolist() for _, label in data.take(1)])
 
 
 def test_a_pass_that_cannot_begin_leaves_the_program_as_it_is(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", FAILS, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", FAILS, "--data-workers", "1") as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "nothing moves to data workers any more: RuntimeError: no pass" in ended[2]
-
-
-PLAIN = """
-import sys
-print(sys.argv, __name__, sys.path[0] == __file__.rpartition("/")[0] or sys.path[0])
-raise SystemExit(int(sys.argv[1]))
-"""
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_a_program_without_fit_runs_untouched_and_one_line_says_so(tmp_path: Path, plain: bool) -> None:
-    with running(tmp_path / "run", PLAIN, plain=plain) as program:
-        status, out, errors = program.ended()
-    assert status == 3
-    assert out.startswith("['train.py', '3', '--an-option'] __main__ ")
-    assert str(tmp_path / "run") in out
-    ways = "no Keras fit, no loop over 8 elements or more of a data set, no PyTorch DataLoader"
-    assert errors == ("" if plain else f"stretto: the program ran without data workers: it called {ways}\n")
-
-
-SESSION = """
-import tensorflow as tf
-with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    numbers = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(20).map(lambda n: n * n)).get_next()
-    print([int(session.run(numbers)) for _ in range(20)])
-with tf.compat.v1.Session(graph=tf.Graph()):
-    pass
-"""
-
-
-def test_a_session_of_tensorflow_1_runs_as_alone_and_one_line_says_so(tmp_path: Path) -> None:
-    with running(tmp_path / "run", SESSION) as program:
-        status, out, errors = program.ended()
-    assert (status, out) == (0, f"{[n * n for n in range(20)]}\n"), errors
-    told = [line for line in errors.splitlines() if line.startswith("stretto:")]
-    assert told == [f"stretto: {ALONE}", "stretto: the program ran without data workers"]
-
-
-def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
-    with running(tmp_path / "run", "raise KeyError('mine')\n") as program:
-        status, _, errors = program.ended()
-    assert status == 1
-    assert "KeyError: 'mine'" in errors
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"), [(["--data-workers", "0"], "give 1 to 64"), (["--data-worker", "1"], "unrecognized")]
-)
-def test_options_that_cannot_be_used_are_refused_by_name(tmp_path: Path, options: list[str], reason: str) -> None:
-    with running(tmp_path / "run", PLAIN, *options) as program:
-        status, _, errors = program.ended()
-    assert status == 2
-    assert reason in errors
+    _, errors = compared(tmp_path, FAILS)
+    assert "nothing moves to data workers any more: RuntimeError: no pass" in errors

@@ -6,64 +6,16 @@ Each program runs alone and with data workers; both outputs tell all variables t
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from program_harness import FREE, MEET, running, steps_of, until
-from stretto_pipeline.arrays import Arrays, Reader, Writer
-from stretto_plane import Connection, Key, PeerFailed
-from stretto_programs.lanes.lane import Lane
-from stretto_programs.lanes.protocol import Kind, Prepares, request
-from stretto_programs.splitting.graph_preparation import GraphPreparation
-from stretto_programs.tensorflow.plans import PREPARED_MAX, LivePreparation, Numbered
+from program_harness import FREE, alone, compared, running, steps_of
+from program_texts import LOOPS
+from stretto_programs.tensorflow.plans import PREPARED_MAX
 
 pytestmark = pytest.mark.slow
 
-START = (
-    MEET
-    + """
-import hashlib, sys
-import tensorflow as tf
-tf.random.set_seed(7)
-rows = tf.Variable(tf.random.uniform([50, 4]))
-traces = []
-
-def tell(name, *more):
-    print(name, hashlib.sha256(rows.numpy().tobytes()).hexdigest(), *more, flush=True)
-
-def texts(element):
-    return hashlib.sha256(b"".join(element[0].numpy().reshape(-1).tolist())).hexdigest()[:8]
-
-def parsed(number):
-    words = tf.strings.join(["w\\0", tf.strings.as_string(tf.range(number, number + 400) % 50)])
-    return words[:3], number % 2
-
-def raw(count=600):
-    return tf.data.Dataset.range(count)
-
-def train(words, label, rate=0.1):
-    keys = tf.strings.to_hash_bucket_fast(words, 50)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum((tf.reduce_sum(tf.gather(rows, keys), [1, 2]) - tf.cast(label, tf.float32)) ** 2)
-    rows.assign_sub(0.001 * rate * tf.convert_to_tensor(tape.gradient(loss, rows)))
-    return loss
-
-@tf.function
-def step(iterator):
-    traces.append("step")
-    return train(*next(iterator))
-
-@tf.function
-def element_step(words, label):
-    traces.append("element_step")
-    return train(words, label)
-"""
-)
-LOOPS = """
+PROGRAM = """
 data = raw().shuffle(100, seed=3).map(parsed).batch(32).prefetch(2)
 iterator = iter(data)
 assert isinstance(iterator, tf.data.Iterator) and iterator.element_spec == data.element_spec
@@ -350,26 +302,20 @@ for case in range(FIRST, FIRST + 40):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The output of the loops alone."""
-    with running(tmp_path_factory.mktemp("loops") / "alone", START + LOOPS, plain=True) as program:
-        status, out, errors = program.ended()
-    assert "stretto:" not in errors
-    assert status == 0, errors
-    assert out.endswith("['element_step', 'element_step', 'rated', 'rated', 'step']\n")
-    return out
+    found = alone(tmp_path_factory.mktemp("loops") / "alone", LOOPS + PROGRAM)
+    assert found.endswith("['element_step', 'element_step', 'rated', 'rated', 'step']\n")
+    return found
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.night), 2])
-def test_variables_elements_and_traces_are_those_of_the_program_alone(tmp_path: Path, alone: str, count: int) -> None:
-    with running(tmp_path / "run", START + LOOPS, "--data-workers", str(count), meet=True) as program:
-        program.meet(4)
-        until(lambda: len(program.lanes) == count)
-        program.go_on(4)
-        program.meet(5)
-        program.go_on(5)
-        status, out, errors = program.ended()
-    assert (status, out) == (0, alone), errors
+def test_variables_elements_and_traces_are_those_of_the_program_alone(tmp_path: Path, out: str, count: int) -> None:
+    with running(tmp_path / "run", LOOPS + PROGRAM, "--data-workers", str(count), meet=True) as program:
+        program.meet_lanes(4, count)
+        program.meet_lanes(5, count)
+        *ended, errors = program.ended()
+    assert ended == [0, out], errors
     for name in ("step", "rated"):
         assert re.search(rf"tf.function {name}: {count} data workers prepare Map, .*StringToHash", errors)
     assert f"loop over a data set: {count} data workers prepare Map: " in errors
@@ -378,45 +324,19 @@ def test_variables_elements_and_traces_are_those_of_the_program_alone(tmp_path: 
     assert elsewhere > steps // 10
 
 
-def test_a_data_worker_that_is_killed_changes_nothing(tmp_path: Path, alone: str) -> None:
-    with running(tmp_path / "run", START + LOOPS, "--data-workers", "2", meet=True) as program:
-        program.meet(4)
-        until(lambda: len(program.lanes) == 2)
-        program.go_on(4)
-        program.meet(5)
-        victim = program.lanes[0]
-        victim.send_signal(signal.SIGKILL)
-        program.killed = 1
-        until(lambda: len({*program.lanes} - {victim}) == 2)
-        program.go_on(5)
-        status, out, errors = program.ended()
-    assert (status, out) == (0, alone), errors
-    assert errors.count("is lost: it ended with status -9;") == 1
-
-
 def test_errors_come_at_their_steps_and_what_follows_them_is_the_same(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + ERRORS, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
+    out, errors = compared(tmp_path, LOOPS + ERRORS)
     assert out.count("the error of an element") == 5
-    with running(tmp_path / "run", START + ERRORS, "--data-workers", "1") as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "loop over a data set: 1 data workers prepare Map: " in ended[2]
-    assert "the rest of an iteration is prepared at home: InvalidArgumentError at an element" in ended[2]
+    assert "loop over a data set: 1 data workers prepare Map: " in errors
+    assert "the rest of an iteration is prepared at home: InvalidArgumentError at an element" in errors
 
 
 @pytest.mark.night
 def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + VARIED, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
     # TensorFlow keeps a reference to the loop of a data set from its import on: it is hooked while that is imported
-    with running(tmp_path / "run", START + VARIED, "--data-workers", "1", warm=None) as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
+    _, errors = compared(tmp_path, LOOPS + VARIED, warm=None)
     told: dict[str, str] = {}
-    for line in ended[2].splitlines():
+    for line in errors.splitlines():
         if line in {*REASONS, "short", "eagerly"}:
             told[(name := line)] = ""
         elif line.startswith("stretto: ") and told:
@@ -431,15 +351,10 @@ def test_programs_of_many_kinds_keep_their_numbers_and_reasons_are_told(tmp_path
 @pytest.mark.night
 def test_any_pipeline_and_any_use_of_its_iterators_gives_the_same_elements(tmp_path: Path, first: int) -> None:
     """Forty random programs in one, with free crossings, so that all that may move does."""
-    text = START + RANDOM.replace("FIRST", str(first))
-    with running(tmp_path / "alone", text, plain=True, free=FREE) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert ended[2].count("data workers prepare ") >= 5
-    assert steps_of(ended[2])[0] > 100
+    text = LOOPS + RANDOM.replace("FIRST", str(first))
+    _, errors = compared(tmp_path, text, free=FREE)
+    assert errors.count("data workers prepare ") >= 5
+    assert steps_of(errors)[0] > 100
 
 
 MANY = """
@@ -457,22 +372,17 @@ for words, label in mapped:
     print(texts([words]))
 import gc
 gc.collect()
-from stretto_programs.splitting.split import Prepared
+from stretto_programs.splitting.prepared import Prepared
 print("prepared", sum(type(each) is Prepared for each in gc.get_objects()), file=sys.stderr)
 """
 
 
 @pytest.mark.night
 def test_a_map_that_is_made_for_each_epoch_is_forgotten_after_some(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + MANY, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", START + MANY, "--data-workers", "1") as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "is not used any more" not in ended[2]
-    assert steps_of(ended[2])[0] > 100
-    found = re.search(r"^prepared (\d+)$", ended[2], re.M)
+    _, errors = compared(tmp_path, LOOPS + MANY)
+    assert "is not used any more" not in errors
+    assert steps_of(errors)[0] > 100
+    found = re.search(r"^prepared (\d+)$", errors, re.M)
     assert found is not None
     assert 1 <= int(found[1]) <= PREPARED_MAX + 2
 
@@ -499,64 +409,6 @@ for place in range(len(iterators)):
 
 
 def test_iterators_of_several_threads_have_the_orders_that_they_were_made_with(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + THREADS, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", START + THREADS, "--data-workers", "1") as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "loop over a data set: 1 data workers prepare Map: " in ended[2]
-    assert steps_of(ended[2])[1] >= 12 * 30
-
-
-class Adds:
-    """A framework whose preparations add a number."""
-
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        del settings
-
-    def taught(self, parts: Sequence[memoryview]) -> Prepares:
-        added = int(bytes(parts[1]))
-
-        def add(raw: Arrays) -> Arrays:
-            return {name: each + added for name, each in raw.items()}
-
-        return add
-
-
-def made(graph: bytes) -> GraphPreparation:
-    return GraphPreparation(0, graph, (), (), (), (), (), (np.zeros(1),))
-
-
-def test_lanes_know_what_home_may_ask_for_and_forget_the_rest(tmp_path: Path) -> None:
-    address, key, numbered = f"unix:{tmp_path}/lane", Key.random(), Numbered()
-    lane = Lane(address, key, Adds())
-    all_made = [made(str(place).encode()) for place in range(PREPARED_MAX + 4)]
-    with Connection(address, key, timeout_s=20.0) as link:
-        writer, reader = Writer(), Reader()
-
-        def teach(each: LivePreparation) -> None:
-            link.call(Kind.TEACH, [str(each.number).encode(), *each.parts()])
-
-        def asked(number: int) -> int:
-            answer = link.call(Kind.PREPARE, request(number, {"one": np.array(100)}, writer))
-            return int(reader.arrays(answer.parts[1:])["one"])
-
-        in_use = numbered.of(all_made[0])
-        teach(in_use)
-        numbers: list[int] = []
-        for each in all_made[1:]:
-            numbers.append(numbered.of(each).number)
-            teach(numbered.of(each))
-        assert asked(in_use.number) == 100
-        last = numbered.of(all_made[-1])
-        assert last.number == numbers[-1]
-        assert sorted(numbered.live()) == [in_use.number, *numbers[-PREPARED_MAX:]]
-        assert asked(numbers[-PREPARED_MAX]) == 100 + 4
-        again = numbered.of(all_made[1])
-        assert again.number not in numbers, "lanes that have forgotten it are taught again"
-        teach(again)
-        assert asked(again.number) == 101
-        with pytest.raises(PeerFailed, match=f"preparation {numbers[0]} is not known here"):
-            asked(numbers[0])
-    lane.close()
+    _, errors = compared(tmp_path, LOOPS + THREADS)
+    assert "loop over a data set: 1 data workers prepare Map: " in errors
+    assert steps_of(errors)[1] >= 12 * 30

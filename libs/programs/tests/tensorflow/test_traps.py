@@ -1,6 +1,7 @@
 """Small programs of TensorFlow 2 that a careless split would change, under `python -m stretto_programs.run`.
 
 They are those of `tests/capture/test_traps.py`, run to their end: each as steps of a function and as a loop, twice.
+Those of which nothing may move for another reason than their costs are in `test_loops.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from program_harness import FREE, MEET, running, steps_of, until
+from program_harness import FREE, compared, steps_of
+from program_texts import MEET
 
 pytestmark = [pytest.mark.slow, pytest.mark.night]
 
@@ -67,23 +69,10 @@ run("pure again", raw().shuffle(30, seed=1).map(hashed).batch(8))
 def noisy(number):
     return number + tf.random.uniform([], 0, 9, tf.int64)
 run("random map", raw().map(noisy).map(hashed).batch(8))
-calls = 0
-def counted(number):
-    global calls
-    calls += 1
-    return number + calls
-python = raw().map(lambda number: tf.reshape(tf.py_function(counted, [number], tf.int64), []))
-run("python map", python.map(hashed).batch(8))
-print(calls)
 def printed(number):
     tf.print("printed", number, output_stream=sys.stdout)
     return hashed(number)
 run("printing map", raw(60).map(printed).batch(8))
-def numbers():
-    for number in range(150):
-        yield number + calls
-signature = tf.TensorSpec([], tf.int64)
-run("generator", tf.data.Dataset.from_generator(numbers, output_signature=signature).map(hashed).batch(8))
 run("cache", raw().map(hashed).cache().map(lambda key: key % 40).shuffle(9, seed=2).batch(8).map(lambda key: key + 1))
 run("last partial batch", raw(149).map(hashed).repeat(2).batch(8))
 run("trained variable in a map", raw().map(
@@ -131,21 +120,6 @@ def sparse(keys):
     return tf.sparse.to_dense(tf.sparse.map_values(tf.strings.to_hash_bucket_fast, cells, 50))[:, 0]
 run("sparse", raw().map(lambda number: number + tf.range(4, dtype=tf.int64)).batch(8), sparse)
 run("sparse elements", raw().map(lambda number: tf.sparse.from_dense([hashed(number), 0])).batch(8), tf.sparse.to_dense)
-
-@tf.function
-def step(iterator):
-    train(hashed(next(iterator)))
-data = raw().shuffle(20, seed=5).batch(8)
-iterator = iter(data)
-step(iterator)
-checkpoint = tf.train.Checkpoint(iterator=iterator, rows=rows)
-for _ in range(4):
-    step(iterator)
-path = checkpoint.save("saved")
-step(iterator)
-checkpoint.restore(path)
-step(iterator)
-tell("iterator in a checkpoint", tf.constant(next(iterator)))
 '''
 )
 KERAS = """
@@ -173,17 +147,7 @@ tell("evaluated", tf.constant(model.evaluate(data, verbose=0)), tf.constant(mode
 @pytest.mark.parametrize("free", [False, True])
 def test_traps_have_the_numbers_and_the_output_that_they_have_alone(tmp_path: Path, free: bool) -> None:
     """Where crossings are free, all that may move does; with their prices, what such small programs have stays."""
-    text = STEPS + KERAS
-    with running(tmp_path / "alone", text, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", text, "--data-workers", "2", meet=free, free=FREE if free else "") as program:
-        if free:
-            program.meet(1)
-            until(lambda: len(program.lanes) == 2)
-            program.go_on(1)
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
+    _, errors = compared(tmp_path, STEPS + KERAS, lanes=2, meet=1 if free else None, free=FREE if free else "")
     if free:
-        assert ended[2].count("data workers prepare ") > 10
-        assert steps_of(ended[2])[0] > 100
+        assert errors.count("data workers prepare ") > 10
+        assert steps_of(errors)[0] > 100

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-import signal
 from functools import partial
 from pathlib import Path
 
 import program_harness
 import pytest
-from program_harness import FREE, MEET, steps_of, until
+from program_harness import FREE, steps_of
+from program_texts import MEET
 
 pytestmark = pytest.mark.slow
-running = partial(program_harness.running, warm=None)
+running, alone, compared = (
+    partial(each, warm=None) for each in (program_harness.running, program_harness.alone, program_harness.compared)
+)
 """Programs of PyTorch start cold: the process that others are forked from has TensorFlow."""
 
 pytest.importorskip("torch", reason="PyTorch is not installed here: pip install stretto-programs[torch]")
@@ -432,32 +434,24 @@ REASONS = {
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """Exit status and output of the plain program."""
-    with running(tmp_path_factory.mktemp("training") / "alone", START + TRAINING, plain=True) as program:
-        status, out, errors = program.ended()
-    assert "stretto:" not in errors
-    assert status == 3, errors
-    assert out.endswith("\nFalse\n"), "PyTorch's programs load no TensorFlow"
-    return status, out
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of the training alone."""
+    found = alone(tmp_path_factory.mktemp("training") / "alone", START + TRAINING, status=3)
+    assert found.endswith("\nFalse\n"), "PyTorch's programs load no TensorFlow"
+    return found
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_variables_and_draws_are_those_of_the_program_alone(tmp_path: Path, alone: tuple[int, str], count: int) -> None:
+def test_variables_and_draws_are_those_of_the_program_alone(tmp_path: Path, out: str, count: int) -> None:
     """One of two data workers is killed while it is used."""
     with running(tmp_path / "run", START + TRAINING, "--data-workers", str(count), meet=True) as program:
-        program.meet(20)
-        until(lambda: len(program.lanes) == count)
-        program.go_on(20)
+        program.meet_lanes(20, count)
         program.meet(110)
         if count == 2:
-            victim = program.lanes[0]
-            victim.send_signal(signal.SIGKILL)
-            program.killed = 1
-            until(lambda: len({*program.lanes} - {victim}) == 2)
+            program.kill_lane()
         program.go_on(110)
-        status, out, errors = program.ended()
-    assert (status, out) == alone, errors
+        *ended, errors = program.ended()
+    assert ended == [3, out], errors
     assert f"stretto: DataLoader of Clicks: {count} data workers prepare it: " in errors
     assert errors.count("is lost: it ended with status -9;") == count - 1
     elsewhere, steps = steps_of(errors)
@@ -470,49 +464,31 @@ def told(errors: str) -> dict[str, str]:
 
 
 def test_loaders_of_many_kinds_give_the_batches_and_draws_that_they_give_alone(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + KINDS + MOVING, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", START + KINDS + MOVING, "--data-workers", "1", meet=True, free=FREE) as program:
-        program.meet(5)
-        until(lambda: len(program.lanes) == 1)
-        program.go_on(5)
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    assert "nothing moves" not in ended[2]
-    assert "used any more" not in ended[2]
-    lines = told(ended[2])
+    _, errors = compared(tmp_path, START + KINDS + MOVING, meet=5, free=FREE)
+    assert "nothing moves" not in errors
+    assert "used any more" not in errors
+    lines = told(errors)
     assert len(lines) == 26
     assert all("1 data workers prepare it" in line for line in lines.values())
     changed = "home prepares the rest of a pass: the program changed the data set, "
     assert {name for name, line in lines.items() if changed in line} == {
         "changed within a pass", "a changed global name", "a changed tensor",
     }  # fmt: skip
-    elsewhere, steps = steps_of(ended[2])
+    elsewhere, steps = steps_of(errors)
     assert elsewhere > steps // 10
 
 
 def test_loaders_that_could_give_others_stay_as_they_are_and_the_reason_is_told(tmp_path: Path) -> None:
-    with running(tmp_path / "alone", START + KINDS + REFUSED, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", START + KINDS + REFUSED, "--data-workers", "1") as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    found = told(ended[2])
+    _, errors = compared(tmp_path, START + KINDS + REFUSED)
+    found = told(errors)
     assert {name: reason for name, reason in REASONS.items() if reason not in found.get(name, "")} == {}, found
 
 
 @pytest.mark.parametrize(("text", "reason"), [(NO_FOLDER, "FileNotFoundError: "), (CLOSED, "OSError: not open yet")])
 def test_a_fault_of_a_decision_is_told_and_does_not_reach_the_program(tmp_path: Path, text: str, reason: str) -> None:
     text = START + KINDS.partition('print("first"')[0] + text
-    with running(tmp_path / "alone", text, plain=True) as program:
-        status, out, errors = program.ended()
-        assert status == 0, errors
-    with running(tmp_path / "run", text, "--data-workers", "1", free=FREE) as program:
-        ended = program.ended()
-    assert ended[:2] == (0, out), ended[2]
-    lines = told(ended[2])["a fault"]
+    _, errors = compared(tmp_path, text, free=FREE)
+    lines = told(errors)["a fault"]
     assert f"nothing moves to data workers: {reason}" in lines
     assert ("1 data workers prepare it" in lines) is text.endswith(CLOSED)
 
@@ -533,9 +509,7 @@ def test_items_that_use_the_hash_of_a_text_have_that_of_the_program(
     """Another loader moved before, so the data worker is trusted for that one; its hashes have another salt."""
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with running(tmp_path / "run", START + KINDS + HASHED, "--data-workers", "1", meet=True, free=FREE) as program:
-        program.meet(5)
-        until(lambda: len(program.lanes) == 1)
-        program.go_on(5)
+        program.meet_lanes(5, 1)
         status, out, errors = program.ended()
     assert (status, out) == (0, "0 8\n"), errors
     assert "1 data workers prepare it" in told(errors)["hashed"]
