@@ -16,7 +16,7 @@ from stretto.bus import Bus
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.identity import identity_of
 from stretto.tracing import Tracing
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.pod.credentials import Issuer
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings

@@ -1,1 +1,1 @@
-"""Training programs that know nothing of Stretto: what data workers could prepare of their steps, and do."""
+"""Data workers for training programs that know nothing of Stretto, and what they could prepare."""

@@ -1,21 +1,23 @@
-"""The errors of this package, and how an error is told in one line."""
+"""The errors of this package, and the text of an error in one line."""
 
 from stretto_pipeline.errors import PipelineError
 
 
 class ProgramRefused(PipelineError):
-    """A program whose step cannot be taken: it has none, it fails before, or it trains in a way that has no graph."""
+    """A program without a step that can be captured or split, such as a step without a graph."""
 
 
 class HookMissing(PipelineError):
-    """A method of TensorFlow, Keras or PyTorch that a hook replaces is missing: its version is not a known one."""
+    """A method of the framework that a hook replaces does not exist: this version of the framework is not known."""
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error in one line: the text of a PipelineError, of any other error its type and its first line."""
+    """Return an error in one line: a PipelineError's own text; for any other error its type and the first line of its
+    text.
+    """
     try:
         text = str(error).strip()
-    except Exception:  # an error of the program's own may have a text that fails
+    except Exception:  # the program's own exceptions may raise in __str__
         text = ""
     if isinstance(error, PipelineError):
         return text

@@ -1,8 +1,8 @@
-"""Explains which part of a training program data workers could prepare: `python -m stretto_programs.explain`.
+"""Explain which part of a training program data workers could prepare: `python -m stretto_programs.explain`.
 
-Reads a `Request` as JSON from standard input; prints a JSON document a line: {"progress": [stage, done, total]}, at the
-end {"result": …} or {"error": …}, then with exit status 2. The program's own output goes to stderr.
-`stretto explain-graph` runs it.
+The process reads a `Request` as JSON from standard input. It prints one JSON document a line: {"progress": [stage,
+done, total]}, and at the end {"result": …}, or {"error": …} with exit status 2. What the program prints goes to stderr.
+`stretto explain-graph` starts this module.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stretto_pipeline.errors import PipelineError
 from .errors import ProgramRefused
 
 REFUSED = 2
-"""Exit status for what the user can mend."""
+"""Exit status where the user can mend the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The program to explain. dot: also return a drawing."""
+    """The program to explain. dot: the answer has a drawing, too."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ def explain(
 ) -> dict[str, Any]:
     """Run a program up to its first step and return its partition as a document. Raises PipelineError.
 
-    stop: called with the document instead, if the program does not end and its process has to.
+    stop: called with the document instead, if the program does not end by itself and its process has to be ended.
     """
     script = Path(request.script)
     if not script.is_file():
@@ -61,13 +61,13 @@ def explain(
 
     tell(f"running {script.name}")
     first_step(script, request.arguments, use=use, stop=lambda: stop(found))
-    if not found:  # the program caught our error
+    if not found:  # the program has caught the exception that ends it
         raise ProgramRefused(f"{script} caught an error of its explanation: let its first step end it")
     return found
 
 
 def main() -> None:
-    """Explain a program for another process."""
+    """Explain the program that standard input names."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -1,5 +1,7 @@
-"""Hooks that are put in place right after a module of a framework is imported: the program imports it when it wants to,
-with the environment that it has set before."""
+"""Hooks that run right after the import of a framework's module.
+
+The program decides when it imports its framework, and with which environment; so nothing is imported for a hook.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ Hook = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Calls hooks after the import of a module, in their order. Modules imported before are hooked at once.
+    """Finder that calls hooks right after the import of a module, in their order. A module imported earlier is hooked
+    at once.
 
-    missing: is told of a place that a hook did not find. Looking for a module imports none, and calls no hook.
+    missing: called with the error of a hook whose method does not exist. Looking for a module (`find_spec`) calls no
+    hook.
     """
 
     def __init__(self, hooks: Sequence[Mapping[str, Hook]], missing: Callable[[HookMissing], None]) -> None:
@@ -35,7 +39,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's own spec, with the hook behind its execution."""
+        """Return the module's own spec, whose loader calls the hooks once the module has been executed."""
         if fullname not in self._hooks or fullname in self._finding:
             return None
         self._finding.add(fullname)
@@ -64,7 +68,7 @@ class AfterImport(MetaPathFinder):
 
 
 def replace_method(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace a method of a class, or a function of a module, by one made of it. Raises HookMissing."""
+    """Replace a method of a class, or a function of a module, by what `made` returns for it. Raises HookMissing."""
     original = vars(owner).get(name)
     if original is None:
         where = ".".join([*filter(None, [getattr(owner, "__module__", "")]), owner.__name__])

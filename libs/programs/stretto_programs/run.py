@@ -1,7 +1,8 @@
-"""Runs a training program with data workers on this machine: `python -m stretto_programs.run [OPTIONS] train.py …`.
+"""Run a training program with data workers on this machine: `python -m stretto_programs.run [OPTIONS] train.py …`.
 
-The program runs in this process as `python train.py …` would run it: its output, exit status, signals and files are its
-own, and no file of it is touched. Two lines on stderr are ours: what moved, and what it brought. `stretto run` runs it.
+The program runs in this process as `python train.py …` would run it: output, exit status, signals and files are the
+program's own, and no file of it is touched. Two lines on stderr are Stretto's: what moved, and what it brought.
+`stretto run` starts this module.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from .lanes.data_workers import DataWorkers
 
 LANES_MAX = 64
-"""Data workers of one program (taste)."""
+"""Most data workers of one program (taste)."""
 OPTION = "--data-workers"
 SWITCH = "STRETTO_PIPELINE"
 """Environment variable: `off` runs the plain program."""
 SEED = "STRETTO_PIPELINE_HASH_SEED"
-"""Environment variable from this module to itself."""
+"""Environment variable by which this module passes the seed of hashes to itself when it starts again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The command line.
 
-    is_exact: TensorFlow's optimizer of graphs is off, also in the plain program. is_resuming: places in the data are
-    kept beside its checkpoints, and its data go on there.
+    data_workers: number of data workers. is_exact: TensorFlow's graph optimizer is off, also in the plain program.
+    is_resuming: the program's places in its data are kept beside its checkpoints, and used after a restore.
     """
 
     data_workers: int
@@ -47,7 +48,7 @@ class Options:
 
 
 class Way(Protocol):
-    """A way in which programs take samples, and its hooks. was_asked: the program went this way."""
+    """A way in which programs take samples, with its hooks. was_asked: the program took samples in this way."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +62,7 @@ class Way(Protocol):
 
 
 def options_of(arguments: Sequence[str], cores: int) -> Options:
-    """Read a command line; the script's own options stand behind its name. Raises SystemExit."""
+    """Return the options of a command line. What follows the script's name belongs to the script. Raises SystemExit."""
     parser = argparse.ArgumentParser("python -m stretto_programs.run", description=__doc__, allow_abbrev=False)
     parser.add_argument(OPTION, type=int, default=min(LANES_MAX, max(1, cores - 1)), metavar="N")
     parser.add_argument("--exact", action="store_true")
@@ -76,7 +77,9 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
 
 
 def _own_part(arguments: Sequence[str]) -> int:
-    """Return how many arguments are ours: up to the script. What stands behind it, `--` included, is the script's."""
+    """Return how many arguments belong to this module: all up to the script. `--` behind the script is the script's,
+    too.
+    """
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
         place += 2 if arguments[place] == OPTION else 1
@@ -84,9 +87,10 @@ def _own_part(arguments: Sequence[str]) -> int:
 
 
 def run(options: Options, environment: Mapping[str, str], hash_seed: str | None = None) -> None:
-    """Run the program. What it raises is raised, SystemExit included.
+    """Run the program. An exception of the program is raised, SystemExit included.
 
-    hash_seed: of this process, which its data workers need for the same hashes; None: their environment has it.
+    hash_seed: seed of this process's hashes, which data workers need for the same hashes; None: it is in the
+    environment.
     """
     from .import_hooks import AfterImport
 
@@ -151,10 +155,12 @@ def _exact(tensorflow: ModuleType) -> None:
 
 
 def _sayer() -> Callable[[str], None]:
-    """Return what writes a line on the stderr of now, whatever the program makes of its own."""
+    """Return a function that writes a line on the stderr of this moment, even if the program replaces or closes its
+    own.
+    """
     try:
         kept = os.dup(2)
-    except OSError:  # the program has none
+    except OSError:  # stderr is closed already
         return lambda text: None
 
     def say(text: str) -> None:
@@ -165,14 +171,14 @@ def _sayer() -> Callable[[str], None]:
 
 
 def main() -> None:
-    """Run the program that the command line names, in a process whose hashes of texts data workers can have, too."""
+    """Run the program of the command line, in a process whose seed of hashes data workers can be given."""
     options = options_of(sys.argv[1:], len(os.sched_getaffinity(0)))
     is_plain = os.environ.get(SWITCH, "").lower() == "off"
     seed = os.environ.pop(SEED, None)
     if seed is None and not is_plain and os.environ.get("PYTHONHASHSEED") in (None, "", "random"):
         seed = str(secrets.randbelow(2**32))
         os.execve(sys.executable, sys.orig_argv, os.environ | {SEED: seed, "PYTHONHASHSEED": seed})
-    if seed is not None:  # the program's own environment has none
+    if seed is not None:  # the program's environment did not have the variable
         os.environ.pop("PYTHONHASHSEED", None)
     run(options, os.environ, seed)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client

@@ -13,7 +13,7 @@ import docker
 import docker.errors
 import pytest
 from stretto_actuator.backend import Backend, PodSpec
-from stretto_actuator.docker.backend.backend import DockerBackend, backend_of
+from stretto_actuator.docker.backend import DockerBackend, backend_of
 from stretto_actuator.docker.backend.engine import INSTALLATION
 from stretto_actuator.settings import ActuatorSettings
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_bus.ordered_consumer import read
 from stretto_messages.actuator import (
     GetPodLog,

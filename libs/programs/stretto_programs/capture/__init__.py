@@ -1,1 +1,1 @@
-"""The first step of a program, captured while it runs, and explained."""
+"""The first step of a program: captured while the program runs, and explained."""

@@ -1,4 +1,4 @@
-"""From a captured step to its partition."""
+"""The partition of a captured step, from measured costs and sizes where the step can be run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .captured import Captured, Pipeline
 
 @dataclass(frozen=True)
 class Explained:
-    """A partition with what it was decided from.
+    """A partition, and what was found for it.
 
-    costs, sizes: how they were found, in words. is_measured: costs are of traced steps.
+    costs, sizes: how costs and sizes were found, in words. is_measured: costs come from traced steps, not from guesses.
     """
 
     captured: Captured
@@ -48,7 +48,7 @@ def explained(
     prices: Prices,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Explained:
-    """Partition a captured step. tell: called with each stage of the work."""
+    """Return the partition of a captured step. tell: called with the name of each stage of the work."""
     tell("reading the graph")
     reading = Reading(captured.graph_def, captured.given, captured.arguments)
     batch = _batch_size(captured)
@@ -83,13 +83,13 @@ def _batch_size(captured: Captured) -> int:
 
 
 def _measured_sizes(graph: Graph, captured: Captured) -> tuple[Graph, str]:
-    """Return the graph with the bytes of tensors that may cross, from a run that computes them alone."""
+    """Return the graph with measured bytes of the tensors that may cross, and how they were found, in words."""
     names = measured_names(graph, state_of(graph))
     if not names:
         return graph, "nothing to measure"
     try:
         sizes = captured.values(names)
-    except Exception as error:  # whatever the program's operations raise: the explanation goes on without
+    except Exception as error:  # operations of the program may raise anything: sizes are then guessed
         return graph, f"guessed from shapes ({type(error).__name__}: {_line(error)})"
     return with_sizes(graph, sizes), "measured in one run"
 
@@ -99,7 +99,7 @@ def _traced(captured: Captured, graph: Graph) -> tuple[Trace, str]:
         return Trace(), "guessed by type of operation (there is no graph)"
     try:
         found = trace(captured.run)
-    except Exception as error:  # as above
+    except Exception as error:  # likewise: costs are then guessed
         return Trace(), f"guessed by type of operation ({type(error).__name__}: {_line(error)})"
     if not found.step_us:
         return found, "guessed by type of operation (the profiler saw none)"
@@ -107,7 +107,7 @@ def _traced(captured: Captured, graph: Graph) -> tuple[Trace, str]:
 
 
 def _line(error: Exception) -> str:
-    """Return the line of an error that says what happened: TensorFlow's come last, behind the program's own lines."""
+    """Return the line of an error that says what happened. TensorFlow puts it last, behind lines of the program."""
     lines = [each.strip() for each in str(error).splitlines()]
     told = [each for each in lines if each and not each.startswith(("[[", "File ", "Detected at", "Graph execution"))]
     return (told or [""])[-1][:200]
@@ -121,7 +121,7 @@ def map_us(op: DatasetOp, calls: int, traced: Trace) -> float:
 
 
 def _with_pipeline(graph: Graph, pipeline: Pipeline, found: Opened, traced: Trace) -> Graph:
-    """Return the graph with the opened part of a pipeline before the source that takes its elements."""
+    """Return the graph with the movable maps of a pipeline placed before the operation that takes its elements."""
     if not found.stage:
         return graph
     first = pipeline.ops.index(found.stage[0])
@@ -175,12 +175,13 @@ def _stage_node(title: str, number: int, op: DatasetOp, pipeline: Pipeline, befo
 
 
 def _raw_sizes(pipeline: Pipeline, place: int, components: Sequence[Component]) -> Sequence[int]:
-    """Return the bytes of each component of a raw element: measured, or by its shape."""
-    while pipeline.ops[place].kind in PASSED.keys() - BATCHES and place > 0:  # the same elements, and no buffer to fill
+    """Return the bytes of each component of a raw element: measured, or else by its shape."""
+    # these operations pass the same elements; a sample before them needs no buffer to be filled
+    while pipeline.ops[place].kind in PASSED.keys() - BATCHES and place > 0:
         place -= 1
     try:
         measured = pipeline.sample(place)
-    except Exception:  # whatever the program's data set raises: its own run tells it
+    except Exception:  # the data set may raise anything, and raises it again when the program runs
         measured = None
     if measured is not None and len(measured) == len(components):
         return measured

@@ -1,4 +1,4 @@
-"""The first step of a program, taken before it runs."""
+"""The first step of a program, as `explain-graph` captures it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..partition.pipelines import DatasetOp
 
 
 class StepReached(BaseException):
-    """Ends the program at its first step. No `except Exception` of the program catches it."""
+    """Exception that ends the program at its first step. `except Exception` in the program does not catch it."""
 
 
 class HookFailed(BaseException):
-    """Carries an error of ours through the program, which must not take it for one of its own."""
+    """Exception that carries an error of this package through the program, which must not take it for its own."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -24,7 +24,7 @@ class HookFailed(BaseException):
 
 @contextmanager
 def ours() -> Generator[None]:
-    """Mark the errors of what runs within as ours."""
+    """Raise an error of the code within as HookFailed: it is not an error of the program."""
     try:
         yield
     except Exception as error:
@@ -35,8 +35,9 @@ def ours() -> Generator[None]:
 class Pipeline:
     """The tf.data pipeline behind a source of the step.
 
-    source: operation of the graph that takes its elements; "" where the program's Python code does.
-    sample: bytes of one element that enters an operation of the pipeline, by its place; None: not measured.
+    source: operation of the graph that takes the pipeline's elements; "" if Python code of the program takes them.
+    sample: returns the bytes of an element's components at the entry of an operation, given its place in `ops`; None if
+    they were not measured.
     """
 
     source: str
@@ -46,14 +47,13 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Captured:
-    """A step.
+    """A captured step.
 
-    kind: `Keras fit`, `tf.function` or `eager loop`. graph_def: its graph, without calls. targets, fetched: operations
-    and tensors that a run asks for. given: resources of placeholders. arguments: placeholders that are constants.
-    written: resources that the step does not write alone, with who does. step: the function whose graph it is;
-    iterators: the program's own, that it takes.
-    refusals: reasons for which nothing may move. run: runs the step once. values: runs what some tensors need, and
-    returns their bytes.
+    kind: `Keras fit`, `tf.function` or `eager loop`. graph_def: the step's graph, without calls. targets, fetched:
+    operations and tensors that a run of the step asks for. given: resource of each placeholder that stands for one.
+    arguments: placeholders of constants. written: resources that other code than the step writes, too, with its name.
+    step: the function whose graph this is. iterators: the program's iterators that the step takes. refusals: reasons
+    for which nothing may move. run: runs the step. values: computes tensors, and returns their bytes.
     """
 
     kind: str

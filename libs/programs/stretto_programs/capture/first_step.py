@@ -1,4 +1,4 @@
-"""A script run as `python script.py` does, up to its first step."""
+"""A script, run as `python script.py` runs it, up to its first step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_STEP = (
     "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
 )
 _REACHED_AGAIN_MAX = 3
-"""Times that a program may catch the end at its first step before its process ends at once."""
+"""Most times that a program may catch the end at its first step; at the next one its process is ended."""
 
 
 def first_step(
@@ -28,10 +28,10 @@ def first_step(
     use: Callable[[Captured], None],
     stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a script until its first step, and call `use` with it while all that the step needs is alive.
+    """Run a script until its first step, and call `use` with the step while everything that the step needs is alive.
 
-    The program does not go on after it. If it catches that end again and again, `stop` is called, and its process ends
-    at once. Raises ProgramRefused: the script cannot be run, fails, or has no step.
+    The program ends there. If it catches that end again and again, `stop` is called, and the process is ended. Raises
+    ProgramRefused: the script cannot be run, fails, or has no step.
     """
     from .hooks import install
 
@@ -74,7 +74,7 @@ def first_step(
 
 
 def _place(error: Exception, script: Path) -> str:
-    """Return an error of the program with the line of the script at which it arose."""
+    """Return the text of an error of the program, with the line of the script that raised it."""
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(script)]
     where = f" (line {lines[-1]})" if lines else ""
     text = (str(error).strip().splitlines() or [""])[0]

@@ -1,4 +1,4 @@
-"""Steps of TensorFlow 2: Keras `fit`, and a `tf.function` that takes an iterator or its elements."""
+"""Hooks that capture the first step of a program of TensorFlow 2: of Keras `fit`, or of a `tf.function`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .captured import Captured, ours
 from .steps import Seen, captured, pipeline_behind, refused_step
 
 Take = Callable[[Captured], None]
-"""Called with the first step; it does not return."""
+"""Function that is called with the first step. It does not return: it raises StepReached."""
 
 
 def install(take: Take) -> Callable[[], None]:
-    """Put the hooks in place; return how to take them away. Raises HookMissing."""
+    """Put the hooks in place, and return a function that removes them. Raises HookMissing."""
     import tensorflow as tf
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
@@ -35,11 +35,11 @@ def install(take: Take) -> Callable[[], None]:
             *_keras_hooks(seen, take),
         ):
             hooks.callback(_hook(owner, name, made))
-        return hooks.pop_all().close  # else, without one of them, those that stand already are taken away
+        return hooks.pop_all().close  # if a hook is missing, the hooks before it are removed
 
 
 def _hook(owner: Any, name: str, made: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace a method by one made of it; return how to put the original back."""
+    """Replace a method by what `made` returns for it, and return a function that puts the original back."""
     original = owner.__dict__.get(name)
     if original is None:
         raise HookMissing(f"{owner.__module__}.{owner.__name__} has no {name}: TensorFlow 2.21 with Keras 3 is known")
@@ -89,7 +89,7 @@ def _checkpoint(original: Any, seen: Seen) -> Any:
 
 
 def _applied(original: Any, seen: Seen, take: Take) -> Any:
-    """Find a training loop without a graph: an optimizer that is applied eagerly."""
+    """Hook an optimizer: applied eagerly, it means a training loop without a graph."""
     import tensorflow as tf
 
     def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -119,7 +119,7 @@ def _eager(seen: Seen) -> Captured:
 
 
 def _train_function(original: Any, seen: Seen, take: Take) -> Any:
-    """Take the step of `fit` when it is called with its iterator."""
+    """Hook Keras' training function: the first call with an iterator is the step."""
 
     def make(trainer: Any, force: bool = False) -> Any:
         result = original(trainer, force)
@@ -162,7 +162,7 @@ def _fit_step(trainer: Any, iterator: Any, seen: Seen) -> Captured:
 
 
 def _called(original: Any, seen: Seen, take: Take) -> Any:
-    """Take the first function that trains: it writes a trainable variable, and gets samples or an iterator."""
+    """Hook `tf.function`: the first call of a function that writes a trainable variable is the step."""
     import tensorflow as tf
 
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +177,7 @@ def _called(original: Any, seen: Seen, take: Take) -> Any:
                 seen.is_looking = True  # the step is run, to measure it
                 try:
                     take(found)
-                finally:  # else a program that catches the end would go on
+                finally:  # a program that catches the end may call the step again
                     seen.is_looking = False
         return original(function, *args, **kwargs)
 
@@ -197,7 +197,7 @@ def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen) -> Captured | No
         return refused_step("tf.function", title, None, [refusal])
     try:
         concrete = function.get_concrete_function(*args, **kwargs)
-    except (TypeError, ValueError, tf.errors.OpError):  # the call itself tells the program
+    except (TypeError, ValueError, tf.errors.OpError):  # the call itself raises the error in the program
         return None
     if not _trains(concrete):
         return None
@@ -213,7 +213,7 @@ def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen) -> Captured | No
 
 
 def _trains(concrete: Any) -> bool:
-    """Return whether a function writes a trainable variable."""
+    """Return whether a traced function writes a trainable variable."""
     graph_def, _ = inlined(concrete.graph.as_graph_def())
     resources = Resources()
     trained = {resources.key(each.handle, each.name) for each in concrete.graph.variables if each.trainable}

@@ -1,4 +1,4 @@
-"""An explained partition as a document, and as a drawing."""
+"""An explained partition as a JSON document, and as a drawing for Graphviz."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..partition.partition import WORTH_SHARE, Partition, Staying
 from .analysis import Explained
 
 FREE = Prices(0.0, 0.0)
-"""Prices with which everything moves that can."""
+"""Crossings cost nothing: everything moves that can."""
 OPS_NAMED = 6
 PATH_SHOWN = 12
-"""Nodes of a path in the document; of a longer one, the middle is left out."""
+"""Most nodes of a path in the document; the middle of a longer path is left out."""
 
 
 def document(explained: Explained) -> dict[str, Any]:
-    """Return all that was found, as JSON-able values. Times are of one step, in milliseconds of CPU."""
+    """Return the explanation as a JSON document. Times are milliseconds of CPU for one step."""
     found, captured = explained.partition, explained.captured
     graph = found.graph
     return {
@@ -89,7 +89,7 @@ def _first_reason(found: Partition) -> str:
 
 
 def data_worker_cores(found: Partition) -> int:
-    """Return how many cores of data workers keep up with a home that does the rest: the lesser rate is the speed.
+    """Return how many cores of data workers prepare as fast as home trains; the slower side sets the speed.
 
     steps/s = min(1 / left_us, n / moved_us), so n = moved_us / left_us, rounded up.
     """
@@ -137,7 +137,9 @@ def _staying(staying: Staying, graph: Graph) -> dict[str, Any]:
 
 
 def dot(explained: Explained) -> str:
-    """Return the step as a graph for Graphviz: what moves is filled, crossings are bold and carry their bytes."""
+    """Return a drawing of the step for Graphviz: nodes that move are green, tensors that cross are bold, with their
+    bytes.
+    """
     found = explained.partition
     crossing = {*found.crossings.sent, *found.crossings.received}
     shown = [

@@ -1,4 +1,4 @@
-"""A traced function as a step: its graph, its pipelines, and runs of it on iterators of ours."""
+"""A step from a traced function: its graph, its pipelines, and runs of it with iterators of their own."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ ELEMENTS = (
 
 
 SAMPLED = 16
-"""Raw elements whose bytes are measured."""
+"""Number of raw elements whose bytes are measured."""
 
 
 @dataclass
 class Seen:
-    """Data sets and iterators of the program so far."""
+    """Iterators of the program so far.
+
+    checkpointed: iterators that the program saves itself. iterators: by the identity of their resource. is_looking: a
+    hook itself calls TensorFlow now.
+    """
 
     last_iterator: Any = None
     checkpointed: list[Any] = field(default_factory=list[Any])
     iterators: dict[int, Any] = field(default_factory=dict[int, Any])
     is_looking: bool = False
-    """Set while a hook itself calls TensorFlow."""
 
 
 def refused_step(kind: str, title: str, iterator: Any, refusals: Sequence[str]) -> Captured:
@@ -60,9 +63,10 @@ def captured(
     seen: Seen,
     run: Callable[[Mapping[int, Any]], Any],
 ) -> Captured:
-    """Return a traced function as a step. run: runs it with other iterators in the place of the program's own.
+    """Return the step of a traced function.
 
-    Those begin anew at the end of their data, and leave the position of the program's own where it is.
+    run: runs the function, given other iterators in place of the program's. These repeat their data without end, so the
+    program's own iterators stay where they are.
     """
     fresh = {id(each): iter(each._dataset.repeat()) for each in iterators}
     resources = Resources()
@@ -74,7 +78,7 @@ def captured(
     owners = {id(outer): inner.op.name for outer, inner in concrete.graph.captures}
     sources: dict[str, Any] = {owners[key]: each for key, each in seen.iterators.items() if key in owners}
     handles = [tensor for tensor in passed if tensor.dtype.name == "resource"]
-    if len(handles) == len(iterators):  # else variables are passed, too, and nothing says which handle is whose
+    if len(handles) == len(iterators):  # otherwise variables are passed, too, and handles cannot be matched
         sources |= {tensor.op.name: each for tensor, each in zip(handles, iterators, strict=True)}
     given |= {name: f"iterator {name}" for name in sources}
     types = {tensor.dtype.name for tensor in passed}
@@ -86,7 +90,7 @@ def captured(
     elements = iter(seen.last_iterator._dataset.repeat()) if takes_elements and seen.last_iterator is not None else None
 
     def one_step() -> None:
-        if elements is not None:  # its data is part of a step, though the same elements are passed
+        if elements is not None:  # taking an element is part of a step, although the step is run with the same elements
             next(elements)
         run(fresh)
 
@@ -111,7 +115,7 @@ def captured(
 
 
 def _taking(reading: Reading, sources: Mapping[str, Any], given: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """Return the operations that take elements, each with its iterator."""
+    """Return the names of the operations that take elements, each with its iterator."""
     iterators = {given[name]: each for name, each in sources.items()}
     return [
         (operation.name, iterators[str(key)])
@@ -127,7 +131,7 @@ def pipeline_behind(source: str, iterator: Any, resources: Resources) -> Pipelin
 
 
 def _sampled(dataset: Any) -> Sequence[int] | None:
-    """Return the mean bytes of each component of a data set's elements."""
+    """Return the mean bytes of each component of the first elements of a data set; None if there are no elements."""
     import tensorflow as tf
 
     rows = [

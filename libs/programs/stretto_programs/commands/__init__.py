@@ -1,1 +1,1 @@
-"""The commands that this distribution adds to `stretto`, by entry points of the group `stretto.commands`."""
+"""The commands `stretto run` and `stretto explain-graph`, found by entry points of the group `stretto.commands`."""

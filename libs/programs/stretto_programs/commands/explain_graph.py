@@ -43,10 +43,10 @@ def explain_graph(
     dot: Annotated[Path | None, typer.Option(help="File for a drawing of the step, for Graphviz.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a training program up to its first step, and tell what of the step data workers could prepare for it.
+    """Run a training program up to its first step, and tell which part of the step data workers could prepare.
 
-    The program runs as it is, in a process of its own: Keras `fit`, or a `tf.function`. Some steps are
-    measured; then the process ends. Nothing is prepared elsewhere yet.
+    The program runs in a process of its own, without changes: Keras `fit`, or a `tf.function`. Some steps are measured;
+    then the process ends. Nothing is prepared elsewhere; `stretto run` does that.
 
     Exit status 2 if the program fails before its first step, or has none.
     """

@@ -37,31 +37,31 @@ def run(
         typer.Option(
             "--data-workers",
             metavar="N",
-            help="Number of data workers, up to 64; default: a core less than there are.",
+            help="Number of data workers, 1 to 64; default: the number of cores less 1.",
         ),
     ] = None,
     exact: Annotated[
         bool,
         typer.Option(
             "--exact",
-            help="Turn TensorFlow's optimizer of graphs off: the variables are the plain program's "
-            "under the same option, to the last bit; else to 1 ulp of an operation.",
+            help="Turn off TensorFlow's graph optimizer: results equal a plain run (also without it) bit for bit. "
+            "Otherwise they may differ by 1 ulp per operation.",
         ),
     ] = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Keep the place in the data beside each checkpoint, and go on there after a restore; "
-            "give it from the first run on.",
+            help="Keep the program's place in its data beside each checkpoint, and go on there after a restore. "
+            "Give this option from the first run on.",
         ),
     ] = False,
 ) -> None:
     """Run a training program; other processes on this machine prepare its batches.
 
-    The program runs as `python SCRIPT` runs it, and no file of it is touched. Of Keras `fit`, of training loops over a
-    tf.data data set and of loops over a PyTorch DataLoader, what depends on samples alone moves to data workers; the
-    order of samples, and so the numbers, stay. Sessions of TensorFlow 1 run as alone. Two lines on stderr tell what
+    The program runs as `python SCRIPT` runs it, and no file of it is touched. What depends on samples alone moves to
+    data workers: of Keras `fit`, of training loops over a tf.data data set, and of loops over a PyTorch DataLoader. The
+    order of samples stays, and so do the numbers. Sessions of TensorFlow 1 run as alone. Two lines on stderr tell what
     moved, or why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
 
     Output and exit status are the program's own.

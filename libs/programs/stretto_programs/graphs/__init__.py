@@ -1,1 +1,1 @@
-"""Graphs and pipelines of TensorFlow: read, without calls, and traced while they run."""
+"""Graphs and tf.data pipelines of TensorFlow, read for the partition, and traced while they run."""

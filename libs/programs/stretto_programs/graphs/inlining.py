@@ -1,7 +1,6 @@
-"""A graph of TensorFlow without calls: each called function's body stands in the place of the call.
+"""A graph of TensorFlow without calls: the body of each called function stands in place of the call.
 
-The result is a graph that TensorFlow runs, with the same values under the names of what was there before. Functional
-branches and loops are kept whole.
+TensorFlow can run the result; tensors keep their values and names. Functional branches and loops are kept whole.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ Address = tuple[str, int]
 
 @dataclass
 class _Inlining:
-    """The nodes so far, and the tensors that stand for outputs of calls."""
+    """The nodes so far. stands_for: for each output of a call, the tensor of the inlined body that replaces it."""
 
     functions: Mapping[str, Any]
     nodes: list[Any] = field(default_factory=list[Any])
     stands_for: dict[Address, Address] = field(default_factory=dict[Address, Address])
 
     def add(self, nodes: list[Any]) -> None:
-        """Add nodes, or the bodies of those that are calls."""
+        """Add nodes; a node that is a call is replaced by the body of its function."""
         for node in nodes:
             function = self._called(node)
             if function is None:
@@ -39,10 +38,10 @@ class _Inlining:
         return function if function is not None and not function.signature.attr else None
 
     def _expand(self, call: Any, function: Any) -> None:
-        """Put the body of a function in the place of its call.
+        """Replace a call by the body of its function.
 
-        A node of the call's own name remains, without outputs: it comes after all that the function promises to run, so
-        that edges of control to the call hold.
+        A node of the call's name remains, without outputs. It comes after everything that the function promises to run,
+        so edges of control to the call still hold.
         """
         body, flat = _body_of(function)
         prefix = f"{call.name}/"
@@ -76,14 +75,14 @@ class _Inlining:
         self.nodes.append(_no_op(call.name, list(dict.fromkeys(after or before)), call.device))
 
     def resolved(self, address: Address) -> Address:
-        """Return the tensor that stands for an output of a call or an argument."""
+        """Return the tensor that replaces an output of a call, or an argument."""
         while address in self.stands_for:
             address = self.stands_for[address]
         return address
 
 
 def address_of(written: str) -> Address:
-    """Return the node and the output of an input as GraphDef writes it; -1 for an edge of control."""
+    """Return node and output number of an input as GraphDef writes it; the number is -1 for an edge of control."""
     if written.startswith("^"):
         return written[1:], -1
     name, _, number = written.partition(":")
@@ -91,7 +90,7 @@ def address_of(written: str) -> Address:
 
 
 def inlined(graph_def: Any) -> tuple[Any, dict[str, str]]:
-    """Return a GraphDef without calls, and the tensors that stand for those of calls, by name."""
+    """Return a GraphDef without calls; and for each tensor of a call, by name, the tensor that replaces it."""
     functions = {each.signature.name: each for each in graph_def.library.function}
     work = _Inlining(functions)
     result = type(graph_def)()
@@ -101,9 +100,10 @@ def inlined(graph_def: Any) -> tuple[Any, dict[str, str]]:
     made = [_copied(node) for node in work.nodes]
     remaining = frozenset(node.name for node in made)
     for node in made:
-        _place(node, [each for each in _places(node) if each in remaining])  # arguments of calls are no nodes any more
+        # arguments of calls are not nodes of the result
+        _place(node, [each for each in _places(node) if each in remaining])
         inputs = [_written(work, each, remaining) for each in node.input]
-        del node.input[:]  # edges of control come last
+        del node.input[:]  # GraphDef has edges of control behind all others
         node.input.extend(each for each in inputs if not each.startswith("^"))
         node.input.extend(dict.fromkeys(each for each in inputs if each.startswith("^")))
     del result.node[:]
@@ -114,8 +114,8 @@ def inlined(graph_def: Any) -> tuple[Any, dict[str, str]]:
 
 def _written(work: _Inlining, given: str, remaining: frozenset[str]) -> str:
     name, number = address_of(given)
-    if number < 0:
-        return given if name in remaining else f"^{work.resolved((name, 0))[0]}"  # else it is an argument of a call
+    if number < 0:  # a node that does not remain was an argument of a call
+        return given if name in remaining else f"^{work.resolved((name, 0))[0]}"
     name, number = work.resolved((name, number))
     return f"{name}:{number}" if number else name
 
@@ -132,7 +132,7 @@ def _prefixed(written: str, prefix: str) -> str:
 
 
 def _places(node: Any) -> list[str]:
-    """Return the nodes where a node must be, too."""
+    """Return the nodes with which a node must be placed (`_class` of GraphDef)."""
     return [each.decode().removeprefix("loc:@") for each in node.attr["_class"].list.s] if "_class" in node.attr else []
 
 

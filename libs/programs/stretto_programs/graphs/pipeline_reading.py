@@ -10,11 +10,11 @@ from ..partition.pipelines import Component, DatasetOp, kind_of
 from .reading import summary_of
 
 KeyOf = Callable[[Any, str], str]
-"""Gives the key of a resource that a function captures, from its handle and a name for people."""
+"""Function that returns the key of a captured resource, given its handle and a name for people."""
 
 
 def pipeline_of(dataset: Any, key_of: KeyOf) -> tuple[DatasetOp, ...]:
-    """Return the operations of a dataset object, in the order of the data."""
+    """Return the operations of a data set, in the order in which its data pass them."""
     found: list[DatasetOp] = []
     is_ordered = dataset.options().deterministic is not False
     while dataset is not None:
@@ -58,7 +58,7 @@ def _function_of(concrete: Any, key_of: KeyOf) -> tuple[Summary, tuple[str, ...]
 
 
 def _names(graph_def: Any) -> tuple[str, ...]:
-    """Return the names of all operations of a graph and its functions."""
+    """Return the names of all operations of a graph, including its functions."""
     nodes = [node.name for node in graph_def.node if node.op not in ("Placeholder", "Const")]
     return (*nodes, *(node.name for each in graph_def.library.function for node in each.node_def))
 
@@ -72,7 +72,7 @@ def _shape(shape: Any) -> tuple[int | None, ...] | None:
 
 
 def datasets_of(dataset: Any) -> list[Any]:
-    """Return the data set of each operation of a pipeline, in the order of the data."""
+    """Return the data set object of each operation of a pipeline, in the order in which data pass them."""
     found: list[Any] = []
     while dataset is not None:
         if type(dataset).__name__.endswith("Adapter"):

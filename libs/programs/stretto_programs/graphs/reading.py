@@ -1,4 +1,4 @@
-"""A step's graph of TensorFlow as a graph of nodes with effects."""
+"""The TensorFlow graph of a step, read as a graph of nodes with effects."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _PASSING = frozenset(
     {"Identity", "StopGradient", "Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration"}
     | {"RefNextIteration", "RefIdentity"}
 )
-"""Operations that pass the handle of their first input on."""
+"""Operations whose output is the handle that is their first input."""
 _BRANCHES = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
-"""Operations whose first input is no argument of their functions."""
+"""Number of first inputs that are not passed to the functions of a branching operation."""
 
 
 @dataclass
 class Reading:
-    """Reads one graph without calls.
+    """A graph without calls that is being read.
 
-    given: resources that placeholders stand for, by the placeholder's name. arguments: placeholders that are no source
-    of their own, since a function's caller passes them. fed: operations whose values the program's Python code gives.
+    given: resource that a placeholder stands for, by the placeholder's name. arguments: placeholders whose values the
+    caller of a function passes, which are therefore not sources. fed: operations whose values Python code of the
+    program passes.
     """
 
     graph_def: Any
@@ -36,7 +37,7 @@ class Reading:
 
     @cached_property
     def graph(self) -> Any:
-        """The graph, imported: it knows types and shapes."""
+        """The graph, imported into TensorFlow, which infers types and shapes."""
         import tensorflow as tf
 
         graph = tf.Graph()
@@ -50,7 +51,7 @@ class Reading:
         return {each.signature.name: each for each in self.graph_def.library.function}
 
     def node_of(self, operation: Any, size_of: Callable[[Any], int]) -> Node:
-        """Return one operation as a node."""
+        """Return an operation as a node."""
         effects, reads, writes, detail = self.touched(operation)
         return Node(
             name=operation.name,
@@ -68,7 +69,7 @@ class Reading:
         )
 
     def touched(self, operation: Any) -> tuple[frozenset[Effect], frozenset[str | int], frozenset[str | int], str]:
-        """Return effects, resources read and written, and a detail for people."""
+        """Return an operation's effects, the resources that it reads and writes, and a detail for people."""
         effect = effect_of(operation.type)
         if operation.name in self.given or operation.name in self.arguments:
             effect = Effect.HANDLE if operation.name in self.given else Effect.PURE
@@ -87,7 +88,7 @@ class Reading:
         return frozenset({effect}), nothing, nothing, ""
 
     def resource_of(self, tensor: Any) -> str | int:
-        """Return the resource of a handle, through what passes it on."""
+        """Return the resource of a handle, followed back through operations that pass it on."""
         operation = tensor.op
         while operation.inputs and (operation.type in _PASSING or _gives_back(operation)):
             operation = operation.inputs[0].op
@@ -98,7 +99,9 @@ class Reading:
         return operation.name if effect_of(operation.type) is Effect.UNKNOWN else ANY
 
     def _called(self, operation: Any) -> Summary:
-        """Return the union of the effects of an operation's functions, with its own inputs for their arguments."""
+        """Return the effects of all functions of an operation together; the operation's inputs stand for their
+        arguments.
+        """
         names = [
             each.name for name in ("f", "then_branch", "else_branch", "cond", "body", "branches")
             for each in _functions_in(operation, name)
@@ -127,7 +130,8 @@ class Reading:
     def summary(self, name: str) -> Summary:
         """Return the effects of a function of the graph."""
         if name not in self._summaries:
-            self._summaries[name] = Summary(frozenset({Effect.UNKNOWN}))  # until it is known, if it calls itself
+            # for a function that calls itself: its effects are not known yet
+            self._summaries[name] = Summary(frozenset({Effect.UNKNOWN}))
             self._summaries[name] = (
                 self._summarised(self.functions[name])
                 if name in self.functions
@@ -145,7 +149,7 @@ class Reading:
 
 
 def summary_of(graph_def: Any, given: Mapping[str, str | int], arguments: Collection[str]) -> Summary:
-    """Return the effects of a whole graph. given: resources of its placeholders; arguments: what it is called with."""
+    """Return the effects of a whole graph. given: as in Reading. arguments: placeholders that the caller fills."""
     inside = Reading(graph_def, given, arguments)
     effects: set[Effect] = set()
     reads: set[str | int] = set()
@@ -167,7 +171,7 @@ def summary_of(graph_def: Any, given: Mapping[str, str | int], arguments: Collec
 
 
 def _gives_back(operation: Any) -> bool:
-    """Return whether an operation writes a variable of the first version, and returns the reference to it."""
+    """Return whether an operation writes a variable of TensorFlow 1, and returns a reference to it."""
     return effect_of(operation.type) is Effect.WRITES and any(each.dtype._is_ref_dtype for each in operation.outputs)
 
 
@@ -177,12 +181,12 @@ def is_handle(tensor: Any) -> bool:
 
 
 def crosses(tensor: Any) -> bool:
-    """Return whether a tensor may travel: a handle, a variant, and a reference to a variable may not."""
+    """Return whether a tensor can be sent to another process: handles, variants and references to variables cannot."""
     return not tensor.dtype._is_ref_dtype and tensor.dtype.name not in ("resource", "variant")
 
 
 def shared_name(operation: Any) -> str:
-    """Return the name under which a resource is shared, "" if it has none."""
+    """Return the name under which a resource is shared, "" for a resource without such a name."""
     try:
         return operation.get_attr("shared_name").decode()
     except ValueError:
@@ -218,7 +222,9 @@ def read_graph(
     written: Mapping[str, str],
     size_of: Callable[[Any], int],
 ) -> Graph:
-    """Return what a run of these targets and fetched tensors needs. written: resources that other runs write."""
+    """Return the nodes that a run of these targets and fetched tensors needs. written: resources that other code
+    writes.
+    """
     fetched = list(fetched)
     needed = needed_for(reading.graph, [*targets, *(name.partition(":")[0] for name in fetched)])
     nodes = [

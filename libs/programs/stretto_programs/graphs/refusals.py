@@ -16,7 +16,7 @@ EAGER = "the step runs eagerly, operation by operation: it has no graph"
 
 
 def of_strategy(strategy: Any) -> str:
-    """Return why a step under a strategy of tf.distribute stays whole; "" for one that runs on a single device."""
+    """Return why a step stays whole under a strategy of tf.distribute; "" if the strategy has a single device."""
     if strategy.num_replicas_in_sync > 1 or "Default" not in type(strategy).__name__:
         return f"{type(strategy).__name__} runs the step on several devices"
     return ""

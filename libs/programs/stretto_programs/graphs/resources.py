@@ -1,4 +1,4 @@
-"""Resources of a program, such as variables, tables and iterators: a key for each, by the identity of its handle."""
+"""Keys of the resources of a program (variables, tables, iterators), by the identity of their handles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass
 class Resources:
-    """Names of resources, by the identity of their handles."""
+    """Keys that were given to resources. names: by the identity of the handle."""
 
     names: dict[int, str] = field(default_factory=dict[int, str])
     kept: list[Any] = field(default_factory=list[Any])
-    """Handles with a name: an identity is only one while its object lives."""
+    """Handles that have a key; while they are alive, no other object has their identity."""
 
     def key(self, handle: Any, name: str) -> str:
-        """Return the key of a resource: the name by which it was first seen, made unique."""
+        """Return the key of a resource: the name under which it was first seen, made unique."""
         if id(handle) not in self.names:
             self.kept.append(handle)
             taken = set(self.names.values())
@@ -24,7 +24,7 @@ class Resources:
 
 
 def given_of(concrete: Any, resources: Resources) -> dict[str, str]:
-    """Return the resources of the placeholders of a traced function."""
+    """Return the key of the resource behind each placeholder of a traced function."""
     return {
         inner.op.name: resources.key(outer, _table_name(inner.op.name))
         for outer, inner in concrete.graph.captures
@@ -33,5 +33,5 @@ def given_of(concrete: Any, resources: Resources) -> dict[str, str]:
 
 
 def _table_name(placeholder: str) -> str:
-    """Return a name for people of a captured resource that has none of its own."""
+    """Return a name for people of a captured resource that has no name itself."""
     return placeholder.removesuffix("/table_handle").removesuffix("/LookupTableFindV2") or placeholder

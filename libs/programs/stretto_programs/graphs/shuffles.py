@@ -1,4 +1,4 @@
-"""The shuffles of a data set, and the orders that iterators have drawn of them."""
+"""The shuffles of a data set, and the number of orders that iterators have drawn from each."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 Orders = Mapping[int, int]
-"""The number of the order that an iterator has drawn, by the identity of the shuffle."""
+"""Number of the order that an iterator has drawn from each shuffle, by the identity of the shuffle."""
 
 
 @dataclass
 class Drawn:
-    """Iterators that were made over each shuffle: each draws the seeds of its order."""
+    """Count of the orders drawn from each shuffle. Each iterator that is made over a shuffle draws the seeds of an
+    order.
+    """
 
     counts: WeakKeyDictionary[Any, int] = field(default_factory=WeakKeyDictionary[Any, int])
 
     def made(self, dataset: Any) -> None:
-        """Note an iterator over a data set."""
+        """Count an iterator over a data set: an order of each of its shuffles."""
         for each in shuffles_of(dataset):
             self.made_one(each)
 
     def made_one(self, shuffle: Any) -> None:
-        """Note an iterator over one shuffle."""
+        """Count an order of a shuffle."""
         self.counts[shuffle] = self.of(shuffle) + 1
 
     def of(self, shuffle: Any) -> int:
-        """Return the iterators made over a shuffle."""
+        """Return how many orders were drawn from a shuffle."""
         return self.counts.get(shuffle, 0)
 
     def at(self, dataset: Any) -> Orders:
-        """Return the numbers of the orders that the iterator made last over a data set has drawn."""
+        """Return, for the shuffles of a data set, the numbers of the orders drawn last."""
         return {id(each): self.of(each) for each in shuffles_of(dataset)}
 
 
 def all_of(dataset: Any) -> Iterator[Any]:
-    """Return a data set and all that it is made of."""
+    """Return a data set, its inputs, their inputs, and so on."""
     waiting = [dataset]
     while waiting:
         each = waiting.pop()
@@ -46,12 +48,12 @@ def all_of(dataset: Any) -> Iterator[Any]:
 
 
 def shuffles_of(dataset: Any) -> Iterator[Any]:
-    """Return the shuffles that a data set is made of."""
+    """Return the shuffles among a data set and its inputs."""
     return (each for each in all_of(dataset) if "ShuffleDataset" in type(each).__name__)
 
 
 def has_fixed_order(dataset: Any) -> bool:
-    """Return whether a second iterator that draws the same seeds gives the same elements in the same order."""
+    """Return whether two iterators with the same seeds give the same elements in the same order."""
     import tensorflow as tf
 
     if dataset.options().deterministic is False:

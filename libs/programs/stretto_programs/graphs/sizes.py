@@ -1,15 +1,15 @@
-"""Bytes of tensors: of a value, by a static shape, or guessed."""
+"""Bytes of tensors: of values, by static shapes, or guessed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 STRING_BYTES = 16
-"""Bytes of one string where none was measured: a guess."""
+"""Guessed bytes of a string that was not measured."""
 
 
 def static_size(tensor: Any, unknown: int) -> int:
-    """Return the bytes of a tensor by its static shape. unknown: the size of a dimension that is not known."""
+    """Return the bytes of a tensor by its static shape. unknown: assumed size of a dimension that is not known."""
     count = 1
     for size in tensor.shape.as_list() if tensor.shape.rank is not None else [unknown]:
         count *= unknown if size is None else size
@@ -17,11 +17,11 @@ def static_size(tensor: Any, unknown: int) -> int:
 
 
 UNKNOWN_DIMENSION = 128
-"""Size of a dimension that neither the graph nor the data set tells: a guess."""
+"""Guessed size of a dimension that neither the graph nor the data set tells."""
 
 
 def size_bytes(value: Any) -> int:
-    """Return the bytes of a NumPy array as it travels; a string has four more, for its end."""
+    """Return the bytes that a NumPy array takes in a message; each string takes four more, for where it ends."""
     if value.dtype.kind not in "OSU":
         return int(value.nbytes)
     return sum(len(each) + 4 for each in value.reshape(-1).tolist())

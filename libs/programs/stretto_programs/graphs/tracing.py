@@ -1,7 +1,7 @@
-"""CPU of the operations of a step, from a few traced runs: TensorFlow's profiler sees each operation by its name.
+"""CPU of the operations of a step, measured by TensorFlow's profiler in a few runs.
 
-Operations that its optimizer folds or joins appear under the name of the joined one; an operation that never appears
-costs nothing. Time is that of operations; the executor's own is in no operation.
+Operations that TensorFlow's optimizer joins appear under the name of the joined operation; an operation that never
+appears costs nothing. Time that the executor spends between operations is in none of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..partition.costs import Trace
 
 STEPS = 8
 TRACER_LEVEL = 3
-"""Level from which on cheap operations are seen, too."""
+"""Level of the profiler at which cheap operations are recorded, too."""
 
 
 def trace(run: Callable[[], None], steps: int = STEPS) -> Trace:
-    """Run a step some times under the profiler; once before, so that what is made once is not measured.
+    """Return the mean CPU of a step's operations over several runs under the profiler, after an unmeasured first run.
 
-    Fewer times where the samples end: each step that ran counts.
+    If the samples end before, fewer runs count.
     """
     import tensorflow as tf
 
@@ -46,7 +46,7 @@ def trace(run: Callable[[], None], steps: int = STEPS) -> Trace:
 
 
 def _repeated(run: Callable[[], None], steps: int) -> int:
-    """Run a step some times; return how often it had samples."""
+    """Run a step several times; return how many runs there were samples for."""
     import tensorflow as tf
 
     for done in range(steps):

@@ -1,1 +1,1 @@
-"""Processes on this machine that prepare elements, and the feed that asks them."""
+"""Lanes: processes on this machine that prepare elements of a program's data; and the feed that asks them."""

@@ -1,4 +1,4 @@
-"""The data workers of one program: a feed and its lanes, started when the first part of the program moves."""
+"""The data workers of a program: a feed and its lanes, started when the first part of the program moves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .processes import Processes, Settings
 
 
 class DataWorkers:
-    """So many data workers, of one framework.
+    """The data workers of a program, for a single framework.
 
-    paths: folders of the program's modules. environment: variables of data workers that the program has not. say:
-    writes a line to people.
+    count: number of data workers. paths: folders of the program's modules. environment: variables that data workers get
+    beside the program's own. say: writes a line to people.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class DataWorkers:
         self.count = count
         self.say = say
         self.feed: Feed | None = None
-        """None: nothing has moved yet"""
+        """The feed; None until something moves."""
         self._paths, self._environment = paths, environment
         self._framework = ""
         self._processes: Processes | None = None
@@ -35,13 +35,14 @@ class DataWorkers:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether this is the program's process, and none that it forked."""
+        """Return whether this is the process that the program was started as, and not a fork of it."""
         return os.getpid() == self._pid
 
     def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
-        """Return the feed; its lanes start now if they did not. Raises ProgramRefused: another framework has them.
+        """Return the feed, and start its lanes at the first call. Raises ProgramRefused: they prepare for another
+        framework.
 
-        is_home_ahead: a thread beside the program's own may prepare at home.
+        is_home_ahead: home may prepare in a thread beside the program's own.
         """
         if not self.is_ours:
             raise ProgramRefused("data workers prepare for the process that the program was started as")
@@ -57,7 +58,7 @@ class DataWorkers:
             return self.feed
 
     def close(self) -> None:
-        """End the data workers."""
+        """End the data workers, if this process started any."""
         if not self.is_ours:
             return
         if self.feed is not None:

@@ -1,6 +1,7 @@
-"""The feed of a program: prepared elements in the program's own order. The edge of `stretto_pipeline.feeding`.
+"""The feed of a program: it gives prepared elements in the program's own order. Decided by `stretto_pipeline.feeding`.
 
-A `Stream` is one pass over a data set: it holds the raw elements that were pulled and not yet trained, by their step.
+A `Stream` is a pass over a data set. It holds each raw element from when home pulls it until the program takes what was
+prepared of it.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from ..errors import in_words
 from .protocol import Preparation
 
 WINDOW_BYTES = 64 * 1024**2
-"""Bound of raw elements that wait, and of prepared ones; two of each always may."""
+"""Most bytes of raw elements that wait, and of prepared elements that wait; two elements may always wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A raw element: as home has it, and the part that a lane needs."""
+    """A raw element. element: the values that home prepares from. arrays: the part that a lane needs."""
 
     element: Sequence[Any]
     arrays: Arrays
@@ -54,10 +55,11 @@ class Raw:
 
 @dataclass
 class Stream:
-    """One pass over a data set.
+    """A pass over a data set.
 
-    pull: returns the next raw element; raises what the program's own iterator would. prepare: prepares one at home.
-    may_pull_ahead: whether the next pull gives before its step what it gives then.
+    pull: returns the next raw element, or raises what the program's own iterator would raise. prepare: prepares a raw
+    element at home. may_pull_ahead: returns whether the next raw element may be pulled before its step. raw: raw
+    elements that were pulled and not taken yet. ended: the exception at the end of the pass.
     """
 
     name: str
@@ -71,10 +73,10 @@ class Stream:
 
 
 class Lanes(Protocol):
-    """Processes that prepare."""
+    """The lanes that a feed asks."""
 
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
-        """Ask a lane; its answer is reported by `Feed.answered`."""
+        """Ask a lane for an element. The answer is reported by `Feed.answered` or `Feed.failed`."""
         ...
 
 
@@ -82,18 +84,18 @@ class Lanes(Protocol):
 class _Found:
     values: list[Any]
     arrays: Arrays | None = None
-    """of a lane's answer, as it came"""
+    """The arrays of a lane's answer; None for values that home prepared."""
 
 
 class _Broken(Exception):
-    """Tells whoever waits to prepare for himself."""
+    """Exception that tells the waiting thread to prepare the element itself."""
 
 
 _Job = tuple[Stream, Range, Sequence[Any]]
 
 
 class Feed:
-    """Prepares elements of one program. The program's own thread takes them, one at a time.
+    """The feed of a program. The program's threads take elements from it, each in its turn.
 
     is_home_ahead: home prepares in a thread of its own; otherwise in the program's thread, while that waits.
     """
@@ -101,7 +103,7 @@ class Feed:
     def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
         self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of)
         self.cpu_us = 0
-        """CPU that lanes spent on answers"""
+        """CPU that lanes have spent on answers."""
         self._say = say
         self._ahead = SPARE + CREDITS * lane_count
         self._lanes: Lanes | None = None
@@ -110,37 +112,37 @@ class Feed:
         self._due_s = float("inf")
         self._turn = threading.Condition(self._lock)
         self._jobs: list[_Job] = []
-        """what the program's thread prepares next"""
+        """Elements that the program's thread has to prepare next."""
         self._is_home_ahead = is_home_ahead
         self._events: deque[Event] = deque()
         self._actions: deque[Action] = deque()
-        """decided, and not done yet"""
+        """Actions of the machine that are still to be done."""
         self._is_telling = False
         self._is_broken = False
-        """an error of ours: everything is prepared where it is taken"""
+        """The feed itself has failed: each element is prepared by the thread that takes it."""
         self._taking = threading.Lock()
-        """held while an element is taken: threads of the program take turns"""
+        """Held while a thread takes an element: threads of the program take turns."""
         self._streams: dict[str, Stream] = {}
-        """passes that are not over, by name"""
+        """Passes under way, by name."""
         self._over: deque[str] = deque()
-        """names of passes that are over, and not forgotten yet"""
+        """Names of passes that have ended and are still in `_streams`."""
         self._here: dict[tuple[Range, str], _Found | BaseException] = {}
         self._needed: Future[_Found] | None = None
         self._differing = ""
         self._failure = ""
-        """the last of a lane, in its words"""
+        """Text of the last failure of a lane."""
         self._closed = False
         self._home = ThreadPoolExecutor(1, thread_name_prefix="stretto-home")
         threading.Thread(target=self._keep_time, name="stretto-feed", daemon=True).start()
 
     def use(self, lanes: Lanes) -> None:
-        """Name the processes that answer what this feed asks."""
+        """Set the lanes that this feed asks."""
         self._lanes = lanes
 
     def take(self, stream: Stream) -> tuple[Raw, list[Any]]:
-        """Return the next raw element of a pass, and the values that were prepared of it.
+        """Return the next raw element of a pass, and the values prepared from it.
 
-        Raises what the program's own iterator would, at the same step.
+        Raises what the program's own iterator would raise, at the same step.
         """
         with self._taking:
             self._pull(stream)
@@ -155,7 +157,7 @@ class Feed:
                 del stream.raw[wanted]
 
     def _values(self, stream: Stream) -> list[Any]:
-        """Return what is prepared of the first raw element of a pass."""
+        """Return the values prepared from the first raw element of a pass."""
         future: Future[_Found] = Future()
         try:
             with self._lock:
@@ -172,7 +174,7 @@ class Feed:
             return stream.prepare(next(iter(stream.raw.values())).element)
         except BaseException:
             with self._lock:
-                if self._needed is future:  # an interrupt: nobody waits any more
+                if self._needed is future:  # an interrupt: no thread waits now
                     self._needed = None
                     self.tell(Wanted(()))
             raise
@@ -182,7 +184,7 @@ class Feed:
         return -1 if stream is None else stream.preparation.number
 
     def end(self, name: str) -> None:
-        """End a pass. It is forgotten when the next element is taken; so a finalizer may call this in any thread."""
+        """End a pass, which is dropped when the next element is taken: a finalizer may call this in any thread."""
         self._over.append(name)
 
     def _pull(self, stream: Stream) -> None:
@@ -193,7 +195,7 @@ class Feed:
                 return
             try:
                 raw = stream.pull()
-            except Exception as error:  # raised at its step, behind the elements before it
+            except Exception as error:  # raised at its own step, once the elements before it are taken
                 stream.ended = error
                 return
             stream.raw[Range(stream.name, stream.steps, 1)] = raw
@@ -201,7 +203,7 @@ class Feed:
             held += size_bytes(raw.arrays)
 
     def _prepare_until(self, future: Future[_Found]) -> None:
-        """Prepare what home is asked for, in this thread, until an element is there."""
+        """Prepare the elements that home is asked for, in this thread, until the awaited element is there."""
         try:
             while True:
                 with self._turn:
@@ -219,30 +221,30 @@ class Feed:
             raise
 
     def close(self) -> None:
-        """Prepare nothing ahead any more; what is still taken is prepared by the thread that takes it."""
+        """Stop preparing ahead. An element that is taken later is prepared by the thread that takes it."""
         with self._lock:
             self._closed = True
             self._due.notify()
         self._home.shutdown(wait=False)
 
     def failed(self, lane: str, wanted: Range, why: str) -> None:
-        """Report that a lane failed."""
+        """Report that a lane failed at an element, and why."""
         with self._lock:
             self._failure = why
             self.tell(Answered(lane, wanted, is_failure=True))
 
     def answered(self, lane: str, wanted: Range, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
-        """Report the answer of a lane."""
+        """Report the answer of a lane for an element."""
         with self._lock:
             self.cpu_us += cpu_us
             self._here[wanted, lane] = _Found(values, arrays)
             self.tell(Answered(lane, wanted, size_bytes(arrays)))
 
     def tell(self, event: Event) -> None:
-        """Tell the machine, and do what it decides."""
+        """Tell the machine an event, and do what it decides."""
         with self._lock:
             self._events.append(event)
-            if self._is_telling or self._is_broken:  # within an action, or never again
+            if self._is_telling or self._is_broken:  # an action of the machine is being done, or the feed has failed
                 self._break()
                 return
             self._is_telling = True
@@ -262,7 +264,7 @@ class Feed:
                 self._due.notify()
 
     def _break(self) -> None:
-        """Let whoever waits prepare for himself, where nothing is decided any more."""
+        """If the feed has failed, tell the waiting thread to prepare its element itself."""
         if self._is_broken:
             self._events.clear()
             self._actions.clear()

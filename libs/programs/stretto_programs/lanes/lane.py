@@ -1,7 +1,7 @@
-"""A lane: it prepares elements in a process of its own, forked from the nursery.
+"""A lane: a process, forked from the nursery, that prepares elements.
 
-It prints one line once it serves, and ends when its standard input does: so it never outlives the program. It holds
-nothing that anybody would miss.
+The lane prints a line once it serves, and ends when its standard input ends: so it never outlives the program. It holds
+no state that would be missed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from .protocol import REQUEST_BYTES_MAX, Framework, Kind, Prepares
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a lane. key: of the plane. framework: a module's name; settings: for its `begin`."""
+    """Arguments of a lane's process. key: of the plane. framework: name of the module that runs in the lane; settings:
+    arguments of the module's `begin`.
+    """
 
     key: str
     address: str
@@ -34,10 +36,10 @@ class Start:
 
 
 class Lane:
-    """Serves an address. It prepares one element at a time.
+    """The server of a lane at an address. It prepares a single element at a time.
 
-    The first part of a preparation is an object of JSON. Its `live` has the numbers of all preparations that home may
-    still ask for; the lane forgets the others. Without it, home may ask for all.
+    The first part of a taught preparation is a JSON object. Its `live` lists all preparations that home may still ask
+    for; the lane drops the others. Without `live`, home may ask for all of them.
     """
 
     def __init__(self, address: str, key: Key, framework: Framework) -> None:
@@ -49,7 +51,7 @@ class Lane:
         self._listener = Listener(address, self._handle, key, size_bytes_max=REQUEST_BYTES_MAX)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._listener.close()
 
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
@@ -74,7 +76,10 @@ class Lane:
 
 
 def serve(start: Start) -> None:
-    """Serve until standard input ends. A fork's buffered streams may be another's: its descriptors are its own."""
+    """Serve until standard input ends.
+
+    Standard streams are used by their descriptors: a fork inherits Python's buffered objects from the nursery.
+    """
     framework = cast(Framework, importlib.import_module(start.framework))
     framework.begin(start.settings)
     lane = Lane(start.address, Key.of(start.key.encode()), framework)

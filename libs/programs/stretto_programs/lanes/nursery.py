@@ -1,9 +1,9 @@
-"""The nursery: the process that the lanes of one program are forked from. It imports their framework once for all.
+"""The nursery: a process that imports the framework once, and from which the lanes of a program are forked.
 
     home -- Start, descriptors --> nursery -- fork --> lane          told: the lane's process number, then its status
 
-An import of a framework costs seconds of CPU. The nursery only imports it: no thread, session or device of a framework
-exists in it, so that each fork can make its own. It ends when home's socket does, so it never outlives the program.
+The import of a framework costs seconds of CPU. The nursery only imports it, and creates no thread, session or device,
+so that each fork can create its own. It ends when home's socket ends, so it never outlives the program.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .protocol import Framework
 class Forked:
     """A lane's process, as home sees it.
 
-    stdin, stdout: home's ends of its streams; told: what the nursery tells of it.
+    stdin, stdout: home's ends of the lane's streams. told: pipe on which the nursery tells how the lane ends.
     """
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes], told: IO[bytes]) -> None:
         self.pid = pid
         self._stdin, self._stdout, self._told = stdin, stdout, told
         self._process: IO[bytes] | None = None
-        """Descriptor of the lane's process, which no later process can have; None: the process has ended already."""
+        """Descriptor of the lane's process, which no later process can get; None if the process has ended already."""
         with contextlib.suppress(ProcessLookupError):
             self._process = os.fdopen(os.pidfd_open(pid), "rb", 0)
 
     def said(self) -> str:
-        """Return the next line that the lane prints, "" if it ends before."""
+        """Return the next line that the lane prints, "" if the lane ends before."""
         return self._stdout.readline().decode(errors="replace").rstrip()
 
     def wait(self) -> int | None:
-        """Wait for the end of the process; return its status, None: the nursery ended before it could tell."""
+        """Wait for the end of the process; return its status, or None if the nursery ended before it could tell."""
         line = self._told.readline()
         return int(line) if line else None
 
@@ -59,12 +59,12 @@ class Forked:
                 signal.pidfd_send_signal(self._process.fileno(), signal.SIGKILL)
 
     def leave(self) -> None:
-        """Let the process end: it ends when its standard input does."""
+        """Let the process end, by ending its standard input."""
         with contextlib.suppress(OSError):
             self._stdin.close()
 
     def end(self, deadline_s: float) -> None:
-        """Wait for the end of the process until a time of the monotonic clock, and make it end then."""
+        """Wait for the end of the process until a deadline of the monotonic clock, then kill it."""
         if self._process is None:
             return
         poll = select.poll()
@@ -83,9 +83,10 @@ class Started(Protocol):
 
 
 class Nursery:
-    """Home's side. A nursery that has died is started again when the next lane is forked. Thread-safe.
+    """Home's side of the nursery. If the nursery has died, another is started for the next lane. Thread-safe.
 
-    framework: name of the module that runs in lanes. environment: of the lanes. log: file for the nursery's errors.
+    framework: name of the module that runs in lanes. environment: variables of the lanes. log: file for the nursery's
+    errors.
     """
 
     def __init__(self, framework: str, environment: Mapping[str, str], log: Path) -> None:
@@ -96,7 +97,7 @@ class Nursery:
         self._is_closed = False
 
     def fork(self, start: Start, errors: IO[str]) -> Forked:
-        """Return a new lane. errors: a file for what it writes to standard error. Raises OSError."""
+        """Return the process of a new lane. errors: file for its standard error. Raises OSError."""
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         ours_told, theirs_told = os.pipe()
@@ -113,7 +114,7 @@ class Nursery:
         raise OSError(f"the process that lanes are forked from has ended: {told[-1] if told else 'no reason told'}")
 
     def close(self, deadline_s: float) -> None:
-        """End the nursery by a time of the monotonic clock. Lanes that live go on."""
+        """End the nursery, by a deadline of the monotonic clock. Living lanes go on."""
         with self._lock:
             self._is_closed = True
         self.forget()
@@ -125,17 +126,20 @@ class Nursery:
                 self._process.wait()
 
     def forget(self) -> None:
-        """Let the nursery end without waiting for it. Takes no lock: in a fork of home nobody may hold it any more."""
+        """Let the nursery end, without waiting for it.
+
+        Takes no lock: a fork of home may have inherited a lock that no thread of it will release.
+        """
         if self._socket is not None:
             self._socket.close()
 
     def _asked(self, start: Start, descriptors: Sequence[int]) -> socket.socket:
-        """Ask for a lane; return the socket of the nursery that was asked. Raises OSError."""
+        """Ask the nursery for a lane; return the socket of the nursery that was asked. Raises OSError."""
         message = json.dumps(asdict(start)).encode()
         asked = self._connected()
         try:
             socket.send_fds(asked, [message], descriptors)
-        except OSError:  # it has died since it was asked last
+        except OSError:  # the nursery has died since the last request
             self._is_lost(asked)
             asked = self._connected()
             socket.send_fds(asked, [message], descriptors)
@@ -168,18 +172,19 @@ def _started(theirs: socket.socket, framework: str, environment: Mapping[str, st
 
 
 start_process: Callable[[socket.socket, str, Mapping[str, str], Path], Started] = _started
-"""How the nursery is started; tests fork it from a process that has imported the framework already."""
+"""Function that starts the nursery; tests replace it, to fork the nursery from a process with the framework imported.
+"""
 
 
 # --- the nursery's own process ----------------------------------------------------------------------------------------
 
 
 def keep(connection: socket.socket) -> None:
-    """Fork the lanes that home asks for, and tell how they end, until home's socket ends."""
+    """Fork the lanes that home asks for, and tell how each ends, until home's socket ends."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     living: dict[int, tuple[int, int]] = {}
-    """Process number, and descriptor to tell home, by the descriptor of each lane's process."""
+    """Process number of each lane, and the descriptor on which home is told, by the lane's process descriptor."""
     while True:
         for descriptor, _ in poll.poll():
             if descriptor in living:
@@ -209,12 +214,12 @@ def keep(connection: socket.socket) -> None:
 
 
 def _tell(told: int, number: int) -> None:
-    with contextlib.suppress(OSError):  # home has left the lane
+    with contextlib.suppress(OSError):  # home has closed its end
         os.write(told, b"%d\n" % number)
 
 
 def _become(message: bytes, streams: Sequence[int]) -> None:
-    """Run a lane in this process, which ends with it."""
+    """Run a lane in this process, and end the process with it."""
     try:
         for number, each in enumerate(streams):
             os.dup2(each, number)
@@ -228,7 +233,10 @@ def _become(message: bytes, streams: Sequence[int]) -> None:
 
 
 def main() -> None:
-    """Import a framework, and fork lanes from this process. A lane repeats an import that fails, and shows why."""
+    """Import a framework, and fork lanes from this process.
+
+    If the import fails, each lane tries it again, and home is shown why it fails there.
+    """
     connection = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(Exception):
         cast(Framework, importlib.import_module(sys.argv[2])).load()

@@ -1,4 +1,4 @@
-"""The processes of the lanes, and home's requests to them."""
+"""The processes of all lanes, and home's requests to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .protocol import Preparation
 from .requests import Requests
 
 STARTS_MAX = 5
-"""Times that a lane's process is started: one that always dies would cost more than it brings."""
+"""Most starts of a lane: a lane that always dies would cost more than it brings."""
 END_S = 2.0
 
 
@@ -32,8 +32,8 @@ END_S = 2.0
 class Settings:
     """Settings of home that its lanes share.
 
-    framework: name of the module that runs in them; settings: for its `begin`. paths: folders of modules. environment:
-    variables that home has not.
+    framework: name of the module that runs in lanes. settings: arguments of its `begin`. paths: folders of modules.
+    environment: variables that lanes get beside home's own.
     """
 
     framework: str
@@ -43,7 +43,10 @@ class Settings:
 
 
 class Processes:
-    """So many lanes. A process that dies is started again. Close it before the program ends."""
+    """The lanes of a program, each a process that is started again if it dies. Close this before the program ends.
+
+    count: number of lanes.
+    """
 
     def __init__(self, count: int, feed: Feed, settings: Settings, say: Callable[[str], None]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="stretto-run-"))
@@ -53,13 +56,13 @@ class Processes:
         environment["PYTHONPATH"] = os.pathsep.join(settings.paths)
         self._nursery = Nursery(settings.framework, environment, self._folder / "nursery.log")
         self._requests: dict[str, Requests] = {}
-        """to lanes that serve, by the names of their starts"""
+        """Requests to the serving lanes, by the names of their starts."""
         self._lanes = [_Lane(f"data worker {number}", self) for number in range(count)]
         for each in self._lanes:
             each.start()
 
     def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
-        """Ask a lane; the answer goes to the feed."""
+        """Ask a lane for an element; the answer goes to the feed."""
         self._requests[lane].ask(wanted, preparation, raw)
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class Processes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:
-        """Leave the processes to the one that started them: this one was forked from it."""
+        """Let go of the processes: this process is a fork of the program, and they belong to the program."""
         for lane in self._lanes:
             lane.leave()
         self._nursery.forget()
@@ -81,11 +84,11 @@ class Processes:
     # --- for the lanes --------------------------------------------------------------------------------------
 
     def fork(self, start: Start, errors: IO[str]) -> Forked:
-        """Return a new process of a lane. errors: a file for what it writes to standard error. Raises OSError."""
+        """Return a new process of a lane. errors: file for its standard error. Raises OSError."""
         return self._nursery.fork(start, errors)
 
     def say(self, text: str) -> None:
-        """Tell people."""
+        """Write a line to people."""
         self._say(text)
 
     def start_of(self, name: str) -> Start:
@@ -94,12 +97,12 @@ class Processes:
         return Start(self._key.pem.decode(), address, self._settings.framework, self._settings.settings)
 
     def log_of(self, name: str) -> Path:
-        """Return the file for the errors of a process."""
+        """Return the file for the standard error of a start."""
         return self._folder / f"{name.replace(' ', '-')}.log"
 
     @contextlib.contextmanager
     def serving(self, lane: _Lane, name: str, address: str) -> Generator[None]:
-        """Let home ask a lane that serves. Raises PlaneError, OSError."""
+        """Let the feed ask a lane while the block runs. Raises PlaneError, OSError."""
         self._requests[name] = Requests(name, address, self._key, feed=self._feed, lost=lane.kill)
         self._feed.tell(Joined(name))
         try:
@@ -110,7 +113,7 @@ class Processes:
 
 
 class _Lane:
-    """One lane: its process, started again until it is closed."""
+    """A lane, started again whenever its process ends, until it is closed."""
 
     def __init__(self, name: str, processes: Processes) -> None:
         self.process: Forked | None = None
@@ -121,18 +124,18 @@ class _Lane:
         threading.Thread(target=self._run, name=f"stretto-{self._name}", daemon=True).start()
 
     def kill(self) -> None:
-        """End the process: another takes its place."""
+        """Kill the process; another takes its place."""
         if self.process is not None:
             self.process.kill()
 
     def leave(self) -> None:
-        """Let the process end."""
+        """Let the process end; no other takes its place."""
         self._closed.set()
         if self.process is not None:
             self.process.leave()
 
     def end(self, deadline_s: float) -> None:
-        """Wait for the end of the process, and make it end then."""
+        """Wait for the end of the process until a deadline, then kill it."""
         if self.process is not None:
             self.process.end(deadline_s)
 
@@ -143,7 +146,7 @@ class _Lane:
                 return
             try:
                 self._serve(f"{self._name} start {number}")
-            except Exception as error:  # of whatever kind: home prepares, and another process is tried
+            except Exception as error:  # any error: home prepares, and another process is tried
                 if not self._closed.is_set():
                     say(f"{self._name} is lost: {error}")
             finally:
@@ -153,11 +156,11 @@ class _Lane:
             say(f"{self._name} is not started any more: it ended {STARTS_MAX} times")
 
     def _serve(self, name: str) -> None:
-        """Start the process, and let it be asked until it is lost. Raises PlaneError, OSError."""
+        """Start the process, and let the feed ask it until the process ends. Raises PlaneError, OSError."""
         start, log = self._processes.start_of(name), self._processes.log_of(name)
         with log.open("w") as errors:
             self.process = process = self._processes.fork(start, errors)
-        if self._closed.is_set():  # whoever closed the lane meanwhile saw no process to end
+        if self._closed.is_set():  # closed meanwhile, when there was no process to end yet
             process.kill()
             return
         if process.said() != "serving":

@@ -1,4 +1,4 @@
-"""The messages between home and its lanes, and how the code that a lane runs looks to both."""
+"""The messages between home and lanes, and the interface of the code that a lane runs."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from stretto_pipeline.arrays import Arrays, Parts, Writer
 REQUEST_BYTES_MAX = 2**31 - 1
 
 Prepares = Callable[[Arrays], Arrays]
-"""A pure function of raw arrays."""
+"""A pure function from raw arrays to prepared arrays."""
 
 
 class Kind(IntEnum):
-    """Kinds of requests; an answer has the kind of its request."""
+    """Kinds of requests. An answer has the kind of its request."""
 
     TEACH = 1
     PREPARE = 2
 
 
 class Preparation(Protocol):
-    """A pure function of raw values, as home sees it. number: its name among those of one program."""
+    """A pure function of raw values, as home sees it. number: identifies the preparation within a program."""
 
     @property
     def number(self) -> int: ...
 
     def parts(self) -> Parts:
-        """Return it as parts of one message, for `Framework.taught`."""
+        """Return the preparation as parts of a message, for `Framework.taught`."""
         ...
 
     def arrays_of(self, values: Sequence[Any]) -> Arrays:
-        """Return prepared values as arrays, as a lane gives them."""
+        """Return prepared values as the arrays that a lane answers with."""
         ...
 
     def size_of(self, values: Sequence[Any]) -> int:
-        """Return about how many bytes prepared values have."""
+        """Return the approximate bytes of prepared values."""
         ...
 
     def values_of(self, arrays: Arrays) -> list[Any]:
-        """Return prepared values of a lane's arrays. Raises ArraysRefused."""
+        """Return the prepared values of a lane's answer. Raises ArraysRefused."""
         ...
 
 
 class Framework(Protocol):
-    """A module whose code runs in lanes, named in `Settings.framework`; imported there only."""
+    """A module that runs in lanes, named in `Settings.framework`."""
 
     def load(self) -> None:
-        """Import the framework, and start nothing of it: lanes are forked from the process that did so."""
+        """Import the framework, and start nothing of it: this runs in the nursery, from which lanes are forked."""
         ...
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Set a lane's process up as home is, so that the same operations give the same bits."""
+        """Configure a lane's process like home, so that the same operations give the same bits."""
         ...
 
     def taught(self, parts: Sequence[memoryview]) -> Prepares:
-        """Return the function that `Preparation.parts` describes. What it raises is told to home."""
+        """Return the function that `Preparation.parts` describes. Home is told of any exception."""
         ...
 
 
 def request(number: int, raw: Arrays, writer: Writer) -> Parts:
-    """Return the request to prepare one raw element."""
+    """Return the request to prepare a raw element."""
     return [str(number).encode(), *writer.parts(raw)]

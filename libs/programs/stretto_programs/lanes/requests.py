@@ -1,4 +1,4 @@
-"""Requests to one lane: a connection and a thread for each that may be in hand."""
+"""Requests to a lane, each on a connection and a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .feed import Feed
 from .protocol import Kind, Preparation, request
 
 ANSWER_S = 60.0
-"""Time after which a lane that does not answer is left; home prepares its elements long before."""
+"""Time after which a lane without an answer is given up; home has prepared its elements long before."""
 
 _Asked = tuple[Range, Preparation, Arrays]
 
 
 class Requests:
-    """The requests to one lane under a name. Its answers go to the feed.
+    """The requests to a lane, whose answers go to the feed.
 
-    lost: called, perhaps several times, once a connection is lost.
+    name: of the lane's start. lost: called when a connection is lost, perhaps several times.
 
     Raises PlaneError, OSError: the lane cannot be reached.
     """
@@ -43,11 +43,11 @@ class Requests:
             each.start()
 
     def ask(self, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
-        """Ask for one element."""
+        """Ask for an element."""
         self._asked.put((wanted, preparation, raw))
 
     def close(self) -> None:
-        """End the connections of a lane that is gone, and wait for their threads."""
+        """End the connections to a lane that has ended, and wait for their threads."""
         for _ in self._threads:
             self._asked.put(None)
         for each in self._threads:
@@ -55,7 +55,7 @@ class Requests:
         self._opened.close()
 
     def _work(self, link: Connection) -> None:
-        """Ask one element after the other, until a connection is lost."""
+        """Ask for elements in turn, until the connection is lost."""
         name, writer, reader = self._name, Writer(), Reader()
         while (job := self._asked.get()) is not None:
             wanted, preparation, raw = job
@@ -68,11 +68,11 @@ class Requests:
                 arrays = reader.arrays(answer[1:])
                 self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
             except (PeerFailed, ArraysRefused) as error:
-                writer = Writer()  # nobody knows how much of the schema arrived
+                writer = Writer()  # it is unknown how much of the schema has arrived
                 self._feed.failed(name, wanted, str(error))
             except (PlaneError, OSError):
                 self._lost()
                 return
-            except Exception as error:  # a preparation that cannot be sent, or an answer that is none
+            except Exception as error:  # the preparation cannot be sent, or the answer is damaged
                 writer, reader = Writer(), Reader()
                 self._feed.failed(name, wanted, in_words(error))

@@ -1,4 +1,4 @@
-"""The parts of a training step that can be prepared elsewhere: effects, state and cut (GoldMiner, section 3.2).
+"""Decisions about the step of a program: which part can be prepared elsewhere, and should (GoldMiner, section 3.2).
 
-Graphs of TensorFlow are read in `normalise` and `reading` only; everything else is pure.
+Everything here is pure and free of TensorFlow, whose graphs are read in `graphs`.
 """

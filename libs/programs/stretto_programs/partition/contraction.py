@@ -1,7 +1,7 @@
-"""Nodes that cannot be told apart become one: control flow of the first version, and circles.
+"""Regions of control flow, and circles, contracted to a single node each.
 
-In control flow of the first version a tensor may be dead: from a Switch to its Merge, and in a loop from Enter to Exit.
-No such tensor can be fed from outside, so each region with its ends is one node with the union of its effects.
+In control flow of TensorFlow 1 a tensor may be dead: from a Switch to its Merge, and in a loop from Enter to Exit. No
+such tensor can be fed from outside, so each region, with its ends, is a single node with the union of its effects.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class _Groups:
         self._leader: dict[str, str] = {}
 
     def leader(self, name: str) -> str:
-        """Return the name that stands for the set of this one."""
+        """Return the name that represents the set of a name."""
         while (above := self._leader.get(name, name)) != name:
             self._leader[name] = self._leader.get(above, above)
             name = above
         return name
 
     def join(self, one: str, other: str) -> None:
-        """Make one set of two."""
+        """Join the sets of two names."""
         self._leader[self.leader(one)] = self.leader(other)
 
 
 def contracted(graph: Graph) -> Graph:
-    """Return the graph with each region of control flow, and each circle, as one node."""
+    """Return the graph with each region of control flow, and each circle, as a single node."""
     groups = _Groups()
     in_loops = _follow(graph, groups, _ENTERS, _EXITS, frozenset())
     _follow(graph, groups, _FORKS, _JOINS, in_loops)
@@ -54,7 +54,7 @@ def contracted(graph: Graph) -> Graph:
 def _follow(
     graph: Graph, groups: _Groups, opens: set[str], closes: set[str], ignored: frozenset[str]
 ) -> frozenset[str]:
-    """Join each opening node with all that comes before its closing one, nested ones included; return the names."""
+    """Join each opening node with all nodes up to its closing node; return the names of all joined nodes."""
     found: set[tuple[str, int]] = set()
     waiting: deque[tuple[str, int]] = deque()
 
@@ -99,7 +99,7 @@ def _merged(graph: Graph, groups: _Groups) -> Graph:
 
 
 def _one(nodes: Sequence[Node], name_of: dict[str, str]) -> Node:
-    """Return one node for several; its edges within are gone."""
+    """Return a single node in place of several; edges between them are dropped."""
     first = nodes[0]
     controls = _unique(name_of[each] for node in nodes for each in node.controls)
     inputs = _unique(each for node in nodes for each in node.inputs)

@@ -12,9 +12,10 @@ from .state import State
 
 @dataclass(frozen=True)
 class Trace:
-    """Mean microseconds of operations, by name. data_us: those that ran in tf.data, for each of their runs.
+    """Mean CPU of operations in microseconds, by name.
 
-    process_us: CPU of all threads of the process for one step, without the profiler.
+    step_us: operations of the step. data_us: operations that ran in tf.data, for each of their runs. process_us: CPU of
+    the whole process for a step, without the profiler.
     """
 
     step_us: dict[str, float] = field(default_factory=dict[str, float])
@@ -23,7 +24,7 @@ class Trace:
 
 
 CALL_US = 15.0
-"""Overhead of one run of a map's function in tf.data: start and end of its executor (traced, one core)."""
+"""CPU to start and end the executor for a run of a map's function in tf.data (traced, one core)."""
 GUESSED_US = {
     **dict.fromkeys(("DecodeCSV", "ParseExampleV2", "ParseSingleExample", "Map", "ParallelMap"), 500.0),
     **dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong", "StringSplitV2", "RegexReplace"), 50.0),
@@ -32,7 +33,7 @@ GUESSED_US = {
     **dict.fromkeys(("Const", "NoOp", "Placeholder", "Identity", "VarHandleOp"), 0.0),
 }
 GUESS_US = 3.0
-"""CPU by type of operation where no step could be traced: guesses, good for an order of magnitude."""
+"""Guessed CPU of any other type of operation. Guesses are good for an order of magnitude."""
 
 
 def guess_us(op: str) -> float:
@@ -51,7 +52,7 @@ def with_guesses(graph: Graph) -> Graph:
 
 
 def traced_us(node: Node, traced: Trace) -> float:
-    """Return the CPU of a node in a trace; of several operations that stay together, their sum."""
+    """Return the CPU of a node in a trace: the sum over its operations."""
     return sum(traced.step_us.get(name, 0.0) for name in node.members or (node.name,))
 
 
@@ -68,7 +69,10 @@ def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 
 def with_maps(graph: Graph, source: str, raw: Sequence[Tensor], cost_us: float) -> Graph:
-    """Return a graph with raw tensors before the operation that takes an element, which runs the maps at a cost."""
+    """Return the graph with raw tensors as inputs of the operation that takes an element, which also runs the maps.
+
+    cost_us: CPU of the maps.
+    """
     node = Node(name="tf.data: source", op="tf.data", effects=frozenset({Effect.SOURCE}), outputs=tuple(raw))
     taking = replace(
         graph.by_name[source],
@@ -80,7 +84,7 @@ def with_maps(graph: Graph, source: str, raw: Sequence[Tensor], cost_us: float) 
 
 
 def measured_names(graph: Graph, state: State) -> list[str]:
-    """Return the tensors of the part that may move."""
+    """Return the names of the tensors that may cross to another process."""
     return [
         tensor.name
         for node in graph.nodes
@@ -99,15 +103,15 @@ def with_measures(
     calls: int,
     bodies: Collection[str],
 ) -> Graph:
-    """Return a graph with measured costs and sizes of what may move.
+    """Return the graph with measured costs and sizes of the nodes that may move.
 
-    source: the operation that runs maps, "" if there are none; calls: runs of the maps for one raw element; bodies:
-    the operations in them.
+    source: the operation that runs the maps, "" without maps. calls: runs of maps for a raw element. bodies: names of
+    the operations in the maps.
     """
     if not found.step_us:
         return graph
 
-    # the part's own process time has the price of a data set for each element, which tf.data pays once
+    # not the process time of the runs: they create a data set for each element, which tf.data does once
     seen_us = found.step_us | found.data_us
     stage_us = calls * CALL_US + sum(seen_us.get(name, 0.0) for name in bodies)
 

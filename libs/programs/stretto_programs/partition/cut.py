@@ -24,14 +24,14 @@ from .graph import Graph, Tensor, reached
 from .state import State
 
 UNITS_PER_US = 100
-"""Capacities count in hundredths of a microsecond, where they fit."""
+"""Capacities are counted in hundredths of a microsecond, if they fit."""
 CAPACITY_MAX = 2**29
-"""Bound of the sum of all finite capacities: what a flow leaves of an edge must fit int32 in both directions."""
+"""Bound of the sum of all finite capacities: the residue of an edge must fit int32 in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """CPU of home for a tensor that crosses.
+    """CPU that a crossing tensor costs home.
 
     Defaults: a receiver of 141 tensors, 0.87 MB, with the schema sent once, takes 620 us a batch on loopback (one core;
     design measurement of the plane): 141 * 2 us + 870 kB * 0.39 us/kB.
@@ -47,7 +47,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
-    """Names of the tensors between home and data workers: sent are raw, received are prepared."""
+    """Names of the tensors that cross between home and data workers. sent: raw tensors. received: prepared tensors."""
 
     sent: tuple[str, ...]
     received: tuple[str, ...]
@@ -67,7 +67,7 @@ def crossings_of(graph: Graph, state: State, moved: frozenset[str]) -> Crossings
 
 
 def objective_us(graph: Graph, state: State, moved: frozenset[str], prices: Prices) -> float:
-    """Return the time of home that a choice leaves, of what could move; infinite where a tensor cannot cross."""
+    """Return the CPU of home that a choice leaves of the movable nodes; infinite where a tensor cannot cross."""
     crossing = crossings_of(graph, state, moved)
     tensors = [graph.tensors[name] for name in (*crossing.sent, *crossing.received)]
     if not all(tensor.crosses for tensor in tensors):
@@ -77,7 +77,10 @@ def objective_us(graph: Graph, state: State, moved: frozenset[str], prices: Pric
 
 
 def predecessors_of(graph: Graph, state: State) -> dict[str, frozenset[str]]:
-    """Return for each movable node those that must move with it: before it, also through nodes that both sides have."""
+    """Return, for each movable node, the movable nodes that must move with it: all before it.
+
+    A path may lead through nodes that both sides have.
+    """
     backwards = {node.name: tuple(dict.fromkeys(graph.predecessors(node))) for node in graph.nodes}
     apart = state.stateful.keys() | state.sources | state.movable
     through = {name: () if name in apart else before for name, before in backwards.items()}
@@ -85,7 +88,7 @@ def predecessors_of(graph: Graph, state: State) -> dict[str, frozenset[str]]:
 
 
 def minimum_cut(graph: Graph, state: State, prices: Prices) -> frozenset[str]:
-    """Return the nodes that move, such that `objective_us` is least; of several, the fewest."""
+    """Return the nodes that move, so that `objective_us` is least; of equal choices the smallest."""
     network = _Network()
     for name in sorted(state.movable):
         network.edge(name, MOVED, graph.by_name[name].cost_us)
@@ -132,7 +135,10 @@ class _Network:
         self._edges[key] = self._edges.get(key, 0.0) + capacity
 
     def side_of_moved(self) -> frozenset[str]:
-        """Return the places from which the terminal of what moves can still be reached: the smallest such side."""
+        """Return the places from which the terminal of moved nodes can be reached in the residual network.
+
+        Of all minimum cuts this is the one with the fewest moved nodes.
+        """
         capacities = self._capacities()
         flow = maximum_flow(capacities, 0, 1).flow
         left = (capacities - flow).tocsr()

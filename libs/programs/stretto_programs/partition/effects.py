@@ -1,7 +1,7 @@
 """The effect of every operation that a preprocessing step may have, in one table.
 
-An operation that is not in the table is `UNKNOWN`, which counts as an effect: it stays in the training process. So a
-missing row makes a partition smaller, never wrong.
+An operation that is not in the table is `UNKNOWN`, which counts as an effect: the operation stays in the training
+process. So a missing row makes a partition smaller, never wrong.
 """
 
 from __future__ import annotations
@@ -15,31 +15,36 @@ class Effect(StrEnum):
 
     PURE = "pure"
     CHECK = "check"
-    """Fails on some inputs, and has no other effect. It may run anywhere: its error belongs to the batch."""
+    """The operation fails on some inputs, and has no other effect. It may run anywhere: its error belongs to the batch.
+    """
     SOURCE = "source"
-    """Gives the next raw samples."""
+    """The operation gives the next raw samples."""
     FED = "fed"
-    """Gives values that the program's Python code passes to the step."""
+    """The operation gives values that Python code of the program passes to the step."""
     HANDLE = "handle"
-    """Names a resource."""
+    """The operation names a resource."""
     READS = "reads"
     WRITES = "writes"
     RANDOM = "random"
     PYTHON = "python"
     OUTSIDE = "outside"
-    """Prints, writes summaries, reads files, or talks to queues and other devices."""
+    """The operation prints, writes summaries, reads files, or talks to queues and other devices."""
     CALLS = "calls"
-    """Runs functions: its effects are theirs."""
+    """The operation runs functions, and has their effects."""
     UNKNOWN = "unknown"
 
 
 STAYS = frozenset({Effect.WRITES, Effect.RANDOM, Effect.PYTHON, Effect.OUTSIDE, Effect.FED, Effect.UNKNOWN})
-"""Effects that keep an operation in the training process. Reading does so only where something writes."""
+"""Effects that keep an operation in the training process. READS does so only where something writes the resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The effects of a function, and the resources that it touches: arguments by number, or others by key."""
+    """The effects of a function, and the resources that it reads and writes.
+
+    A resource is the number of the argument that it is passed as, or else its key. detail: operations with effects, for
+    people.
+    """
 
     effects: frozenset[Effect]
     reads: frozenset[str | int] = frozenset()
@@ -74,7 +79,7 @@ READS = _named(
     LookupTableExportV2
     """
 )
-"""Operations that read the resource of their first input; a variable of the first version is one itself."""
+"""Operations that read the resource of their first input. A variable of TensorFlow 1 is its own resource."""
 WRITES = _named(
     """
     Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp CountUpTo ResourceCountUpTo
@@ -108,7 +113,7 @@ INITIALIZERS = _named(
     InitializeTableFromDataset MakeIterator
     """
 )
-"""Writes that give a resource its first content: a run that does only these is none of training."""
+"""Operations that give a resource its first content: a run of these alone is no training."""
 RANDOM = _named(
     """
     RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomShuffle

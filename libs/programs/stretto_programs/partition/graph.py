@@ -1,4 +1,4 @@
-"""The graph of one step, as everything that decides about it sees it. No TensorFlow here."""
+"""The graph of a step, as all decisions see it. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from functools import cached_property
 from .effects import Effect
 
 ANY = "a resource that cannot be told"
-"""Key of a handle whose origin is not found. Reading it is an effect; writing it may write every resource."""
+"""Key of a resource whose origin is not found. Reading it counts as an effect; writing it may write every resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An output of a node. crosses: it can travel to another process; handles of resources and variants cannot."""
+    """An output of a node. crosses: the tensor can be sent to another process, unlike handles of resources and
+    variants.
+    """
 
     name: str
     dtype: str = "float32"
@@ -27,8 +29,9 @@ class Tensor:
 class Node:
     """An operation, or several that stay together.
 
-    inputs: names of the tensors that it reads; controls: names of the nodes that come before it.
-    cost_us: CPU of one step. about: a name for people, where the operation has a better one.
+    inputs: names of the tensors that the node reads. controls: names of nodes that must run before. reads, writes: keys
+    of resources. cost_us: CPU for a step. about: a better name for people, if there is one. members: names of the
+    operations, if there are several.
     """
 
     name: str
@@ -45,15 +48,16 @@ class Node:
 
     @property
     def title(self) -> str:
-        """The name for people: `name (operation)`."""
+        """Name of the node for people: `name (operation)`."""
         return self.about or f"{self.name} ({self.op})"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes of one step, and the tensors that the program itself asks for.
+    """The nodes of a step.
 
-    written: resources that something else than this step writes, with who does.
+    fetched: tensors that the program itself asks for. written: resources that other code than the step writes, with its
+    name.
     """
 
     nodes: tuple[Node, ...]
@@ -62,22 +66,22 @@ class Graph:
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
-        """Nodes by name."""
+        """Every node, by its name."""
         return {node.name: node for node in self.nodes}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors by name."""
+        """Every tensor, by its name."""
         return {tensor.name: tensor for node in self.nodes for tensor in node.outputs}
 
     @cached_property
     def producers(self) -> dict[str, str]:
-        """Nodes that make each tensor."""
+        """The name of the node that makes each tensor."""
         return {tensor.name: node.name for node in self.nodes for tensor in node.outputs}
 
     @cached_property
     def readers(self) -> dict[str, tuple[str, ...]]:
-        """Nodes that read each tensor, each once."""
+        """The names of the nodes that read each tensor."""
         found: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             for name in node.inputs:
@@ -85,19 +89,19 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     def predecessors(self, node: Node, *, with_controls: bool = True) -> Iterable[str]:
-        """Return the nodes that come right before one; some may come twice."""
+        """Return the nodes right before a node; some may be returned twice."""
         yield from (self.producers[name] for name in node.inputs)
         if with_controls:
             yield from node.controls
 
     @cached_property
     def successors(self) -> dict[str, tuple[str, ...]]:
-        """Nodes right after each one, on edges of data and control."""
+        """The nodes right after each node, on edges of data and control."""
         return self._after(with_controls=True)
 
     @cached_property
     def data_successors(self) -> dict[str, tuple[str, ...]]:
-        """Nodes that read a tensor of each one."""
+        """The nodes that read a tensor of each node."""
         return self._after(with_controls=False)
 
     def _after(self, *, with_controls: bool) -> dict[str, tuple[str, ...]]:
@@ -111,9 +115,9 @@ class Graph:
 def reached(
     seeds: Iterable[str], successors: Mapping[str, tuple[str, ...]], within: frozenset[str] | None = None
 ) -> dict[str, str]:
-    """Search breadth first; return each node that is reached with the one before it, "" for a seed.
+    """Search breadth first; return each reached node with the node before it on its path, "" for a seed.
 
-    within: nodes that may be reached beside the seeds; None: all.
+    within: nodes that may be reached beside the seeds; None: all nodes.
     """
     before = dict.fromkeys(seeds, "")
     waiting = deque(before)

@@ -1,4 +1,4 @@
-"""A partition: sources, what moves, crossings, what stays and why, and what it should bring."""
+"""The partition of a step: which nodes move, which tensors cross, which nodes stay and why, and the expected gain."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .graph import Graph, path_to, reached
 from .state import Reason, State, state_of
 
 WORTH_SHARE = 0.05
-"""Least share of the step's CPU that leaves home. Below it, starting data workers is not worth their price."""
+"""Least share of a step's CPU that must leave home: for less, data workers are not worth starting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """Nodes that stay though they depend on samples, with the reason of the first of them.
+    """Nodes that stay although they depend on samples.
 
-    path: from the state that reaches it to the node.
+    reason: of the first of these nodes, with the path from the state that reaches it.
     """
 
     reason: Reason
@@ -30,7 +30,8 @@ class Staying:
 class Partition:
     """The part of a step that moves, and the reasons for which the rest stays.
 
-    home_us: CPU of home alone; left_us: with the rest moved, crossings included.
+    moved: names of the nodes that move. home_us: CPU of home alone. left_us: CPU of home once these nodes have moved,
+    crossings included. other_us: the part of `home_us` that belongs to no node.
     """
 
     graph: Graph
@@ -45,17 +46,17 @@ class Partition:
 
     @property
     def moved_us(self) -> float:
-        """CPU of one step that data workers take."""
+        """CPU of a step that data workers take over."""
         return sum(self.graph.by_name[name].cost_us for name in sorted(self.moved))
 
     @property
     def speedup(self) -> float:
-        """Predicted speed of a home whose CPU is the limit, with data workers enough, in its own speed alone."""
+        """Predicted speed-up of a program that is limited by home's CPU, with enough data workers."""
         return self.home_us / self.left_us if self.left_us else 1.0
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether enough CPU leaves home, and nothing is refused."""
+        """Return whether enough of a step's CPU leaves home, and nothing is refused."""
         return not self.refusals and bool(self.moved) and self.home_us - self.left_us >= WORTH_SHARE * self.home_us
 
 
@@ -66,10 +67,10 @@ def partition(
     refusals: Sequence[str] = (),
     other_us: float = 0.0,
 ) -> Partition:
-    """Partition the graph of one step.
+    """Return the best partition of a step's graph.
 
-    refusals: reasons for which nothing may move, found outside of the graph. other_us: CPU of a step that belongs to
-    none of its nodes, and stays.
+    refusals: reasons, found outside of the graph, for which nothing may move. other_us: CPU of a step that belongs to
+    no node, and stays.
     """
     state = state_of(graph)
     moved = frozenset[str]() if refusals else minimum_cut(graph, state, prices)
@@ -89,7 +90,7 @@ def partition(
 
 
 def staying_of(graph: Graph, state: State) -> tuple[Staying, ...]:
-    """Return what stays of the work on samples, by the state at the beginning of its path; the dearest first."""
+    """Return the nodes that depend on samples and stay, grouped by the state that reaches them; dearest group first."""
     samples = reached(sorted(state.sources), graph.data_successors)
     groups: dict[str, list[str]] = {}
     for node in graph.nodes:
@@ -107,11 +108,11 @@ def staying_of(graph: Graph, state: State) -> tuple[Staying, ...]:
 
 
 REQUEST_US = 200.0
-"""Least saving for which a step is cut: threads at home that wake up for a request take about as much (taste)."""
+"""Least saving for which a step is cut: waking home's threads for a request costs about as much (taste)."""
 
 
 def worthwhile(graph: Graph, prices: Prices) -> Partition:
-    """Cut a graph where it is cheapest. Raises ProgramRefused: nothing is worth moving."""
+    """Return the best partition of a step's graph. Raises ProgramRefused: moving saves too little."""
     found = partition(graph, prices)
     if not found.moved:
         raise ProgramRefused("no part of a step that may move costs more than its way to a data worker")

@@ -1,11 +1,11 @@
-"""A tf.data pipeline opened: which of its maps can run behind the pipeline's end, with the same elements.
+"""A tf.data pipeline, opened: which of its maps can run behind the end of the pipeline, and give the same elements.
 
     range -> map f -> shuffle -> repeat -> batch -> map g -> prefetch
     becomes   range -> shuffle -> repeat -> batch -> prefetch  |  each batch: f of each of its elements, batch them, g
 
 The left part, the source, runs at home in the program's own order and with its own seeds. The right part is a pure
-function of one raw batch. A map passes an operation exactly where that operation never looks at elements: it counts
-them, reorders them by numbers that do not depend on them, or puts them together.
+function of a raw batch. A map can pass an operation that never looks at elements: an operation that counts them,
+reorders them by numbers that do not depend on them, or puts them together.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PASSED = {
     "Model": "it sets no order",
     "AssertCardinality": "it counts elements",
 }
-"""Operations that a pure map passes exactly, with the reason."""
+"""Operations that a pure map can pass, each with the reason."""
 MAPS = frozenset({"Map", "ParallelMap", "MapAndBatch"})
 BATCHES = frozenset({"Batch", "ParallelBatch", "MapAndBatch"})
 SOURCES = frozenset({
     "Range", "TensorSlice", "Tensor", "TextLine", "TFRecord", "FixedLengthRecord", "SparseTensorSlice", "CSV", "List",
 })  # fmt: skip
-"""Operations that have no input but constants: the walk ends at the beginning of the pipeline."""
+"""Operations without other inputs than constants: a pipeline begins with one."""
 ENDS = {
     "Filter": "it drops elements by what they hold, so the maps before it decide the order of what follows",
     "FlatMap": "it makes several elements of one",
@@ -56,16 +56,19 @@ ENDS = {
     "DirectedInterleave": "it has several inputs",
     "Random": "it draws random numbers",
 }
-"""Operations that end the walk, with the reason."""
+"""Operations that no map may pass, each with the reason."""
 JOINED = "without the map behind it, tf.data would join it with the repeat that follows, and draw other orders"
-"""The rewrite `shuffle_and_repeat_fusion`: under a second repeat, the joined operation begins its seeds anew."""
+"""Reason for which the first map between a shuffle and a repeat stays.
+
+The rewrite is `shuffle_and_repeat_fusion`: under a second repeat, the joined operation starts its seeds again.
+"""
 VANISHING = frozenset({"Take", "Skip", "Shard", "Prefetch", "Options", "Model", "AssertCardinality"})
-"""Operations that tf.data removes where they do nothing, such as `take(-1)`, so that their neighbours meet."""
+"""Operations that tf.data removes if they do nothing, such as `take(-1)`; their neighbours then meet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One tensor of an element: its type, and its shape, where None is not known."""
+    """A component of an element: type and shape of a tensor; None stands for a size that is not known."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -73,10 +76,11 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class DatasetOp:
-    """One operation of a pipeline.
+    """An operation of a pipeline.
 
-    kind: its type without `Dataset` and version. function: the effects of its function. body: names of the operations
-    in it. is_deterministic: it keeps the order of its input. batch_size: elements of a batch, None if not known.
+    kind: type of the operation, without `Dataset` and version. function: effects of its function. body: names of the
+    operations in that function. is_deterministic: the operation keeps the order of its input. batch_size: elements of a
+    batch, None if not known.
     """
 
     kind: str
@@ -89,26 +93,26 @@ class DatasetOp:
 
 @dataclass(frozen=True)
 class Opened:
-    """A pipeline, opened. Operations are in the order of the data.
+    """A pipeline, opened; operations are in the order in which data pass them.
 
-    maps: run behind the source's end; stage: these and the batches among them. source: what stays at home.
-    ended_by: the operation at which the walk ended, and why.
+    source: operations that stay at home. stage: maps that move, and the batches among them. ended_by: the operation
+    that no further map can pass, and why. stays: maps that stay, each with the reason.
     """
 
     source: tuple[DatasetOp, ...]
     stage: tuple[DatasetOp, ...]
     ended_by: str
     stays: tuple[tuple[DatasetOp, str], ...] = ()
-    """Maps that stay, each with its reason."""
+    """Maps that stay, each with the reason."""
 
     @property
     def maps(self) -> tuple[DatasetOp, ...]:
-        """The maps of the stage."""
+        """The maps that move."""
         return tuple(each for each in self.stage if each.kind in MAPS)
 
 
 def opened(pipeline: Sequence[DatasetOp], written: frozenset[str] = frozenset()) -> Opened:
-    """Open a pipeline, given in the order of its data. written: resources that something writes while it runs."""
+    """Open a pipeline. written: resources that something writes while the pipeline runs."""
     first_open, reason = len(pipeline), ""
     for place in reversed(range(len(pipeline))):
         reason = _obstacle(pipeline[place], written)
@@ -134,7 +138,7 @@ def opened(pipeline: Sequence[DatasetOp], written: frozenset[str] = frozenset())
 
 
 def _would_join(pipeline: Sequence[DatasetOp], place: int) -> bool:
-    """Return whether a shuffle would meet a repeat once the maps between them are gone; so the first of them stays."""
+    """Return whether a shuffle would meet a repeat if the maps between them moved: then the first of them stays."""
     if pipeline[place].kind != "Shuffle":
         return False
     behind = [each.kind for each in pipeline[place + 1 :] if each.kind not in VANISHING]
@@ -143,7 +147,7 @@ def _would_join(pipeline: Sequence[DatasetOp], place: int) -> bool:
 
 
 def _obstacle(op: DatasetOp, written: frozenset[str]) -> str:
-    """Return why the walk ends at an operation, "" if it goes on before it."""
+    """Return why no map before an operation can pass it, "" if maps can."""
     if op.kind in SOURCES:
         return f"{op.kind}: the beginning of the pipeline"
     if op.kind in ENDS:
@@ -189,7 +193,7 @@ def kind_of(op_type: str) -> str:
 
 
 def calls_per_step(pipeline: Sequence[DatasetOp], op: DatasetOp) -> int:
-    """Return how often a map's function runs for one element at the pipeline's end."""
+    """Return how often the function of a map runs for an element at the end of the pipeline."""
     calls = 1
     for each in pipeline[pipeline.index(op) :]:
         if each.kind in BATCHES and each.batch_size:

@@ -1,9 +1,9 @@
-"""State: the nodes that must stay in the training process, each with its reason (GoldMiner, algorithm 1).
+"""State: the nodes of a step that must stay in the training process, each with the reason (GoldMiner, algorithm 1).
 
     T = all that edges of data and control reach from a node with an effect, or from a read of what something writes
     D = (all - T - sources), where edges of data reach it from a source
 
-Nodes in neither, such as constants and lookups in frozen tables, depend on no sample: both sides have them.
+Other nodes, such as constants and lookups in frozen tables, depend on no sample: both sides have them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .graph import ANY, Graph, Node, path_to, reached
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The cause for which a node stays: the first stateful ancestor, and the path from it."""
+    """The reason for which a node stays: its first stateful ancestor, and the path from there."""
 
     effect: Effect
     origin: str
@@ -26,25 +26,29 @@ class Reason:
 
 @dataclass(frozen=True)
 class State:
-    """The nodes of a step by their dependence on state and samples."""
+    """The nodes of a step, by whether they depend on state or on samples alone.
+
+    seeds: the first nodes of paths, each with its effect and a reason in words. movable: nodes that depend on samples
+    alone. sources: nodes that give raw samples.
+    """
 
     stateful: dict[str, str]
-    """Nodes that stay, with the node before them on the path; "" for an origin."""
+    """Nodes that stay, each with the node before it on the path; "" for the first."""
     seeds: dict[str, tuple[Effect, str]]
     movable: frozenset[str]
     sources: frozenset[str]
     frozen: tuple[str, ...]
-    """Resources that movable nodes read and nothing was seen to write: copied with a version."""
+    """Resources that movable nodes read and nothing was seen to write: data workers get copies."""
 
     def reason(self, name: str) -> Reason:
-        """Return why a node of `stateful` stays."""
+        """Return the reason for which a node of `stateful` stays."""
         path = path_to(name, self.stateful)
         effect, text = self.seeds[path[0]]
         return Reason(effect, path[0], text, path)
 
 
 def state_of(graph: Graph) -> State:
-    """Tell the nodes of a step that depend on state from those that depend on samples alone."""
+    """Return which nodes of a step depend on state, and which on samples alone."""
     written = dict(graph.written)
     for node in graph.nodes:
         for resource in node.writes:
@@ -64,7 +68,9 @@ def state_of(graph: Graph) -> State:
 
 
 def _seed(node: Node, written: dict[str, str]) -> tuple[Effect, str] | None:
-    """Return the effect that makes a node stateful by itself, and the reason in words."""
+    """Return the effect of a node that makes it stateful, with the reason in words; None if it is not stateful by
+    itself.
+    """
     for effect in Effect:  # in one order, so that a node with several effects always has the same reason
         if effect in node.effects & STAYS:
             return effect, _REASONS[effect].format(node=node.title, what=", ".join(sorted(node.writes)) or "a resource")

@@ -1,1 +1,3 @@
-"""Places in the data, kept beside the checkpoints of a program; its data go on there after a restore."""
+"""`--resume`: the places of a program in its data are kept beside its checkpoints, and its data go on there after a
+restore.
+"""

@@ -1,4 +1,4 @@
-"""The hooks where programs write and restore checkpoints."""
+"""Hooks in the functions with which programs write and restore checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASYNCHRONOUS = "an asynchronous checkpoint is written after later steps: no plac
 
 
 class Checkpoints:
-    """The checkpoints of one program. resume: keeps places beside them."""
+    """The hooks for a program's checkpoints. resume: keeps the places beside them."""
 
     def __init__(self, resume: Resume) -> None:
         self._resume = resume
@@ -92,7 +92,7 @@ class Checkpoints:
             @wraps(original)
             def run(callback: Any) -> None:
                 original(callback)
-                # Keras forgets it: within a resumed epoch the next backup would name epoch 0
+                # Keras does not restore the current epoch: the next backup within a resumed epoch would name epoch 0
                 callback._current_epoch = callback.model._initial_epoch or 0
 
             return run

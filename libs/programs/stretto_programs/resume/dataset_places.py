@@ -1,4 +1,4 @@
-"""Places in the data sets of a program: where the next iterator over each begins, and what an iterator goes on with."""
+"""The place at which each data set of a program is, and at which its next iterator begins."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _IDENTITY = "_stretto_identity"
 
 
 class DatasetPlaces:
-    """Places in the data sets of one program.
+    """The places of a program in its data sets.
 
-    drawn: orders of its shuffles. ours: marks what runs within as code of this package. say_once: writes a line to
-    people.
+    drawn: orders drawn from shuffles so far. ours: marks code within as this package's. say_once: writes a line to
+    people, unless the same was written before.
     """
 
     def __init__(
@@ -42,36 +42,40 @@ class DatasetPlaces:
         return found
 
     def of(self, dataset: Any, orders: Sequence[int], consumed: int, *, epoch_steps: int = 0) -> Place:
-        """Return a place in a data set."""
+        """Return a place of an iterator, or of a pass of Keras `fit`, in a data set."""
         found = self.identity(dataset)
         return Place(found.source, found.digest, tuple(orders), consumed, epoch_steps, found.length, found.unknown)
 
     def of_next(self, dataset: Any) -> Place:
-        """Return the place of the next iterator over a data set."""
+        """Return the place at which the next iterator over a data set would begin."""
         return self.of(dataset, [self._drawn.of(each) + 1 for each in shuffles_of(dataset)], 0)
 
     def claimed(self, dataset: Any) -> Place | None:
-        """Return the place at which the next iterator over a data set begins, None: at its beginning."""
+        """Return the restored place at which the next iterator over a data set begins, None for the beginning of its
+        data.
+        """
         if self.is_aside or not self._resume.is_waiting:
             return None
         try:
             return self._resume.claim(self.identity(dataset))
-        except Exception as error:  # a data set that nobody can read begins where it does alone
+        except Exception as error:  # a data set that cannot be read begins at its beginning, as alone
             self._say_once(f"resume: a data set begins anew: {in_words(error)}")
             return None
 
     def resumed(self, dataset: Any) -> Place | None:
-        """Return the place at which the next iterator over a data set begins, after drawing the orders before it.
+        """Return the restored place of the next iterator over a data set, after drawing the orders before; None: the
+        beginning.
 
-        None: at its beginning. `Datasets.drawing` is held.
+        The caller holds `Datasets.drawing`.
         """
         place = self.claimed(dataset)
         return place if place is not None and self.advance(dataset, place) else None
 
     def advance(self, dataset: Any, place: Place) -> bool:
-        """Draw the orders before a place; return whether the next iterator draws that of the place.
+        """Draw the orders before a place; return whether the next iterator then draws the order of that place.
 
-        The caller holds `Datasets.drawing`."""
+        The caller holds `Datasets.drawing`.
+        """
         try:
             shuffles = [*shuffles_of(dataset)]
             missing = [wanted - 1 - self._drawn.of(each) for each, wanted in zip(shuffles, place.orders, strict=True)]
@@ -84,7 +88,7 @@ class DatasetPlaces:
                     with self._ours():
                         iter(each)
                     self._drawn.made_one(each)
-        except Exception as error:  # the data begin where they do alone
+        except Exception as error:  # the data begin at their beginning, as alone
             self._resume.refuse(place, in_words(error))
             return False
         return True

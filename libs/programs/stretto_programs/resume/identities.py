@@ -1,6 +1,7 @@
-"""The identity of a data set: what decides which elements come when, as another run of the program makes it again.
+"""The identity of a data set: by it another run of the program finds the same data set again.
 
-It has the operations, seeds, sizes of batches and buffers, and names of files; not the values, nor how many there are.
+An identity has operations, seeds, sizes of batches and buffers, and names of files: all that decides which elements
+come when. It has neither the values of elements nor their number.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _SETTINGS = (
     "batch_size", "block_length", "buffer_size", "cycle_length", "drop_remainder", "index", "num_shards",
     "reshuffle_each_iteration", "seed", "seed2",
 )  # fmt: skip
-"""Settings of operations that decide an order."""
+"""Settings of operations on which an order depends."""
 _NAMES_MAX = 10_000
-"""Most texts of a source that count as names of files."""
+"""Most strings of a source that are taken as names of files."""
 
 
 def identity_of(dataset: Any) -> Identity:
-    """Return the identity of a data set of objects."""
+    """Return the identity of a data set."""
     kinds: list[str] = []
     parts: list[object] = []
     length = 0
@@ -40,7 +41,7 @@ def identity_of(dataset: Any) -> Identity:
 
 
 def _unknown(dataset: Any) -> str:
-    """Return why another run would not draw the same elements, "" if it does."""
+    """Return why another run would draw other elements, "" if it draws the same."""
     if dataset.options().deterministic is False:
         return UNORDERED
     for each in shuffles_of(dataset):
@@ -62,7 +63,7 @@ def _unknown(dataset: Any) -> str:
 
 
 def unrepeatable(ops: Iterable[str]) -> str:
-    """Return the first operation that may give other values in another run, "" if there is none."""
+    """Return the first operation that may give other values in another run, "" if none does."""
     for op in ops:
         if effect_of(op) in (Effect.RANDOM, Effect.PYTHON) or any(each in op for each in ("Shuffle", "Generator")):
             return op
@@ -70,9 +71,10 @@ def unrepeatable(ops: Iterable[str]) -> str:
 
 
 def draws_more(dataset: Any) -> bool:
-    """Return whether further orders of a data set's shuffles can be drawn one by one: it has one, and none repeats it.
+    """Return whether further orders can be drawn from a data set's shuffle one by one.
 
-    Behind a cache, or under a repeat, an iteration draws as many orders as nobody can tell.
+    That needs a single shuffle, and no operation that repeats it: behind a cache or under a repeat, nobody can tell how
+    many orders an iteration draws.
     """
     kinds = []
     for each in all_of(dataset):
@@ -95,7 +97,7 @@ def _static(value: Any) -> object:
 
 
 def _names(dataset: Any) -> list[str]:
-    """Return the last parts of the names of files, where a source has them."""
+    """Return the names of a source's files, without their folders."""
     found: list[str] = []
     tensors = [each for each in getattr(dataset, "_tensors", []) if each.dtype.name == "string"]
     filenames = getattr(dataset, "_filenames", None)

@@ -1,7 +1,8 @@
-"""Places of a program in its data, as the file beside a checkpoint keeps them.
+"""Places of a program in its data, as the file beside a checkpoint holds them.
 
-The file has the places of the last checkpoints that had its name, each with the digest of that checkpoint. Before a
-checkpoint is written, its places stand there without one; so whenever the program dies, the file has the right ones.
+The file holds the places of the last checkpoints of its name, each with the digest of its checkpoint. The places of a
+new checkpoint are added before the checkpoint is written, then without digest; so the file is right at whatever moment
+the program dies.
 """
 
 from __future__ import annotations
@@ -16,25 +17,28 @@ from stretto_pipeline.errors import PipelineError
 VERSION = 1
 SUFFIX = ".stretto.json"
 KEPT = 2
-"""Checkpoints of one name whose places are kept: Keras' BackupAndRestore goes back to the last but one."""
+"""Number of complete checkpoints of a name whose places are kept: Keras' BackupAndRestore goes back to the last but
+one.
+"""
 
 
 Key = tuple[str, int]
-"""Digest of what decides which elements come when, and how many there are at the beginning of a pipeline."""
+"""Key of a data set for another run: digest of its identity, and number of elements at the beginning of its pipeline.
+"""
 
 
 class PlacesRefused(PipelineError):
-    """A file beside a checkpoint that gives no places for it."""
+    """A file beside a checkpoint cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in one data set: that of an iterator, or of the next one where no iterator is under way.
+    """A place in a data set: of an iterator under way, or of the next iterator.
 
-    source: its operations, for people. identity: digest of what decides which elements come when. orders: number of
-    the order that each of its shuffles draws there, which is the epoch of the source. consumed: elements that the
-    program has had. epoch_steps: those of them that belong to the epoch of Keras `fit` under way. length: elements
-    at the beginning of its pipeline, negative if not known. unknown: why nobody can tell the place, "" if it is known.
+    source: operations of the data set, for people. identity: digest of its identity. orders: number of the order that
+    each of its shuffles draws at this place; this is the epoch of the source. consumed: elements that the program has
+    received. epoch_steps: how many of these belong to the current epoch of Keras `fit`. length: elements at the
+    beginning of the pipeline, negative if not known. unknown: why the place cannot be told, "" if it is known.
     """
 
     source: str
@@ -47,15 +51,16 @@ class Place:
 
     @property
     def key(self) -> Key:
-        """Return what another run finds the data set by."""
+        """Key by which another run finds the data set."""
         return self.identity, self.length
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The places of one checkpoint. digest: of its content, "" while it is being written. run: the process.
+    """The places of a checkpoint.
 
-    seeds: states of random layers, by their number.
+    run: the process that wrote it. digest: of the checkpoint's content, "" while it is being written. seeds: states of
+    random layers, by their number.
     """
 
     run: str
@@ -65,40 +70,43 @@ class Kept:
 
 
 def begun(before: Sequence[Kept], now: Kept) -> tuple[Kept, ...]:
-    """Return what a file has while a checkpoint is written. before: what it had; now: without a digest."""
+    """Return the content of a file while a checkpoint is written. before: content so far; now: the checkpoint, without
+    digest.
+    """
     written = [each for each in before if each.digest]
     return (*written[-KEPT:], now)
 
 
 def ended(kept: Sequence[Kept], now: Kept) -> tuple[Kept, ...]:
-    """Return what a file has once its last checkpoint is written. now: with its digest."""
+    """Return the content of a file once a checkpoint is complete. now: the checkpoint, with its digest."""
     others = [each for each in kept[:-1] if each.digest != now.digest]
     return (*others[-KEPT + 1 :], now)
 
 
 def doubted(places: Sequence[Place], later: Sequence[Place]) -> tuple[Place, ...]:
-    """Return places of the beginning of a save. later: those of its end, which tell what nobody can tell any more."""
+    """Return the places at the beginning of a save, without places that have become unknown by its end (`later`)."""
     reasons = {each.identity: each.unknown for each in later if each.unknown}
     return tuple(replace(each, unknown=each.unknown or reasons.get(each.identity, "")) for each in places)
 
 
 def of_checkpoint(kept: Sequence[Kept], digest: str) -> Kept | None:
-    """Return the places of a checkpoint with this content; None: the file belongs to another one.
+    """Return the places of a checkpoint, by the digest of its content; None: the file belongs to another checkpoint.
 
-    A checkpoint that the file does not know is the one that was being written, and is complete, since it was read.
+    A checkpoint whose digest the file lacks is the checkpoint that was being written; it could be read, so it is
+    complete.
     """
     found = [each for each in kept if each.digest == digest]
     return (found or [each for each in kept if not each.digest] or [None])[-1]
 
 
 def text_of(kept: Sequence[Kept], program: str) -> str:
-    """Return the text of a file. program: the script's name, for people."""
+    """Return the text of a file. program: name of the script, for people."""
     document = {"version": VERSION, "program": program, "checkpoints": [asdict(each) for each in kept]}
     return json.dumps(document, indent=1) + "\n"
 
 
 def kept_of(content: str | bytes) -> tuple[Kept, ...]:
-    """Read the content of a file. Raises PlacesRefused."""
+    """Return the checkpoints of a file's content. Raises PlacesRefused."""
     try:
         document = json.loads(content)
         if document["version"] != VERSION:

@@ -1,11 +1,12 @@
-"""`stretto run --resume`: a file of places in the data beside each checkpoint; after a restore the data go on there.
+"""`stretto run --resume`: a file of places beside each checkpoint; after a restore, the program's data go on there.
 
-    save:     places of all sources -> <checkpoint>.stretto.json
-    restore:  <checkpoint>.stretto.json -> waiting places -> each claimed by the next iterator of its data set
+save:     places of all sources -> <checkpoint>.stretto.json
 
-A program that is started again restores its variables itself, and its data begin anew. Here they are advanced, so that
-the next step takes the element behind the last one that was trained before the checkpoint. Whatever stands in the way
-is said, and the program goes on as without `--resume`: it must also start where there is no checkpoint of it yet.
+restore:  <checkpoint>.stretto.json -> waiting places -> each claimed by the next iterator of its data set
+
+A restarted program restores its variables itself, but its data begin at the beginning. Here they are advanced: the
+first step takes the element after the last one that was trained before the checkpoint. If anything prevents that, a
+line says so and the program goes on as without `--resume`, since a first run has no checkpoint either.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from .seeds import Seeds
 
 ANEW = "the data begin anew"
 LOOKED_AT_MAX = 8
-"""A data set of fewer elements is looked at, and not trained (taste)."""
+"""With fewer elements than this a data set is only looked at, not trained on (taste)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A data set, as another process finds it again; see `Place` for the names.
+    """The identity of a data set.
 
-    elements: of one iteration, negative if not known. unknown: why its order cannot be repeated.
+    source, digest, length: as in `Place`. elements: of an iteration, negative if not known. unknown: why its order
+    cannot be repeated, "" if it can.
     """
 
     source: str
@@ -49,9 +51,9 @@ class Identity:
 
 
 class Resume:
-    """All places of one program: the files beside its checkpoints, and what waits after a restore.
+    """The places of a program: files beside its checkpoints, and restored places that wait for their data sets.
 
-    program: the script's name. say: writes a line to people.
+    program: name of the script. say: writes a line to people.
     """
 
     def __init__(self, program: str, say: Callable[[str], None], *, is_on: bool) -> None:
@@ -65,30 +67,34 @@ class Resume:
         self._restored: list[Callable[[], None]] = []
         self._waiting: list[Place] = []
         self._file = ""
-        """the last file whose places wait"""
+        """The file that was read last."""
         self._files: dict[Place, str] = {}
         self._is_claimed = False
-        """a place of that file was claimed"""
+        """A data set has claimed a place of that file."""
         self._missing = ""
-        """of a file that is not there"""
+        """Line to say about a file that does not exist, "" if there is none."""
         self._claimed: set[Key] = set()
         self._said: set[str] = set()
         self._written: list[Path] = []
         self._thread = threading.local()
 
     def add_source(self, places: Callable[[], Iterable[Place]]) -> None:
-        """Add a source of places, which is asked when a checkpoint is written."""
+        """Add a function that returns places; it is called when a checkpoint is written."""
         self._sources.append(places)
 
     def on_restored(self, restored: Callable[[], None]) -> None:
-        """Add what is called after a restore: iterators that are not used yet may claim their places."""
+        """Add a function that is called after a restore, so that iterators that are not used yet can claim their
+        places.
+        """
         self._restored.append(restored)
 
     # --- files --------------------------------------------------------------------------------------------
 
     @contextmanager
     def writing(self, checkpoint: Any) -> Generator[None]:
-        """Write the file of a checkpoint, before that is written and when it is."""
+        """Write the file of a checkpoint: without digest before the block, which writes the checkpoint, and complete
+        after it.
+        """
         depth = getattr(self._thread, "depth", 0)
         is_outer = depth == 0 and os.getpid() == self._pid
         self._thread.depth = depth + 1
@@ -104,7 +110,7 @@ class Resume:
 
     def _ended(self, file: Path, kept: tuple[Kept, ...], checkpoint: str) -> None:
         try:
-            # asked again: a program may have shown while it was saved that nobody can tell its place
+            # asked again: meanwhile the program may have used an iterator so that its place is unknown
             places = doubted(kept[-1].places, self._places())
             self._write(file, ended(kept, replace(kept[-1], digest=digest_of(checkpoint), places=places)))
             self._sweep(file)
@@ -125,7 +131,7 @@ class Resume:
         return kept if self._write(file, kept) else ()
 
     def _write(self, file: Path, kept: tuple[Kept, ...]) -> bool:
-        """Write a file so that it is always a whole one; return whether it was written."""
+        """Replace a file at once, so that it is always complete; return whether that succeeded."""
         made = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +143,7 @@ class Resume:
         return True
 
     def _sweep(self, written: Path) -> None:
-        """Remove files of this process whose checkpoint the program has removed."""
+        """Remove files of this process whose checkpoints the program has removed."""
         kept: list[Path] = []
         with self._lock:
             for file in dict.fromkeys([*self._written, written]):
@@ -151,7 +157,7 @@ class Resume:
     # --- places -------------------------------------------------------------------------------------------
 
     def _places(self) -> list[Place]:
-        """Return the places of now; those that wait are still those of their data sets."""
+        """Return the current places, and restored places that still wait."""
         found = self._places_now()
         for each in found:
             if each.unknown:
@@ -165,19 +171,19 @@ class Resume:
         for places in self._sources:
             try:
                 found += places()
-            except Exception as error:  # a checkpoint of the program is written or read in any case
+            except Exception as error:  # the program's own checkpoint is written or read in any case
                 self.say_once(f"places are not told: {in_words(error)}")
         return found
 
     def _under_way(self) -> set[Key]:
-        """Return the data sets that this process has gone on with, or trains with."""
+        """Return the keys of data sets that this process has resumed, or trains with."""
         return self._claimed | {each.key for each in self._places_now() if each.consumed >= LOOKED_AT_MAX}
 
     def read(self, checkpoint: Any) -> None:
-        """Let the places of a checkpoint wait for their data sets.
+        """Read the file of a restored checkpoint: its places wait for their data sets.
 
-        No place waits for one that is under way: the program goes back within one run. Nor for one of which a place of
-        an earlier file waits.
+        A place is ignored if its data set is under way, since the program then goes back within a run; or if a place of
+        the same data set waits already.
         """
         path = path_of(checkpoint) if os.getpid() == self._pid else ""
         file = self._file_of(path) if path else None
@@ -186,7 +192,7 @@ class Resume:
         try:
             kept = of_checkpoint(kept_of(file.read_bytes()), digest_of(path))
         except FileNotFoundError:
-            # said once a data set begins: a model that only predicts has none
+            # said once a data set begins: a program that only predicts reads checkpoints, too
             self._missing = f"{file} is not there: {ANEW}. It is written where the program runs with --resume"
             self._call_restored()
             return
@@ -220,16 +226,16 @@ class Resume:
         for restored in self._restored:
             try:
                 restored()
-            except Exception as error:  # the program goes on as it does alone
+            except Exception as error:  # the program goes on as alone
                 self.say_once(f"{ANEW}: {in_words(error)}")
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a place waits for its data set, or there is something to say of it."""
+        """Return whether places wait for their data sets, or a missing file is still to be reported."""
         return bool(self._waiting or self._missing)
 
     def claim(self, identity: Identity) -> Place | None:
-        """Return the place at which the next iterator of a data set begins; None: at its beginning."""
+        """Return the place at which the next iterator of a data set begins; None: at the beginning of its data."""
         with self._lock:
             found = next((each for each in self._waiting if each.key == identity.key), None)
             if found is None:
@@ -246,23 +252,23 @@ class Resume:
         return found
 
     def say_at(self, place: Place) -> None:
-        """Say that a data set goes on at a place."""
+        """Write a line: a data set goes on at a place."""
         if place.consumed:
             passes = f" of order {place.orders[0]}" if place.orders else ""
             file = self._files.get(place, self._file)
             self._say(f"resume: {place.source} goes on behind {place.consumed} elements{passes}: {file}")
 
     def say_short(self, place: Place, length: int) -> None:
-        """Say that a data set has fewer elements than were consumed."""
+        """Write a line: a data set has fewer elements than were trained."""
         self.refuse(place, f"it has {length} elements, of which {place.consumed} were trained")
 
     def refuse(self, place: Place, reason: str) -> None:
-        """Say why a place is not used."""
+        """Write a line: why a place is not used."""
         file = self._files.get(place, self._file)
         self.say_once(f"{file}: {place.source} begins anew: {reason}. Give the data that it had")
 
     def _say_none(self, identity: Identity) -> None:
-        """Say that the file is of no use, unless only an element is looked at."""
+        """Write a line: no place of the file fits a data set. A data set that is only looked at gets no line."""
         same = (each for each in self._waiting if each.identity == identity.digest and not each.unknown)
         if (other := next(same, None)) is not None:
             self.refuse(
@@ -283,14 +289,14 @@ class Resume:
             )
 
     def say_once(self, text: str) -> None:
-        """Say something to people, once."""
+        """Write a line to people, unless the same was written before."""
         if text not in self._said:
             self._said.add(text)
             self._say(f"resume: {text}")
 
 
 def path_of(checkpoint: object) -> str:
-    """Return the path of a checkpoint, "" if it is none: nobody trains on from a SavedModel."""
+    """Return the path of a checkpoint; "" for a SavedModel, from which nobody trains on, and for other objects."""
     try:
         path = os.fsdecode(checkpoint)  # type: ignore[arg-type]
     except TypeError:
@@ -299,7 +305,7 @@ def path_of(checkpoint: object) -> str:
 
 
 def digest_of(checkpoint: str) -> str:
-    """Return a digest of a checkpoint's content: of TensorFlow's, the index has the checksum of each tensor."""
+    """Return a digest of a checkpoint's content: for TensorFlow, of the index, which has a checksum of each tensor."""
     for path in (f"{checkpoint}.index", checkpoint):
         if os.path.isfile(path):
             with open(path, "rb") as file:
@@ -308,7 +314,7 @@ def digest_of(checkpoint: str) -> str:
 
 
 def dropped(take: Callable[[], object], count: int) -> int:
-    """Take elements that the program has had, and return how many there were. An error counts as one."""
+    """Take elements that the program has received before; return how many there were. An error counts as an element."""
     import tensorflow as tf
 
     for index in range(count):

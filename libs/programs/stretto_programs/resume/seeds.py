@@ -1,6 +1,6 @@
-"""States of Keras' random layers: no checkpoint has them, and a resumed program would draw what it has drawn before.
+"""States of Keras' random layers. No checkpoint has them, and a resumed program would draw the same numbers again.
 
-They are numbered in the order in which the program makes them.
+Layers are numbered in the order in which the program creates them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ States = Mapping[int, Sequence[int]]
 
 
 class Seeds:
-    """The seed generators of one program. say: writes a line to people."""
+    """The seed generators of a program. say: writes a line to people."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -48,12 +48,12 @@ class Seeds:
         """Return the state of each generator, by its number."""
         try:
             return {number: _values(each) for number, each in sorted(self._made.items())}
-        except Exception as error:  # a graph of TensorFlow 1, which has no values here
+        except Exception as error:  # in a graph of TensorFlow 1 a state has no value
             self._say(f"resume: states of random layers are not kept: {in_words(error)}")
             return {}
 
     def restore(self, states: States) -> None:
-        """Let generators go on from these states; those that are made later do so, too."""
+        """Set generators to these states, including generators that are created later."""
         self._waiting = dict(states)
         for number, each in sorted(self._made.items()):
             self._go_on(number, each)
@@ -66,7 +66,7 @@ class Seeds:
             try:
                 with tf.init_scope():
                     generator.state.assign(state)
-            except Exception as error:  # a file that does not fit: the layer draws as it does alone
+            except Exception as error:  # the file does not fit: the layer draws as it does alone
                 self._say(f"resume: the state of random layer {number} is not restored: {in_words(error)}")
 
 

@@ -1,1 +1,1 @@
-"""The step of a program in two parts that run: one prepares raw elements, the other trains with them."""
+"""A step in two parts that run: data workers prepare raw elements, home trains with what they prepared."""

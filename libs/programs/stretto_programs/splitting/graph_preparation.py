@@ -1,4 +1,4 @@
-"""Preparations that are graphs of TensorFlow. A lane of this framework runs `begin`, then `taught` for each of them."""
+"""Preparations that are TensorFlow graphs, and the module that lanes run for them (`lanes.protocol.Framework`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAMEWORK = __name__
 
 
 def settings() -> dict[str, Any]:
-    """Return what `begin` needs to know of home."""
+    """Return home's settings of TensorFlow, for `begin`."""
     import tensorflow as tf
 
     threads = tf.config.threading
@@ -35,7 +35,7 @@ def load() -> None:
 
 
 def begin(settings: Mapping[str, Any]) -> None:
-    """Give TensorFlow the threads and the optimizer of graphs that home has; a lane sees no GPU."""
+    """Configure a lane like home: the same threads and graph optimizer, but no GPU."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(settings["inside"])
@@ -45,13 +45,15 @@ def begin(settings: Mapping[str, Any]) -> None:
 
 
 def taught(parts: Sequence[memoryview]) -> Prepares:
-    """Return the function of a graph, with its constants and tables."""
+    """Return the function of a preparation's graph, with copies of its constants and tables."""
     return Runs(graph_preparation_of(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A lookup table that never changes: the placeholder of its handle, and TensorFlow's types."""
+    """A lookup table that never changes. placeholder: stands for its handle. keys, values: TensorFlow's names of their
+    types.
+    """
 
     placeholder: str
     keys: str
@@ -60,10 +62,10 @@ class Table:
 
 @dataclass(frozen=True)
 class GraphPreparation:
-    """A pure function of raw tensors, as a graph of TensorFlow.
+    """A pure function of raw tensors, as a TensorFlow graph.
 
-    feeds: tensors for the raw values; fetches: tensors of the answer, with their types. constants: placeholders of
-    fixed values. contents: these values, then keys and values of each table.
+    feeds: names of the raw tensors. fetches: names of the prepared tensors; types: their types. constants: placeholders
+    of fixed values. contents: values of the constants, then keys and values of each table.
     """
 
     number: int
@@ -76,7 +78,7 @@ class GraphPreparation:
     contents: tuple[NDArray[Any], ...]
 
     def head(self) -> dict[str, Any]:
-        """Return the part that is JSON."""
+        """Return the description of the preparation, for JSON."""
         return {
             "number": self.number,
             "feeds": self.feeds,
@@ -87,7 +89,7 @@ class GraphPreparation:
         }
 
     def parts(self) -> Parts:
-        """Return it as parts of one message."""
+        """Return the preparation as parts of a message."""
         return [json.dumps(self.head()).encode(), self.graph, *Writer().parts(packed(self.contents))]
 
     def arrays_of(self, values: Sequence[Any]) -> Arrays:
@@ -99,14 +101,14 @@ class GraphPreparation:
         return size_bytes(self.arrays_of(values))
 
     def values_of(self, arrays: Arrays) -> list[Any]:
-        """Return tensors of arrays. Raises ArraysRefused."""
+        """Return tensors from arrays. Raises ArraysRefused."""
         import tensorflow as tf
 
         return [tf.constant(value, dtype) for value, dtype in zip(unpacked(arrays), self.types, strict=True)]
 
 
 def graph_preparation_of(parts: Sequence[memoryview]) -> GraphPreparation:
-    """Read a preparation that another process sent."""
+    """Return the preparation that the parts of a message describe."""
     head = json.loads(bytes(parts[0]))
     return GraphPreparation(
         number=head["number"],
@@ -121,7 +123,7 @@ def graph_preparation_of(parts: Sequence[memoryview]) -> GraphPreparation:
 
 
 class Runs:
-    """A preparation, runnable here."""
+    """A preparation that can be called in this process."""
 
     def __init__(self, preparation: GraphPreparation) -> None:
         import tensorflow as tf
@@ -151,7 +153,7 @@ class Runs:
 
 
 def array_of(tensor: Any) -> Any:
-    """Return the value of a tensor as an array; texts as objects."""
+    """Return the value of a tensor as an array; strings are objects."""
     import numpy as np
 
     return np.asarray(tensor.numpy(), object if tensor.dtype.name == "string" else None)

@@ -1,7 +1,7 @@
-"""The two graphs of a partition: one makes the tensors that cross, the other takes them and does the rest of the step.
+"""The graph of a step in two halves: data workers make the tensors that cross, home takes them and does the rest.
 
-The partition alone decides; here a graph of TensorFlow is only cut. Edges of control between home and what moved are
-dropped: a batch arrives after all that prepared it, its checks included.
+The partition has decided; here the graph is only cut. Edges of control between the halves are dropped: a batch arrives
+after everything that prepared it, checks included.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..partition.partition import Partition
 
 @dataclass(frozen=True)
 class Halves:
-    """The graph of the data workers and that of home.
+    """The two halves of a step's graph.
 
-    taken: the tensors of the first that the second takes, with the placeholder of each. targets: operations of the step
-    that the second runs.
+    first: graph of the data workers. second: graph of home. taken: tensors of `first` that `second` takes, with the
+    placeholder of each. targets: operations of the step that `second` runs.
     """
 
     first: Any
@@ -29,9 +29,10 @@ class Halves:
 
 
 def halves_of(graph_def: Any, partition: Partition, targets: Collection[str]) -> Halves:
-    """Cut the graph of a step. targets: operations that a step runs, beside those of the partition's fetched tensors.
+    """Cut the graph of a step where the partition says.
 
-    The source, where it is one of the graph, is in the first half: home takes also what it reads of it.
+    targets: operations that the step runs, beside those of its fetched tensors. If the source is a node of the graph it
+    belongs to the first half, and home takes the tensors that it reads of it.
     """
     graph, state = partition.graph, partition.state
     apart = partition.moved | state.sources
@@ -62,7 +63,7 @@ def _has_samples_or_state(name: str, partition: Partition) -> bool:
 
 
 def _second(graph_def: Any, removed: set[str], placeholders: Mapping[str, str], partition: Partition) -> Any:
-    """Return the graph without what moved: placeholders in the place of its tensors."""
+    """Return the graph without the moved nodes: placeholders stand for their tensors."""
     made = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
     for name, placeholder in placeholders.items():
         node = made.node.add(name=placeholder, op="Placeholder")
@@ -89,7 +90,7 @@ def _type_number(dtype: str) -> int:
 
 
 def needed_part(graph_def: Any, names: Iterable[str]) -> Any:
-    """Return the part of a graph that a run of these operations needs."""
+    """Return the part of a GraphDef that a run of these operations needs."""
     by_name = {node.name: node for node in graph_def.node}
     found: set[str] = set()
     waiting = list(names)
@@ -100,7 +101,7 @@ def needed_part(graph_def: Any, names: Iterable[str]) -> Any:
             waiting += [address_of(each)[0] for each in by_name[name].input]
     made = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
     made.node.extend(node for node in graph_def.node if node.name in found)
-    for node in made.node:  # a node need not be where one is that is not there
+    for node in made.node:  # a node cannot be placed with a node that this part lacks
         places = [each for each in node.attr["_class"].list.s if each.decode().removeprefix("loc:@") in found]
         del node.attr["_class"]
         if places:

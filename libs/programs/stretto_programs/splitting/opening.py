@@ -1,9 +1,9 @@
-"""A data set of the program, opened for running: the source that stays at home, and the function of one raw element.
+"""A data set of the program, opened: the source that stays at home, and the maps that move.
 
-The source is made of the program's own objects up to its first shuffle. The operations behind it are made again without
-the maps that move, with the same seeds; so it draws the same orders as the program's own, pass after pass, and leaves
-those to the program. Where an operation cannot be made again, the source has the program's own up to the first map that
-moves: then it draws their orders itself (`is_apart` is false).
+Up to its first shuffle the source consists of the program's own objects. The operations behind are made again with the
+same seeds and without the maps that move; so the source draws the orders that the program's own pipeline would draw,
+and leaves those to the program. Where an operation cannot be made again, the source is the program's own pipeline up to
+the first map that moves, and draws the program's own orders (`is_apart` is false).
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from .remaking import REMAKES, STATELESS, made_again, map_again
 class Opening:
     """A data set, opened.
 
-    source: pulls raw elements. maps_before, maps_after: maps of each element, and of the batch of them. batch: the data
-    set that makes the batch, None: a raw element is one element. shuffles: the program's own that `source` has anew,
-    each with its twin, in the order of the data. moved: names for people. is_apart: the source has none of the
-    program's own shuffles. is_single: a shuffle draws orders while an iterator runs, for a repeat behind it.
+    source: gives raw elements. maps_before, maps_after: maps of each element, and of a batch of elements. batch: the
+    data set that makes the batch; None: a raw element is a single element. shuffles: shuffles of the program that the
+    source has again, each with its twin in the source, in the order of the data. moved: names of the maps, for people.
+    is_apart: the source shares no shuffle with the program. is_single: a shuffle lies under a repeat, and draws orders
+    while an iterator runs.
     """
 
     dataset: Any
@@ -44,17 +45,17 @@ class Opening:
 
     @property
     def has_stage(self) -> bool:
-        """Return whether maps move."""
+        """Return whether any map moves."""
         return bool(self.maps_before or self.maps_after)
 
     @property
     def stage_key(self) -> tuple[object, ...]:
-        """Return what openings have in common whose stages are the same function."""
+        """Return a key that is equal for openings whose maps are the same functions."""
         return self._key(lambda wrapper: wrapper.function)
 
     @property
     def code_key(self) -> tuple[object, ...]:
-        """Return what openings have in common whose stages cost the same: the code, whatever it has captured."""
+        """Return a key that is equal for openings whose maps run the same code, whatever values it has captured."""
         return self._key(lambda wrapper: getattr(getattr(wrapper, "_func", None), "__code__", wrapper.function))
 
     def _key(self, key_of: Callable[[Any], object]) -> tuple[object, ...]:
@@ -64,10 +65,10 @@ class Opening:
 
 
 def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[[Any], int]) -> Opening:
-    """Open a data set. is_fixed: tells of a resource's handle whether nothing can change it any more.
+    """Open a data set. Raises ProgramRefused: its source must not run ahead of the training.
 
-    drawn: counts the iterators over a shuffle that were made before. Raises ProgramRefused: the source may not run
-    ahead of the training.
+    is_fixed: returns whether the resource of a handle can never change. drawn: returns how many orders of a shuffle
+    were drawn before.
     """
     changing: set[str] = set()
     resources = Resources()
@@ -118,7 +119,9 @@ def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[
 
 
 def _made_apart(ops: Sequence[DatasetOp], datasets: Sequence[Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:
-    """Return the end of a pipeline with shuffles of its own, and these behind the program's; None if it has others."""
+    """Return a pipeline with shuffles of its own, and pairs of the program's shuffles and these; None: it cannot be
+    made again.
+    """
     first = next((place for place, op in enumerate(ops) if op.kind == "Shuffle"), len(ops))
     source = datasets[first - 1]
     if any("Shuffle" in name or "Random" in name for name in (type(each).__name__ for each in all_of(source))):
@@ -142,9 +145,9 @@ def _made_apart(ops: Sequence[DatasetOp], datasets: Sequence[Any]) -> tuple[Any,
 def _start(
     places: Sequence[int], datasets: Sequence[Any], kinds: Sequence[str], drawn_while_running: Sequence[Any]
 ) -> int | None:
-    """Return the place of the first map that moves; None if none can.
+    """Return the place of the first map that moves, None if no map can move.
 
-    drawn_while_running: shuffles of which nobody knows how many orders they have drawn.
+    drawn_while_running: shuffles for which the number of drawn orders is unknown.
     """
     for start in places:
         behind = range(start, len(kinds))
@@ -161,7 +164,7 @@ def _start(
 
 
 def _is_plain(dataset: Any, *, has_batch: bool) -> bool:
-    """Return whether elements are tensors that travel, and of one shape where they are put together."""
+    """Return whether elements are plain tensors; and, if they are batched later, of a fixed shape."""
     import tensorflow as tf
 
     specs = tf.nest.flatten(dataset.element_spec)
@@ -174,13 +177,16 @@ def _is_plain(dataset: Any, *, has_batch: bool) -> bool:
 
 
 def check_travels(dataset: Any) -> None:
-    """Raise ProgramRefused where elements of a data set do not travel."""
+    """Raise ProgramRefused if elements of a data set cannot be sent to another process."""
     if not _is_plain(dataset, has_batch=False):
         raise ProgramRefused("its elements are sparse, ragged or other values that do not travel as they are")
 
 
 def _check_source(dataset: Any, is_fixed: Callable[[Any], bool]) -> None:
-    """Refuse a source whose functions could see the training, or be seen: home pulls elements before their steps."""
+    """Raise ProgramRefused if functions of a source could see the training, or be seen by it.
+
+    Home pulls raw elements before their steps, and the program must not notice.
+    """
     for each in all_of(dataset):
         title = type(each).__name__.strip("_")
         if "Generator" in title:

@@ -1,4 +1,4 @@
-"""How one data set is prepared for a split step: a graph, with copies of the constants and tables that it reads."""
+"""The preparation of a data set for a split step: a graph with copies of the constants and tables that it reads."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .preparing import preparing
 from .split import Split
 
 CONTENTS_BYTES_MAX = 1 << 30
-"""Bound of the constants and tables that a lane gets."""
+"""Most bytes of constants and tables that a lane is sent."""
 
 
 preparation_numbers = itertools.count()
-"""Names of preparations, one for each of this process."""
+"""Numbers that identify the preparations of this process."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """How one data set is prepared for a split step.
+    """A data set's preparation for a split step.
 
-    names: tensors that a preparation gives; local: places of others in the raw element itself. used: places of the raw
-    tensors that it needs. here: prepares at home.
+    names: tensors that the preparation gives. local: tensors that home takes from the raw element itself, each with its
+    place there. used: places of the raw tensors that the preparation reads. here: prepares a raw element at home.
     """
 
     preparation: GraphPreparation
@@ -38,7 +38,7 @@ class Prepared:
 
 
 def prepared_for(split: Split, opening: Opening) -> Prepared:
-    """Return the preparation of one data set. Raises ProgramRefused: it is too large for a lane."""
+    """Return the preparation of a data set. Raises ProgramRefused: it is too large for a lane."""
     step = split.traced
     outputs = {f"{step.source}:{place}": place for place in range(len(opening.dataset._flat_types))}
     local = {} if opening.has_stage else {name: outputs[name] for name in split.halves.taken if name in outputs}
@@ -75,7 +75,7 @@ def prepared_for(split: Split, opening: Opening) -> Prepared:
 
 
 def _table(handle: Any, graph_def: Any, placeholder: str) -> tuple[Any, Any, tuple[str, str]]:
-    """Return keys, values and types of a table. Raises ProgramRefused: it is none that can be copied."""
+    """Return keys, values and types of a lookup table. Raises ProgramRefused: the table cannot be copied."""
     import tensorflow as tf
 
     types = _table_types(graph_def, placeholder)
@@ -86,7 +86,7 @@ def _table(handle: Any, graph_def: Any, placeholder: str) -> tuple[Any, Any, tup
 
 
 def _table_types(graph_def: Any, placeholder: str) -> Any:
-    """Return the types of a table by the lookup that reads it, through the functions that pass its handle on."""
+    """Return the types of a table, from the lookup that reads it; None: there is no such lookup."""
     import tensorflow as tf
 
     functions = {each.signature.name: each for each in graph_def.library.function}
@@ -106,14 +106,15 @@ def _table_types(graph_def: Any, placeholder: str) -> Any:
 
 
 def _inside(node: Any, place: int, functions: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    """Return the bodies of a node's functions, with the name of the argument that an input becomes."""
+    """Return the body of each function of a node, with the name of the argument that an input of the node becomes."""
     found: list[tuple[Any, str]] = []
     for value in node.attr.values():
         for called in [value.func, *value.list.func]:
             function = functions.get(called.name)
             if function is not None:
                 arguments = function.signature.input_arg
-                shift = len(arguments) - len(node.input)  # a map's captured inputs are the last of its arguments
+                # captured inputs of a map are the last arguments of its function
+                shift = len(arguments) - len(node.input)
                 if 0 <= place + shift < len(arguments):
                     found.append((function.node_def, arguments[place + shift].name))
     return found

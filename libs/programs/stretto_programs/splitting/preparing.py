@@ -13,7 +13,9 @@ from .traced import Traced
 
 
 def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
-    """Return a function of raw tensors that gives tensors of the step, by name. It touches the real resources."""
+    """Return a function of raw tensors that computes tensors of the step, by name. It reads the program's own
+    resources.
+    """
     import tensorflow as tf
 
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(opening.source.element_spec)]

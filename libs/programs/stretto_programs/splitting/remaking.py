@@ -8,16 +8,16 @@ from typing import Any
 from ..partition.effects import Effect
 
 STATELESS = frozenset({Effect.PURE, Effect.CHECK, Effect.HANDLE, Effect.READS})
-"""Effects of a function that may be made again: it has no state of its own."""
+"""Effects with which a function keeps no state of its own, so that it may run twice."""
 
 
 def made_again(dataset: Any, kind: str, source: Any) -> Any:
-    """Return an operation of a data set on another input."""
+    """Return an operation of a data set, made again on another input."""
     return REMAKES[kind](dataset, source)
 
 
 def _shuffle(dataset: Any, source: Any) -> Any:
-    """Shuffle with the same seeds: the constructor would draw others where the program gave none."""
+    """Return a shuffle with the same seeds. The constructor would draw others if the program gave none."""
     from tensorflow.python.data.ops import dataset_ops, shuffle_op
     from tensorflow.python.ops import gen_dataset_ops
 
@@ -64,11 +64,11 @@ REMAKES: Mapping[str, Callable[[Any, Any], Any]] = {
     "Options": _options,
     "AssertCardinality": _cardinality,
 }
-"""Makes an operation again on another input, by its kind."""
+"""Functions that make an operation again on another input, by the kind of the operation."""
 
 
 def map_again(dataset: Any, source: Any) -> Any:
-    """Return a map on another input; None where elements are no plain tensors."""
+    """Return a map, made again on another input; None if elements are not plain tensors."""
     import tensorflow as tf
 
     function, spec = dataset._map_func.function, dataset.element_spec

@@ -1,8 +1,8 @@
-"""The step of a program in two parts that run: what prepares a raw element, and what home does with it.
+"""A step in two parts that run: the preparation of a raw element, and home's part.
 
     plain: iterator -> step          split: source -> raw -> (lanes or home) prepare -> home's part of the step
 
-Both parts come of the step's own graph; `halves_of` cuts it where the partition says.
+Both parts are made from the step's own graph.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ OPS_NAMED = 6
 
 
 Finish = Callable[[Mapping[str, Any], Sequence[Any]], Any]
-"""Home's part of a step: a function of the tensors that it takes, by name, and of what the step takes beside."""
+"""Home's part of a step: a function of prepared tensors, by name, and of the step's other arguments."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A step, cut once for all passes: its halves, and the call of home's."""
+    """A step, cut once for all passes. finish: runs home's part."""
 
     traced: Traced
     partition: Partition
@@ -53,7 +53,7 @@ class Split:
 
 
 def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
-    """Cut a step where it is cheapest. Raises ProgramRefused: nothing is worth moving."""
+    """Cut a step where home keeps the least CPU. Raises ProgramRefused: moving saves too little."""
     graph = _graph(step, opening)
     sample = sample_of(opening, step.resources.key)
     if sample is not None:
@@ -64,7 +64,7 @@ def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
 
 
 def moved_in_words(found: Partition, maps: Iterable[str]) -> str:
-    """Return the types of what moves: maps of tf.data, then operations of the step, the dearest first."""
+    """Return the types of the operations that move, for people: maps of tf.data, then the dearest of the step."""
     nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
     ops = [*dict.fromkeys([*maps, *(each.op for each in nodes if each.op not in SOURCES)])]
     more = f" and {len(ops) - OPS_NAMED} more" if len(ops) > OPS_NAMED else ""
@@ -72,20 +72,23 @@ def moved_in_words(found: Partition, maps: Iterable[str]) -> str:
 
 
 def check_moves(split: Split, opening: Opening) -> None:
-    """Raise ProgramRefused where too little of a step moves for this data set."""
+    """Raise ProgramRefused if too little of a step moves for this data set."""
     if (left_us := moved_us(split, opening)) < REQUEST_US:
         raise ProgramRefused(f"{left_us / 1e3:.2f} ms of a step could move: too little")
 
 
 def moved_us(split: Split, opening: Opening) -> float:
-    """Return the CPU of one step that data workers take. Of this data set fewer maps may move than when it was cut."""
+    """Return the CPU of a step that data workers take over.
+
+    Fewer maps may move of this data set than of the data set for which the step was cut.
+    """
     source = split.partition.graph.by_name[split.traced.source]
     has_less = source.name in split.partition.moved and not opening.has_stage
     return split.partition.moved_us - (source.cost_us if has_less else 0.0)
 
 
 def _graph(step: Traced, opening: Opening) -> Graph:
-    """Return the graph of the step, with the maps that move as the operation that takes an element."""
+    """Return the graph of a step; its operation that takes an element also stands for the maps that move."""
     reading = Reading(step.graph_def, step.given, step.arguments, frozenset(step.fed))
     batch = _batch_size(opening)
     graph = read_graph(
@@ -110,12 +113,12 @@ def _graph(step: Traced, opening: Opening) -> Graph:
 
 
 def _calls(opening: Opening) -> int:
-    """Return how often functions of the maps run for one raw element."""
+    """Return how often functions of maps run for a raw element."""
     return len(opening.maps_before) * _batch_size(opening) + len(opening.maps_after)
 
 
 def _bodies(opening: Opening) -> dict[str, str]:
-    """Return the operations in the functions of the maps: their types, by name."""
+    """Return the types of the operations in the functions of maps, by name."""
     graphs = [each._map_func.function.graph.as_graph_def() for each in (*opening.maps_before, *opening.maps_after)]
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for graph in graphs for each in graph.library.function for node in each.node_def]
@@ -133,7 +136,9 @@ def _batch_size(opening: Opening) -> int:
 
 
 def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any]) -> Graph:
-    """Return the graph with the costs and sizes of what may move, from runs of that part alone: they change nothing."""
+    """Return the graph with measured costs and sizes of the nodes that may move. The runs change nothing of the
+    program.
+    """
     state = state_of(graph)
     names = measured_names(graph, state)
     prepare = preparing(step, step.graph_def, names, opening)
@@ -144,7 +149,7 @@ def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any
 
 
 def _finish(step: Traced, halves: Halves) -> Finish:
-    """Return home's part, which returns what the step does."""
+    """Return home's part of a step; it returns the result of the step."""
     import tensorflow as tf
 
     structure = step.concrete.structured_outputs
@@ -154,7 +159,7 @@ def _finish(step: Traced, halves: Halves) -> Finish:
         made = [None if each is None else next(found) for each in leaves]
         return tf.nest.pack_sequence_as(structure, made, expand_composites=True)
 
-    if not halves.targets and all(name in halves.taken for name in step.outputs):  # home's part does nothing
+    if not halves.targets and all(name in halves.taken for name in step.outputs):  # home's part has no operation
         return lambda values, arguments: packed(iter([values[name] for name in step.outputs]))
     wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(halves.second, name=""), [])
     present = {node.name for node in halves.second.node}

@@ -1,4 +1,4 @@
-"""The maps of a data set that move, as a function of one raw element."""
+"""The maps that move, as a function of a raw element."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .opening import Opening
 from .remaking import STATELESS, made_again, map_again
 
 NEUTRAL = frozenset({"Shuffle", "Repeat", "Prefetch", "Options", "Take", "Skip", "Shard", "AssertCardinality", "Model"})
-"""Operations that a sample does without: they change which elements come, and not how one looks."""
+"""Operations that a sample element can do without: they change which elements come, not how an element looks."""
 
 
 def staged(opening: Opening, raw: Sequence[Any]) -> list[Any]:
-    """Return the tensors that the data set would have given for a raw element; called while a graph is made."""
+    """Return the tensors that the data set would give for a raw element. Called while a graph is built."""
     from tensorflow.python.ops import gen_dataset_ops
 
     if not opening.has_stage:
@@ -59,9 +59,10 @@ def _mapped(variant: Any, dataset: Any) -> Any:
 
 
 def sample_of(opening: Opening, key_of: KeyOf) -> list[Any] | None:
-    """Return a raw element like those of the source; the program's own iterators and orders stay as they are.
+    """Return a raw element that looks like the elements of the source, or None; the program's iterators and orders
+    stay.
 
-    Return None where that cannot be: an operation of the source might keep a state of its own.
+    None: an operation of the source might keep a state of its own.
     """
     ops, datasets = pipeline_of(opening.source, key_of), datasets_of(opening.source)
     if ops[0].kind not in SOURCES or any(op.kind not in PASSED.keys() | MAPS for op in ops[1:]):

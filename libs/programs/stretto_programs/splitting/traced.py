@@ -1,4 +1,4 @@
-"""The step of a program, traced with an iterator."""
+"""Steps of a program, traced with an iterator."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ XLA = "XLA compiles the step, or a part of it (jit_compile): its operations cann
 
 @dataclass(frozen=True)
 class Traced:
-    """The step of a program, traced with an iterator; see `Captured` for the names.
+    """A traced step that takes an iterator.
 
-    fed: placeholders of what it takes beside, in their order.
+    source: operation that takes the element. handle: placeholder of the iterator. fed: placeholders of the other
+    arguments, in their order. targets, given, arguments, written: as in `Captured`.
     """
 
     concrete: Any
@@ -38,15 +39,15 @@ class Traced:
 
     @property
     def captures(self) -> dict[str, Any]:
-        """Captured values and handles, by the name of their placeholder."""
+        """Captured values and handles, by the names of their placeholders."""
         return {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
 
 
 def traced(concrete: Any, resources: Resources, is_fixed: Callable[[Any], bool]) -> Traced:
-    """Read a traced function that takes one iterator, and tensors beside it. Raises ProgramRefused.
+    """Read a traced function that takes an iterator, and perhaps tensors. Raises ProgramRefused.
 
-    is_fixed: tells of a resource's handle whether nothing can change it. All others count as written: Python code of
-    the program runs between steps.
+    is_fixed: returns whether the resource of a handle can never change. All other resources count as written, since
+    Python code of the program runs between steps.
     """
     if _has_xla(concrete.graph.as_graph_def()):
         raise ProgramRefused(XLA)
@@ -98,6 +99,6 @@ def _has_xla(graph_def: Any) -> bool:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Raise ProgramRefused for a step that runs on several devices. strategy: one of tf.distribute."""
+    """Raise ProgramRefused for a step that a strategy of tf.distribute runs on several devices."""
     if refusal := of_strategy(strategy):
         raise ProgramRefused(refusal)

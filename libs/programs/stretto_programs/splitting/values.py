@@ -1,4 +1,4 @@
-"""Values of tensors as arrays that travel. Texts of any length, NUL bytes included, are lengths and bytes."""
+"""Values of tensors as arrays that can be sent. Strings, which may hold NUL bytes, become lengths and bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def packed(values: Sequence[NDArray[Any]]) -> Arrays:
 
 
 def unpacked(arrays: Arrays) -> list[NDArray[Any]]:
-    """Return the values that `packed` took. Raises ArraysRefused: lengths and bytes do not fit."""
+    """Return the values that were given to `packed`. Raises ArraysRefused: lengths and bytes do not fit."""
     found: list[NDArray[Any]] = []
     for name, array in arrays.items():
         number, _, part = name.partition(" ")

@@ -1,1 +1,3 @@
-"""Programs of TensorFlow with data workers: hooks in Keras fit and in loops over data sets."""
+"""Programs of TensorFlow with data workers: hooks in Keras `fit`, in loops over data sets, and in functions of
+iterators.
+"""

@@ -1,7 +1,4 @@
-"""The tf.data of a program, for all ways in which TensorFlow 2 takes steps: its iterators and tables, and passes.
-
-A pass over a data set is one iteration of it whose raw elements home pulls, and whose elements are prepared elsewhere.
-"""
+"""The tf.data of a program, for all hooks: iterators and tables, plans, and passes over data sets."""
 
 from __future__ import annotations
 
@@ -32,18 +29,18 @@ from .plans import Numbered, Plan, Splits
 
 
 class Datasets:
-    """The tf.data of one program, and what all ways know of it.
+    """The tf.data of a program.
 
-    workers: prepare elements. resume: knows the places of iterations.
+    workers: prepare elements. resume: keeps the places of iterators.
     """
 
     def __init__(self, workers: DataWorkers, resume: Resume) -> None:
         self.workers, self.resume = workers, resume
         self.drawn = Drawn()
         self.drawing = threading.RLock()
-        """held while an iterator is made and counted: its order is the one of its count"""
+        """Held while an iterator is made and its order is counted, so that both agree."""
         self.is_keras = False
-        """Set while Keras `fit` runs: it takes its steps itself."""
+        """Set while Keras `fit` runs, which has hooks of its own."""
         self._fixed: dict[int, Any] = {}
         self._numbers = itertools.count()
         self._numbered = Numbered()
@@ -85,12 +82,12 @@ class Datasets:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether this thread runs code of ours: what it makes is not the program's."""
+        """Return whether this thread runs code of this package; iterators that it makes are not the program's."""
         return getattr(self._thread, "depth", 0) > 0
 
     @contextmanager
     def ours(self) -> Generator[None]:
-        """Mark what runs within as ours."""
+        """Mark the block as code of this package."""
         self._thread.depth = getattr(self._thread, "depth", 0) + 1
         try:
             yield
@@ -98,7 +95,7 @@ class Datasets:
             self._thread.depth -= 1
 
     def is_fixed(self, handle: Any) -> bool:
-        """Return whether nothing can change a resource: a static table."""
+        """Return whether the resource of a handle can never change: it is a static table."""
         return id(handle) in self._fixed
 
     def say_once(self, text: str) -> None:
@@ -108,7 +105,7 @@ class Datasets:
             self.workers.say(text)
 
     def planned(self, title: str, plan: Callable[[], Plan]) -> Plan | None:
-        """Return a plan, with data workers started. None: the program runs as it is, and the reason is said once."""
+        """Return a plan, with data workers started. None: the program goes on as it is, and a line says why."""
         try:
             with self.ours():
                 found = plan()
@@ -121,7 +118,9 @@ class Datasets:
         return None
 
     def plan(self, opening: Opening, splits: Splits, trace: Callable[[], Traced]) -> Plan:
-        """Decide what of a step moves, and make both parts. Nothing of the data set is drawn. Raises PipelineError."""
+        """Decide which part of a step moves, and make both parts. Nothing is drawn of the data set. Raises
+        PipelineError.
+        """
         check_travels(opening.source)
         kept = splits.of(opening.dataset.element_spec)
         split = split_of(trace(), opening, Prices()) if kept is None else kept
@@ -130,7 +129,7 @@ class Datasets:
         return Plan(split, opening, splits.prepared(split, opening))
 
     def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
-        """Say what moves. once: not if the same was said before."""
+        """Write a line: what moves. once: not again if the same was written before."""
         what = moved_in_words(plan.split.partition, plan.opening.moved)
         text = f"{title}: {self.workers.count} data workers prepare {what}"
         if not once or text not in self._said:
@@ -140,18 +139,19 @@ class Datasets:
     # --- passes -------------------------------------------------------------------------------------------
 
     def raw_of(self, opening: Opening, orders: Orders) -> RawElements:
-        """Return the raw elements of a pass in the orders that an iterator of the program's has drawn."""
+        """Return the raw elements of a pass, in the orders that an iterator of the program has drawn."""
         with self.ours(), self.drawing:
             for own, twin in opening.shuffles:
                 while self.drawn.of(twin) < orders[id(own)] - 1:
-                    iter(twin)  # draws of this shuffle only: those before it draw when an element is taken
+                    # draws an order of this shuffle only: shuffles before it draw when the first element is taken
+                    iter(twin)
                     self.drawn.made_one(twin)
             iterator = iter(opening.source)
             self.drawn.made(opening.source)
         return RawElements(iterator)
 
     def begin(self, plan: Plan, raw: RawElements) -> Pass:
-        """Begin a pass with these raw elements."""
+        """Begin a pass over raw elements."""
         feed = self.workers.started(graph_preparation.FRAMEWORK, graph_preparation.settings())
         prepared = plan.prepared
 
@@ -164,6 +164,6 @@ class Datasets:
         return Pass(plan, feed, Stream(name, self._numbered.of(prepared.preparation), pull, prepared.here), raw)
 
     def at_end(self, dataset: Any) -> Any:
-        """Return an iterator at the end of a data set, of which nothing is drawn."""
+        """Return an iterator that is at the end of a data set, and draws no order."""
         with self.ours():
             return iter(dataset.take(0))

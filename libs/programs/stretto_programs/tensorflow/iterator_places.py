@@ -1,4 +1,4 @@
-"""The places of a program's iterators: which it would go on with, and where they go on after a restore."""
+"""The places of a program's iterators: recorded at checkpoints, and assigned after a restore."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ TWINS = "another data set has its operations and length, so that another run can
 
 
 class IteratorPlaces:
-    """All iterators of one program, while places are kept."""
+    """The iterators of a program, recorded if places are kept."""
 
     def __init__(self, datasets: Datasets) -> None:
         self._datasets = datasets
         self._clock = itertools.count(1)
         self._all: WeakSet[IteratorState] = WeakSet()
         self._iterated: WeakSet[Any] = WeakSet()
-        """data sets of which an iterator was made"""
+        """Data sets over which an iterator was made."""
 
     def made(self, state: IteratorState) -> None:
-        """Note a new iterator."""
+        """Record a new iterator."""
         if self._datasets.resume.is_on:
             state.made = state.used = next(self._clock)
             self._all.add(state)
             self._iterated.add(state.dataset)
 
     def count(self, state: IteratorState) -> None:
-        """Note that the program has had an element."""
+        """Count an element that the program has received."""
         state.taken += 1
         state.used = next(self._clock)
 
     def counts(self, state: IteratorState) -> bool:
-        """Return whether elements of an iterator that goes on by itself are counted."""
+        """Return whether elements of an iterator are counted that no lane serves."""
         return self._datasets.resume.is_on and not state.unknown and not state.is_saved
 
     def restored(self, remade: Callable[[Any, Place], IteratorState]) -> None:
-        """Let iterators that are not used yet go on at places that wait.
+        """Assign restored places to iterators that the program has not used yet.
 
-        remade: lets one begin again, with the next order.
+        remade: begins an iterator again with the next order, at a place.
         """
-        if self._datasets.is_keras:  # `fit` takes no element of them
+        if self._datasets.is_keras:  # `fit` takes no element of these iterators
             return
         with self._datasets.drawing:
             for state in sorted(self._all, key=lambda each: each.made):
@@ -63,7 +63,7 @@ class IteratorPlaces:
                     remade(iterator, place)
 
     def of_now(self) -> Iterator[Place]:
-        """Return the places of iterators under way, and of data sets without one."""
+        """Return the places of iterators under way, and of data sets without an iterator under way."""
         doubled = self._doubled()
         for place in self._of_all():
             yield replace(place, unknown=TWINS) if place.key in doubled and not place.unknown else place
@@ -80,22 +80,23 @@ class IteratorPlaces:
                 yield self._datasets.places.of_next(dataset)
 
     def _doubled(self) -> set[Key]:
-        """Return the keys of several data sets."""
+        """Return keys that several data sets share."""
 
         def counted() -> Counter[Key]:
             return Counter(self._datasets.places.identity(each).key for each in [*self._iterated])
 
         found = counted()
         if found.total() > len(found):
-            gc.collect()  # one that the program has left may refer to itself
+            gc.collect()  # a data set that the program has dropped may be in a reference cycle
             found = counted()
         return {key for key, count in found.items() if count > 1}
 
     def _is_running(self, state: IteratorState) -> bool:
-        """Return whether the program would go on with an iterator.
+        """Return whether the program would go on with an iterator after this moment.
 
-        It has left one once it uses a later one of such a data set. A function took the last element of an iterator
-        whose end the program does not look for: it counts, and makes another.
+        It would not if it uses a later iterator of the same data set. It also would not if a function has taken the
+        last element and the program never looks for the end: then the program counts elements, and makes another
+        iterator.
         """
         if state.iterator() is None or state.is_over or state.is_saved:
             return False

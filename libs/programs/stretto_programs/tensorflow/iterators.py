@@ -1,6 +1,7 @@
 """The iterators of a program, each with the pass that gives its elements.
 
-An iterator stays one of TensorFlow, which can go on by itself at any time: it is pulled as far as the program is.
+An iterator stays an object of TensorFlow, and can go on without data workers at any time: it is then pulled to the
+program's position.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from .plans import Plan
 from .state import IteratorState, dataset_state, iterator_state, keep_state
 
 ELEMENTS_MIN = 8
-"""Least elements of an iteration: data workers begin with it, and must come before its end (taste)."""
+"""Least elements of an iteration with data workers: they must be ready before it ends (taste)."""
 
 
 class Iterators:
-    """All iterators of one program. next: TensorFlow's own way to take an element. name: of the way, for people."""
+    """The iterators of a program. next: TensorFlow's own function to take an element. name: of these programs, for
+    people.
+    """
 
     def __init__(self, datasets: Datasets, name: str) -> None:
         self.next: Callable[[Any], Any] = next
         self._datasets = datasets
         self._name = name
         self._single: WeakSet[IteratorState] = WeakSet()
-        """those that draw orders while they run"""
+        """Iterators whose shuffles draw orders while they run."""
         self.places = IteratorPlaces(datasets)
         datasets.resume.add_source(self.places.of_now)
         datasets.resume.on_restored(lambda: self.places.restored(self._remade))
 
     def made(self, iterator: Any, place: Place | None = None) -> None:
-        """Note a new iterator. `Datasets.drawing` is held since before it was made. place: where it begins."""
+        """Record a new iterator, made while the caller holds `Datasets.drawing`. place: where the iterator begins."""
         dataset = iterator._dataset
         state = IteratorState(dataset, self._datasets.drawn.at(dataset), ref(iterator))
         keep_state(iterator, state)
@@ -60,7 +63,10 @@ class Iterators:
         return found.opening
 
     def plan(self, state: IteratorState, key: object, title: str, plan: Callable[[], Plan]) -> Plan | None:
-        """Return the plan for what is done with an element, decided at the first. key: what is done. None: it stays."""
+        """Return the plan for a use of elements; the first call decides. None: nothing moves.
+
+        key: identifies the use within the data set. plan: makes the plan.
+        """
         plans = dataset_state(state.dataset).plans
         if key not in plans:
             is_short = 0 <= int(state.dataset.cardinality()) < ELEMENTS_MIN
@@ -79,7 +85,10 @@ class Iterators:
         plain: Callable[[], Any],
         at_end: Callable[[], Any],
     ) -> Any:
-        """Do a step with the next element. plain: does it as the program alone; at_end: where no element is left."""
+        """Run a step on the next element.
+
+        plain: runs the step as the program alone. at_end: runs it where no element is left.
+        """
         import tensorflow as tf
 
         try:
@@ -98,13 +107,13 @@ class Iterators:
             if isinstance(error, tf.errors.OpError) and not has_fixed_order(state.dataset):
                 state.taken += 1
                 raise
-            # its own graph raises it, and the elements that follow are those that follow there
+            # the iterator's own graph raises the error as alone, and gives the elements behind it
             self.settle(state, f"{type(error).__name__} at an element")
             return plain()
         return running.finish(taken, arguments)
 
     def plain_element(self, iterator: Any, state: IteratorState) -> Any:
-        """Return the next element as the program alone takes it."""
+        """Return the next element, from TensorFlow's own iterator."""
         import tensorflow as tf
 
         if state.running is not None or state.place is not None:
@@ -117,14 +126,14 @@ class Iterators:
             state.is_over = dataset_state(state.dataset).meets_end = True
             raise
         except tf.errors.OpError:
-            state.is_plain = True  # behind a lost element of a batch, batches are others
+            state.is_plain = True  # with an element lost in a batch, later batches have other elements
             raise
         finally:
             self.places.count(state)
             state.pulled += 1
 
     def settle(self, state: IteratorState, reason: str) -> None:
-        """Let an iterator go on by itself, from the program's place on."""
+        """Let TensorFlow's own iterator go on from the program's position, for good."""
         import tensorflow as tf
 
         with state.lock:
@@ -145,7 +154,7 @@ class Iterators:
                     self._remade(iterator, None).is_plain = True
 
     def _pulled(self, iterator: Any, state: IteratorState) -> int:
-        """Pull an iterator as far as the program is; return the elements that there were before it."""
+        """Pull TensorFlow's iterator to the program's position; return how many elements there were before that."""
         import tensorflow as tf
 
         while state.pulled < state.taken:
@@ -154,12 +163,14 @@ class Iterators:
             except tf.errors.OutOfRangeError:
                 return state.pulled
             except tf.errors.OpError:
-                pass  # the program has met it at its place
+                pass  # the program saw this error when it received this element
             state.pulled += 1
         return state.pulled
 
     def settle_singles(self, dataset: Any) -> None:
-        """Let iterators go on by themselves whose shuffles draw orders while they run, and will now for another one."""
+        """Let iterators go on without data workers if their shuffles draw orders while running, and are now used by
+        another.
+        """
         with self._datasets.drawing:
             singles = [*self._single]
         shuffles = {id(each) for each in shuffles_of(dataset)} if singles else set[int]()
@@ -168,7 +179,7 @@ class Iterators:
                 self.settle(state, "another iterator draws orders of its shuffle")
 
     def _running(self, state: IteratorState, plan: Plan) -> Pass:
-        """Return the pass of an iterator, begun at the program's place."""
+        """Return the pass of an iterator, and begin it at the program's position if there is none."""
         if state.running is not None and state.running.plan is plan:
             return state.running
         raw = self._raw(state, plan.opening) if state.running is None else state.running.end()
@@ -180,10 +191,10 @@ class Iterators:
         return state.running
 
     def _raw(self, state: IteratorState, opening: Opening) -> RawElements:
-        """Return the raw elements of an iterator, from the program's place on. Raises _TooShort."""
+        """Return the raw elements of an iterator from the program's position on. Raises _TooShort."""
         with self._datasets.drawing:
             waiting = dataset_state(state.dataset).waiting
-            while state.raw is None:  # those made before draw their orders before
+            while state.raw is None:  # iterators made earlier draw their orders earlier
                 each = waiting.pop(0)()
                 if each is not None and not each.is_plain:
                     each.raw = self._datasets.raw_of(opening, each.orders)
@@ -196,7 +207,7 @@ class Iterators:
     # --- places -------------------------------------------------------------------------------------------
 
     def counted(self, state: IteratorState, plain: Callable[[], Any]) -> Any:
-        """Do a step that takes one element of an iterator, as the program alone."""
+        """Run a step as the program alone, and count the element that it takes."""
         import tensorflow as tf
 
         iterator = state.iterator()
@@ -214,7 +225,7 @@ class Iterators:
         return result
 
     def _remade(self, iterator: Any, place: Place | None) -> IteratorState:
-        """Let an iterator begin again, with the next order."""
+        """Begin an iterator again with the next order, at a place."""
         iterator._create_iterator(iterator._dataset)
         state = iterator_state(iterator)
         assert state is not None
@@ -222,7 +233,7 @@ class Iterators:
         return state
 
     def _arrived(self, state: IteratorState, there: int) -> bool:
-        """Tell whether an iterator has the elements before its place."""
+        """Return whether an iterator has all elements before its place, and write a line about it."""
         place, state.place = state.place, None
         assert place is not None
         if there < place.consumed:
@@ -233,4 +244,4 @@ class Iterators:
 
 
 class _TooShort(Exception):
-    """Tells that an iterator has not the elements before its place."""
+    """Exception: an iterator has fewer elements than were trained before its place."""

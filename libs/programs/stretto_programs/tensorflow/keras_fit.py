@@ -1,8 +1,8 @@
-"""Keras `fit` with data workers: its step is split, and its iterator gives steps whose preparation is elsewhere.
+"""Keras `fit` with data workers: its step is split, and its iterator gives steps that were prepared elsewhere.
 
-The decision falls when `fit` asks for its first iterator, before anything of the data set is drawn. From then on a pass
-over the data set is a pass over its source. Metrics, callbacks, validation and epochs are Keras' own. A pass that goes
-on at a place of a checkpoint begins with that step of its epoch.
+The decision falls when `fit` asks for its first iterator, before anything is drawn of the data set. From then on a pass
+over the data set is a pass over its source. Metrics, callbacks, validation and epochs are Keras' own. A resumed pass
+begins within its epoch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _ADAPTING = {
     "normalization": "Normalization",
     "text_vectorization": "TextVectorization",
 }
-"""Layers of Keras that look through a data set before training, by module."""
+"""Layers of Keras that read a data set before training, by module."""
 
 
 @dataclass(eq=False)
 class _Progress:
-    """A pass over a data set. orders: those that it has drawn. skipped: steps of its first epoch, done before.
+    """The progress of a pass over a data set.
 
-    length: elements of the pass, negative if not known.
+    orders: numbers of the orders that it has drawn. consumed: elements taken. skipped: steps of its first epoch that an
+    earlier run has done. length: elements of the pass, negative if not known.
     """
 
     dataset: Any
@@ -55,9 +56,10 @@ class _Progress:
 
 @dataclass
 class _Fit:
-    """A call of `fit`. iterator: Keras' own of it; last: the steps of its pass, which that may refer to for longer.
+    """A call of `fit`.
 
-    progress: of the last pass. epoch_steps: done of the epoch under way, None between epochs.
+    iterator: Keras' iterator over epochs. last: steps of its last pass, to which Keras may hold on. progress: of its
+    last pass. epoch_steps: steps done in the current epoch, None between epochs.
     """
 
     trainer: Any
@@ -69,9 +71,9 @@ class _Fit:
 
 @dataclass(eq=False)
 class _Steps:
-    """The steps of one pass: stands where its iterator stood.
+    """The steps of a pass, given to Keras in place of an iterator.
 
-    at_first: called before the first of them; at_end: makes an iterator at the end of the data.
+    at_first: called before the first step. at_end: returns an iterator that is at the end of the data.
     """
 
     taking: Pass
@@ -89,7 +91,7 @@ class _Steps:
 
 @dataclass
 class _Passes:
-    """Stands in the place of the data set: each iteration is a new pass."""
+    """Iterable given to Keras in place of the data set: each iteration is a new pass."""
 
     begin: Callable[[], Any]
 
@@ -99,15 +101,15 @@ class _Passes:
 
 @dataclass
 class KerasFit:
-    """The hooks, and all that they know of the program."""
+    """The hooks of Keras `fit`, and the calls of `fit` under way."""
 
     datasets: Datasets
     _fits: list[_Fit] = field(default_factory=list[_Fit])
     name: str = NAME
     was_asked: bool = False
-    """Set once `fit` asked for data."""
+    """Set once `fit` has asked for data."""
     _fitted: WeakSet[Any] = field(default_factory=WeakSet[Any])
-    """Data sets of `fit`, where places are kept."""
+    """Data sets of `fit`, if places are kept."""
 
     def __post_init__(self) -> None:
         self.datasets.resume.add_source(self._places)
@@ -138,7 +140,7 @@ class KerasFit:
                         fit.last.taking.end()
                     self._fits.pop()
                     if self.datasets.resume.is_on:
-                        trainer._initial_epoch = None  # Keras keeps a restored one for all later calls
+                        trainer._initial_epoch = None  # Keras would begin all later calls at the restored epoch, too
                     self.datasets.is_keras = bool(self._fits)
 
             return run
@@ -182,7 +184,7 @@ class KerasFit:
         replace_method(module.EpochIterator, "_enumerate_iterator", enumerate_)
 
     def _epoch(self, fit: _Fit, steps: Iterator[Any]) -> Iterator[Any]:
-        """Give the steps of an epoch, without those that another run has done of it."""
+        """Yield the steps of an epoch, without steps that an earlier run has done."""
         skipped = None
         for place, each in enumerate(steps):
             if skipped is None and fit.progress is not None:
@@ -196,7 +198,7 @@ class KerasFit:
     # --- places -------------------------------------------------------------------------------------------
 
     def _places(self) -> Iterator[Place]:
-        """Return the places of passes under way, and of data sets without one."""
+        """Yield the places of passes under way, and of data sets without a pass under way."""
         running = [fit for fit in self._fits if fit.progress is not None]
         under_way: set[int] = set()
         for fit in running:
@@ -214,7 +216,7 @@ class KerasFit:
                 yield self.datasets.places.of_next(dataset)
 
     def _progress(self, fit: _Fit, dataset: Any, orders: Orders, place: Place | None) -> _Progress:
-        """Note that a pass has begun."""
+        """Record that a pass has begun."""
         fit.progress = _Progress(dataset, tuple(orders.values()))
         if place is not None:
             fit.progress.consumed, fit.progress.skipped = place.consumed, place.epoch_steps
@@ -224,7 +226,7 @@ class KerasFit:
         return fit.progress
 
     def _begin_plain(self, fit: _Fit, function: _TrainFunction, dataset: Any) -> Any:
-        """Begin a pass of which nothing moves: its steps are counted."""
+        """Begin a pass without data workers, whose elements are counted."""
         with self.datasets.drawing:
             place = self.datasets.places.resumed(dataset)
             iterator = iter(dataset)
@@ -243,7 +245,7 @@ class KerasFit:
     # --- decisions ----------------------------------------------------------------------------------------
 
     def _source(self, fit: _Fit, dataset: Any) -> Any:
-        """Return what `fit` iterates over: the data set itself where nothing moves."""
+        """Return the iterable for `fit`: the data set itself, if nothing moves."""
         self.was_asked = True
         trainer = fit.trainer
         function = trainer.train_function
@@ -261,12 +263,12 @@ class KerasFit:
         return _Passes(lambda: self._begin(fit, function, plan))
 
     def _counts(self, dataset: Any) -> bool:
-        """Return whether places are kept of a data set of which nothing moves."""
+        """Return whether elements are counted of a data set of which nothing moves."""
         if not self.datasets.resume.is_on:
             return False
         try:
             self.datasets.places.identity(dataset)
-        except Exception as error:  # one that is distributed, or of another kind
+        except Exception as error:  # distributed data sets, for instance, have no operations that can be read
             self.datasets.say_once(f"resume: no place is kept for the data of {NAME}: {in_words(error)}")
             return False
         return True
@@ -289,12 +291,12 @@ class KerasFit:
     def _begin(self, fit: _Fit, function: _TrainFunction, plan: Plan) -> Any:
         """Begin a pass over the source, in the order that the data set itself would have now.
 
-        Return an iterator of the data set itself where that fails: from then on nothing of it moves.
+        If that fails, return an iterator of the data set itself; from then on nothing of it moves.
         """
         opening, drawing = plan.opening, self.datasets.drawing
         with drawing:
             place = self.datasets.places.resumed(opening.dataset)
-            # draws an order of the program's own, which it may look at later
+            # draws an order of the data set, as `fit` alone would: the program may look at the next order later
             own = iter(opening.dataset) if opening.is_apart else None
             orders = self.datasets.drawn.at(opening.dataset)
         try:
@@ -313,9 +315,10 @@ class KerasFit:
         return steps
 
     def _steps(self, plan: Plan, orders: Orders) -> _Steps:
-        """Return the steps of a pass. orders: those that the data set itself has drawn.
+        """Return the steps of a pass over the source.
 
-        It draws none more here, except those that the source has of it.
+        orders: orders that the data set itself has drawn. No other order is drawn here, except by shuffles that the
+        source shares with the data set.
         """
         opening, datasets = plan.opening, self.datasets
         if not opening.is_apart:
@@ -324,7 +327,7 @@ class KerasFit:
         def at_first() -> None:
             with datasets.ours():
                 for own, _ in opening.shuffles[:-1] if opening.is_apart else ():
-                    iter(own)  # those before the last shuffle draw when an element is taken
+                    iter(own)  # shuffles before the last one draw their orders when the first element is taken
 
         taking = datasets.begin(plan, datasets.raw_of(opening, orders))
         if not opening.is_apart:
@@ -332,20 +335,20 @@ class KerasFit:
                 datasets.drawn.made_one(own)
         progress = _Progress(opening.dataset, tuple(orders.values()))
         steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset), progress)
-        finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may leave it early, and then lets go of it
+        finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may be left early: Keras then drops the steps
         return steps
 
 
 class _TrainFunction:
-    """Stands in the place of the function that Keras trains with."""
+    """Function given to Keras in place of its own training function."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
         self.splits = Splits()
         self.progress: _Progress | None = None
-        """of a pass of which nothing moves"""
+        """Progress of a pass without data workers."""
         self.elements = 1
-        """Elements that a call takes there."""
+        """Elements that a call takes in such a pass."""
 
     def __call__(self, iterator: Any) -> Any:
         import tensorflow as tf
@@ -353,11 +356,11 @@ class _TrainFunction:
         if not isinstance(iterator, _Steps):
             progress = self.progress or _Progress(None, ())
             progress.consumed += self.elements
-            if 0 <= progress.length < progress.consumed:  # the last of several steps a call may be missing
+            if 0 <= progress.length < progress.consumed:  # the last call of several steps may have fewer elements
                 progress.consumed = progress.length
             try:
                 return self.original(iterator)
-            except (tf.errors.OutOfRangeError, StopIteration):  # the latter of several steps a call
+            except (tf.errors.OutOfRangeError, StopIteration):  # StopIteration: of several steps in a call
                 progress.is_over = True
                 raise
 
@@ -370,13 +373,13 @@ class _TrainFunction:
         except tf.errors.OutOfRangeError:
             iterator.progress.is_over = True
             iterator.taking.end()
-            # the whole step meets the end of the data: it does what depends on no sample, such as a draw of a seed
+            # as alone, the whole step runs at the end of the data: it may draw a seed, which depends on no sample
             return iterator.taking.plan.split.traced.concrete(iterator.at_end())
         return iterator.taking.finish(taken, ())
 
 
 def _aside(datasets: Datasets) -> Callable[[Any], Any]:
-    """Return what makes a method of Keras one that is no training."""
+    """Return a function that wraps a method of Keras which does not train: within it, no place is claimed."""
 
     def made(original: Any) -> Any:
         @wraps(original)
@@ -397,7 +400,7 @@ def _hook_adapting(datasets: Datasets, layer: str) -> Hook:
 
 
 def _train_function(trainer: Any, original: Any) -> _TrainFunction:
-    """Return what stands in the place of a trainer's function; it lives as long as that trainer has the function."""
+    """Return the replacement of a trainer's training function, kept as long as the trainer has that function."""
     found = vars(trainer).get(_FUNCTION)
     if found is None or found.original is not original:
         vars(trainer)[_FUNCTION] = found = _TrainFunction(original)
@@ -405,12 +408,12 @@ def _train_function(trainer: Any, original: Any) -> _TrainFunction:
 
 
 def _plans(dataset: Any) -> WeakKeyDictionary[_TrainFunction, Plan | None]:
-    """Return the plans of a data set by who trains with it, None: it is as it was. They live as long as both."""
+    """Return the plans of a data set, by training function; None: nothing of it moves. They live as long as both."""
     return vars(dataset).setdefault(_PLANS, WeakKeyDictionary())
 
 
 def _check(trainer: Any) -> None:
-    """Raise ProgramRefused for a step that is no single graph of operations."""
+    """Raise ProgramRefused if a trainer's step is not a single graph of operations."""
     check_strategy(trainer.distribute_strategy)
     if trainer.run_eagerly:
         raise ProgramRefused(f"run_eagerly is on: {EAGER}")
@@ -421,7 +424,9 @@ def _check(trainer: Any) -> None:
 
 
 def _traced(original: Any, dataset: Any, is_fixed: Callable[[Any], bool]) -> Traced:
-    """Trace one step of Keras' own training function. Raises ProgramRefused: the program has made another one."""
+    """Trace a single step of Keras' training function. Raises ProgramRefused: the program has a training function of
+    its own.
+    """
     import tensorflow as tf
 
     names = getattr(getattr(original, "__code__", None), "co_freevars", ())

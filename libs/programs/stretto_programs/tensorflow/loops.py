@@ -1,8 +1,8 @@
-"""Training loops of a program's own, with data workers: over a data set, or of a function that takes its iterator.
+"""Loops of a program over a data set, and functions that take its iterator, with data workers.
 
-An iterator of the program stays one of TensorFlow; only its elements, or the steps that take them, come from elsewhere.
-Whoever uses its resource in another way, such as a graph that captures it or a checkpoint, finds it at the program's
-place.
+An iterator of the program stays an object of TensorFlow; only its elements, or the steps that take them, come from
+elsewhere. Any other use of its resource, such as by a checkpoint or a graph that captures it, finds the iterator at the
+program's position.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .state import IteratorState, iterator_state
 
 NAME = "loop over a data set"
 SIGNATURES_MAX = 16
-"""Bound of the graphs of one function that are split."""
+"""Most graphs of a function that are split."""
 ANOTHER_WAY = "the program uses its iterator in another way"
 MANY_GRAPHS = "it takes values beside its iterator for which nobody can tell one graph"
 
 
 class Loops:
-    """The hooks, and all that they know of the program. was_asked: a loop was met whose data might move."""
+    """The hooks for loops and functions of iterators. was_asked: a loop was met whose data might move."""
 
     name = f"loop over {ELEMENTS_MIN} elements or more of a data set"
 
@@ -45,11 +45,11 @@ class Loops:
         datasets.resume.add_source(self._places)
         self._iterators = Iterators(datasets, NAME)
         self._elements: dict[object, Splits | PipelineError] = {}
-        """of loops over elements, by the code of the maps; or why they stay"""
+        """Splits for loops over elements, by the code of the maps; or why nothing moves."""
         self._splits: WeakKeyDictionary[Any, dict[object, Splits]] = WeakKeyDictionary()
-        """of each function, by its arguments"""
+        """Splits of functions, by function and arguments."""
         self._elements_taken: WeakKeyDictionary[Any, dict[object, str]] = WeakKeyDictionary()
-        """of each function, by its arguments: why a call may not take one element"""
+        """Why a call may not take a single element, "" if it does; by function and arguments."""
 
     # --- hooks --------------------------------------------------------------------------------------------
 
@@ -68,7 +68,8 @@ class Loops:
             def create(iterator: Any, dataset: Any) -> Any:
                 if not self._datasets.is_ours:
                     self._iterators.settle_singles(dataset)
-                with self._datasets.drawing:  # after the above, which waits for iterators that may wait for this
+                # not around the call above: it waits for locks of iterators, whose holders may wait for this lock
+                with self._datasets.drawing:
                     is_program = self._is_program()
                     place = self._datasets.places.resumed(dataset) if is_program else None
                     result = original(iterator, dataset)
@@ -99,7 +100,9 @@ class Loops:
         module.OwnedIterator._iterator_resource = self._resource_property()  # type: ignore[attr-defined]
 
     def _resource_property(self) -> property:
-        """Return what stands in the place of an iterator's resource: whoever asks for it finds the program's place."""
+        """Return a property in place of an iterator's resource: reading it brings the iterator to the program's
+        position.
+        """
 
         def resource(iterator: Any) -> Any:
             state = iterator_state(iterator)
@@ -160,7 +163,7 @@ class Loops:
         replace_method(module.Function, "__call__", called)
 
     def _is_program(self) -> bool:
-        """Return whether the program itself runs now, eagerly, and not within Keras `fit`."""
+        """Return whether eager code of the program itself runs now, outside of Keras `fit`."""
         import tensorflow as tf
 
         return not self._datasets.is_ours and not self._datasets.is_keras and tf.executing_eagerly()
@@ -172,7 +175,7 @@ class Loops:
     # --- elements -----------------------------------------------------------------------------------------
 
     def _element(self, iterator: Any, state: IteratorState) -> Any:
-        """Return the next element of an iterator; raises what TensorFlow's own would."""
+        """Return the next element of an iterator, or raise what TensorFlow's own would raise."""
         plan = self._iterators.plan(state, None, NAME, lambda: self._plan_elements(state))
 
         def plain() -> Any:
@@ -184,7 +187,7 @@ class Loops:
         return plain() if plan is None else self._iterators.step(state, plan, (), plain, at_end)
 
     def _plan_elements(self, state: IteratorState) -> Plan:
-        """Plan the elements of a data set. Raises PipelineError."""
+        """Return the plan for a loop over elements. Raises PipelineError."""
         self.was_asked = True
         opening = self._iterators.open(state)
         if not opening.has_stage:
@@ -201,7 +204,7 @@ class Loops:
         return plan
 
     def _traced_element(self, dataset: Any) -> Traced:
-        """Return the step that gives the element, and does nothing else."""
+        """Return the traced step that only returns the element."""
         import tensorflow as tf
 
         function: Any = tf.function(lambda iterator: iterator.get_next(), autograph=False)
@@ -211,7 +214,7 @@ class Loops:
     # --- functions ----------------------------------------------------------------------------------------
 
     def _call(self, original: Any, function: Any, args: Any, kwargs: Any, state: IteratorState) -> Any:
-        """Call a function that takes an iterator."""
+        """Call a function of the program that takes an iterator."""
         iterator = state.iterator()
 
         def with_another(another: Any) -> Any:
@@ -263,29 +266,29 @@ class Loops:
         return plain() if state.unknown else self._iterators.counted(state, plain)
 
     def _not_one(self, function: Any, key: object, trace: Callable[[], Traced]) -> str:
-        """Return why a call of a function may not take one element of its iterator, "" if it does."""
+        """Return why a call of a function may not take a single element of its iterator, "" if it does."""
         known = self._elements_taken.setdefault(function, {})
         if key not in known:
             known[key] = ""
             try:
                 with self._datasets.ours():
                     trace()
-            except Exception as error:  # the program itself goes on
+            except Exception as error:  # the program itself is not affected
                 known[key] = in_words(error)
         return known[key]
 
 
 def _is_left_alone(function: Any) -> bool:
-    """Return whether a function is one of Keras' own, or runs eagerly."""
+    """Return whether a function belongs to Keras, or runs eagerly."""
     return function._run_functions_eagerly or str(getattr(function.python_function, "__module__", "")).startswith(
         "keras."
     )
 
 
 def _passed(args: Sequence[Any], kwargs: Mapping[str, Any], iterator: Any) -> tuple[object, list[Any]]:
-    """Return what arguments have in common for which one graph is traced, and the tensors among them.
+    """Return a key that is equal for arguments with the same graph, and the tensors among the arguments.
 
-    None for the first: nobody can tell.
+    The key is None if the graph depends on more than can be told from the arguments.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""A pass over a data set: home pulls its raw elements, and takes what was prepared of each."""
+"""A pass over a data set: home pulls raw elements, and takes what was prepared from each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from .plans import Plan
 
 @dataclass
 class RawElements:
-    """Raw elements of one pass. waiting: pulled before, for another step, and not used; errors at their place."""
+    """The raw elements of a pass.
+
+    iterator: gives further elements. waiting: elements and errors that an earlier pass has pulled and not used.
+    """
 
     iterator: Any
     waiting: list[Any] = field(default_factory=list[Any])
 
     def next(self) -> Sequence[Any]:
-        """Return the next one; raises what the program's own iterator would."""
+        """Return the next raw element, or raise what the program's own iterator would raise."""
         import tensorflow as tf
 
         if self.waiting:
@@ -33,13 +36,15 @@ class RawElements:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
     def drop(self, count: int) -> int:
-        """Drop elements that the program has had; return how many there were. An error is one at its place."""
+        """Drop elements that the program has received before; return how many there were. An error counts as an
+        element.
+        """
         return dropped(self.next, count)
 
 
 @dataclass
 class Pass:
-    """One pass over a data set, for one step."""
+    """A pass over a data set, for a step."""
 
     plan: Plan
     feed: Feed
@@ -47,7 +52,10 @@ class Pass:
     raw: RawElements
 
     def take(self) -> dict[str, Any]:
-        """Return what home takes of the next element, by name. Raises what the program's own iterator would."""
+        """Return the tensors that home's part takes of the next element, by name.
+
+        Raises what the program's own iterator would raise.
+        """
         raw, values = self.feed.take(self.stream)
         _untie(self.stream.ended)
         prepared = self.plan.prepared
@@ -55,11 +63,13 @@ class Pass:
         return taken | dict(zip(prepared.names, values, strict=True))
 
     def finish(self, taken: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
-        """Do home's part of a step, and return its result. arguments: tensors that it takes beside its iterator."""
+        """Run home's part of a step, and return the step's result. arguments: tensors that the step takes beside its
+        iterator.
+        """
         return self.plan.split.finish(taken, arguments)
 
     def end(self) -> RawElements:
-        """End the pass, and return its raw elements: another may go on with them."""
+        """End the pass, and return its unused raw elements: another pass may go on with them."""
         self.feed.end(self.stream.name)
         pulled: list[Any] = [each.element for each in self.stream.raw.values()]
         pulled += [] if self.stream.ended is None else [self.stream.ended]
@@ -67,7 +77,7 @@ class Pass:
 
 
 def _untie(error: BaseException | None) -> None:
-    """Free an error that waits for its step of the frames it was met in: they refer to the program's iterator."""
+    """Free an error, which waits for its step, of its tracebacks: their frames refer to the program's iterator."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

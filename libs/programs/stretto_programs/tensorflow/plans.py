@@ -1,4 +1,4 @@
-"""Data sets prepared for split steps, and the numbers under which lanes know their preparations."""
+"""Plans: data sets prepared for split steps, and the numbers by which lanes know their preparations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..splitting.prepared import Prepared, preparation_numbers, prepared_for
 from ..splitting.split import Split
 
 PREPARED_MAX = 16
-"""Bound of preparations that are kept though no pass needs them (taste)."""
+"""Most preparations that are kept although no pass needs them (taste)."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A data set that is prepared for a split step."""
+    """The plan for a data set: the split of the step, the opened data set, and its preparation."""
 
     split: Split
     opening: Opening
@@ -27,27 +27,27 @@ class Plan:
 
 
 class Splits:
-    """The splits of one step. One holds for all data sets of one kind of elements, as a traced function does.
+    """The splits of a step: one for each kind of element, like the graphs of a traced function.
 
-    They keep how the last data sets were prepared for them.
+    The preparations of data sets used last are kept, too.
     """
 
     def __init__(self) -> None:
         self._prepared: dict[tuple[int, object], Prepared] = {}
-        """by split and by what maps have in common; the last one is the one used last"""
+        """Preparations by split and maps, least recently used first."""
         self._splits: list[tuple[Any, Split]] = []
 
     def of(self, element_spec: Any) -> Split | None:
-        """Return the split for elements of a kind, None if there is none yet."""
+        """Return the split for a kind of element, None if there is none yet."""
         return next((split for spec, split in self._splits if spec == element_spec), None)
 
     def keep(self, element_spec: Any, split: Split) -> None:
-        """Keep a split for later data sets."""
+        """Keep a split for later data sets with this kind of element."""
         if self.of(element_spec) is None:
             self._splits.append((element_spec, split))
 
     def prepared(self, split: Split, opening: Opening) -> Prepared:
-        """Return how a data set is prepared for one of them. Raises ProgramRefused: that cannot be."""
+        """Return the preparation of a data set for a split. Raises ProgramRefused: it cannot be prepared."""
         key = id(split), opening.stage_key
         found = self._prepared.pop(key, None) or prepared_for(split, opening)
         self._prepared[key] = found
@@ -58,30 +58,30 @@ class Splits:
 
 @dataclass(frozen=True)
 class LivePreparation(GraphPreparation):
-    """A preparation that lanes know as long as anything at home refers to it. live: the numbers of all of these."""
+    """A preparation that lanes keep while home refers to it. live: returns the numbers of all such preparations."""
 
     live: Callable[[], list[int]]
 
     def head(self) -> dict[str, Any]:
-        """Return the part that is JSON."""
+        """Return the description of the preparation, for JSON, with the numbers of all that lanes must keep."""
         return super().head() | {"live": self.live()}
 
 
 class Numbered:
-    """Gives preparations the numbers under which lanes know them.
+    """The numbers by which lanes know preparations.
 
-    A preparation that no pass needs, and that was not used lately, is forgotten; if it is used again, it gets another
-    number, and lanes are taught again.
+    A preparation that no pass needs, and that was not used lately, loses its number. If it is used again, it gets
+    another, and lanes are taught again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[int, tuple[GraphPreparation, LivePreparation]] = {}
-        """by the identity of the first; the last one is the one used last"""
+        """Numbered preparations by the identity of the original, least recently used first."""
         self._live: WeakValueDictionary[int, LivePreparation] = WeakValueDictionary()
 
     def of(self, made: GraphPreparation) -> LivePreparation:
-        """Return a preparation under a number of now."""
+        """Return a preparation with a number that lanes may be asked for."""
         with self._lock:
             _, found = self._last.pop(id(made), (made, None))
             if found is None:

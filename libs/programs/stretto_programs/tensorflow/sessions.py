@@ -1,4 +1,4 @@
-"""Sessions of TensorFlow 1 get no data workers: a program that opens one runs as alone, and people are told so once."""
+"""Sessions of TensorFlow 1: a program that opens one runs without data workers, and a line says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALONE = "sessions of TensorFlow 1 run as alone: nothing of them moves to data wo
 
 
 class Sessions:
-    """The hook where sessions are opened. say: writes a line to people. was_asked: the program opened one."""
+    """The hook for new sessions. say: writes a line to people. was_asked: the program has opened a session."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

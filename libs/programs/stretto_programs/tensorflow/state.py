@@ -1,4 +1,4 @@
-"""Records of the iterators of a program, and of its data sets; each lives as long as that does."""
+"""The state of each iterator and data set of a program, kept with that object."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _ITERATOR, _DATASET = "_stretto_iterator", "_stretto_dataset"
 
 @dataclass(eq=False)
 class IteratorState:
-    """An iterator of the program. orders: those that it has drawn. iterator: refers to it.
+    """The state of an iterator of the program.
 
-    taken: elements that the program has had; pulled: those of them that the iterator itself has given. is_plain: it
-    goes on by itself for good. made, used: when it was made, and last gave an element. is_over: it met its end.
-    by_function: a function took its elements. place: where it began, until it is there. unknown: why nobody can tell
-    its place any more. is_saved: it is in a checkpoint of the program's own.
+    orders: numbers of the orders that it has drawn. taken: elements that the program has received. pulled: how many of
+    these TensorFlow's own iterator gave. raw, running: raw elements and pass that serve it. is_plain: no lane serves it
+    any longer. made, used: times at which it was made and last used. is_over: the program has met its end. by_function:
+    a function takes its elements. place: restored place at which it begins, until it is there. unknown: why its place
+    cannot be told. is_saved: a checkpoint of the program has it.
     """
 
     dataset: Any
@@ -46,28 +47,29 @@ class IteratorState:
 
 @dataclass(eq=False)
 class DatasetState:
-    """A data set of the program. waiting: its iterators without raw elements, in the order in which they were made.
+    """The state of a data set of the program.
 
-    plans: by what is done with an element; None: that cannot move.
+    waiting: iterators that have no raw elements yet, in the order in which they were made. meets_end: an iterator of it
+    has met its end. plans: by use of its elements; None: nothing moves.
     """
 
     waiting: list[ref[IteratorState]] = field(default_factory=list[ref[IteratorState]])
     opening: Opening | None = None
     meets_end: bool = False
-    """An iterator of it met its end."""
+    """An iterator of the data set has met its end."""
     plans: dict[object, Plan | None] = field(default_factory=dict[object, Plan | None])
 
 
 def dataset_state(dataset: Any) -> DatasetState:
-    """Return what is known of a data set; it lives as long as that."""
+    """Return the state of a data set, which lives as long as the data set."""
     return dataset.__dict__.setdefault(_DATASET, DatasetState())
 
 
 def iterator_state(value: Any) -> IteratorState | None:
-    """Return the iterator that a value is, None if it is none of the program's."""
+    """Return the state of an iterator; None if the value is no iterator of the program."""
     return getattr(value, "__dict__", {}).get(_ITERATOR)
 
 
 def keep_state(iterator: Any, state: IteratorState) -> None:
-    """Keep with an iterator what is known of it."""
+    """Keep a state with its iterator."""
     iterator.__dict__[_ITERATOR] = state

@@ -1,8 +1,8 @@
-"""PyTorch's `DataLoader` with data workers: the same iterator, whose batches are prepared elsewhere.
+"""PyTorch's `DataLoader` with data workers: the program keeps its iterator, whose batches are prepared elsewhere.
 
-Samplers stay at home and draw at the steps at which they would. The first batches of a loader are prepared at home, to
-see what they cost and whether they are pure; then lanes get its data set. Home prepares in the program's own thread, at
-a batch's own step: so code that is not pure is exact there, too.
+Samplers stay at home, and draw at the steps at which they would draw alone. The first batches of a loader are prepared
+at home, to see what they cost and whether their items are pure functions; then lanes get the data set. Home prepares in
+the program's own thread, at the batch's own step: so items that are not pure give the same batches, too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from ..partition.partition import REQUEST_US, WORTH_SHARE
 from . import purity, samples, trees
 
 MEASURED = 3
-"""Batches of a loader that home prepares first: one that opens files, and two."""
+"""Batches of a loader that home prepares first: the first may open files, two more are measured."""
 LIVE_MAX = 4
-"""Data sets that lanes keep; all together have at most `samples.CODE_BYTES_MAX`."""
+"""Most data sets that lanes keep; together they have at most `samples.CODE_BYTES_MAX`."""
 CODE_SHARE_MAX = 0.25
-"""Most of the cost of a pass that may be spent on reading the data set, to see whether it has changed (taste)."""
+"""Largest share of a pass's CPU that reading the data set, to see whether it has changed, may take (taste)."""
 TURN_STEPS, TURNS_MAX = 8, 2
-"""A pass that comes back so often after fewer steps than this takes turns with another one; it goes home."""
+"""Steps of a short turn, and number of short turns after which a pass goes home: two passes that alternate would move
+in and out all the time.
+"""
 
 
 _T = TypeVar("_T")
@@ -46,18 +48,18 @@ _T = TypeVar("_T")
 
 @dataclass
 class _Source:
-    """A loader: what is known of its batches."""
+    """The measurements of a loader. tuples: types of named tuples in its batches, by name."""
 
     name: str
     refused: str = ""
     took_s: list[float] = field(default_factory=list[float])
     between_s: list[float] = field(default_factory=list[float])
-    """time that the program took between two batches"""
+    """Seconds that the program took between two batches."""
     tuples: dict[str, type] = field(default_factory=dict[str, type])
     digest: str = ""
-    """of the data set, when it was measured"""
+    """Digest of the data set when it was measured."""
     code_s: float = 0.0
-    """CPU that it takes to read the data set"""
+    """Seconds of CPU to read the data set."""
     batch_bytes: int = 0
     is_told: bool = False
     is_change_told: bool = False
@@ -69,21 +71,21 @@ class _Source:
 
 @dataclass
 class TorchLoader:
-    """The hooks, and all that they know of the program."""
+    """The hook of `DataLoader`, and the loaders that the program has iterated."""
 
     workers: DataWorkers
     name: str = "PyTorch DataLoader"
     was_asked: bool = False
-    """Set once a loader was iterated."""
+    """Set once a loader has been iterated."""
     turn: Callable[[], Any] = field(default=lambda: None)
-    """returns the pass that took a batch last"""
+    """Returns the pass that took a batch last."""
     _sources: WeakKeyDictionary[Any, _Source] = field(default_factory=WeakKeyDictionary[Any, _Source])
     _live: tuple[samples.SamplePreparation, ...] = ()
-    """the one that was used last at the end; replaced as a whole: threads of lanes read it"""
+    """Preparations that lanes keep, least recently used first; replaced as a whole, since threads of lanes read it."""
     _numbers: Any = field(default_factory=itertools.count)
     _pid: int = field(default_factory=os.getpid)
     _is_busy: bool = False
-    """Set while items of a pass are prepared: they may iterate loaders of their own."""
+    """Set while items of a pass are prepared, which may iterate loaders of their own."""
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
@@ -109,7 +111,7 @@ class TorchLoader:
         replace_method(module.DataLoader, "__iter__", made)
 
     def is_own(self) -> bool:
-        """Return whether this is the program's own thread, and no item of a pass."""
+        """Return whether this is the program's own thread, outside of items that are being prepared."""
         is_main = threading.current_thread() is threading.main_thread()
         return is_main and os.getpid() == self._pid and not self._is_busy
 
@@ -130,15 +132,15 @@ class TorchLoader:
     # --- what a pass asks for -----------------------------------------------------------------------------
 
     def refuse(self, source: _Source, reason: str) -> None:
-        """Leave a loader as it is, and say why, once."""
+        """Leave a loader as it is from now on, and write a line that says why."""
         if not source.refused:
             source.refused = reason
             self.workers.say(f"{source.name}: nothing moves to data workers: {reason}")
 
     def decided(self, source: _Source, decide: Callable[[], _T]) -> _T | None:
-        """Return a decision about a loader. None: it failed, and the loader is left as it is.
+        """Return a decision about a loader; None if deciding failed, and the loader is left as it is.
 
-        Decisions look at objects of the program and start processes; what that raises is never the program's own.
+        Decisions look at objects of the program and start processes; an exception there must not reach the program.
         """
         try:
             return decide()
@@ -147,7 +149,7 @@ class TorchLoader:
         return None
 
     def preparation(self, source: _Source, code: samples.Code) -> samples.SamplePreparation:
-        """Return what lanes are taught; those that were not used for the longest time are forgotten."""
+        """Return the preparation of a loader's data set; the least recently used preparations are dropped."""
         found = next((each for each in self._live if each.code.digest == code.digest), None)
         kept = [each for each in self._live if each is not found]
         if found is None or found.tuples != source.tuples:
@@ -161,13 +163,13 @@ class TorchLoader:
         return found
 
     def is_live(self, preparation: samples.SamplePreparation) -> bool:
-        """Return whether lanes may be asked for it."""
+        """Return whether lanes still keep a preparation."""
         return any(each is preparation for each in self._live)
 
     def begin(
         self, source: _Source, code: samples.Code, stream: Callable[[str, samples.SamplePreparation], Stream]
     ) -> tuple[Feed, samples.SamplePreparation, Stream]:
-        """Return the feed, what lanes are taught, and a stream. Raises ProgramRefused."""
+        """Return the feed, the preparation of the data set, and a stream for a pass. Raises ProgramRefused."""
         feed = self.workers.started(samples.FRAMEWORK, samples.settings(), is_home_ahead=False)
         preparation = self.preparation(source, code)
         if not source.is_told:
@@ -177,7 +179,7 @@ class TorchLoader:
         return feed, preparation, stream(f"pass {next(self._numbers)}", preparation)
 
     def tell_changed(self, source: _Source, name: str) -> None:
-        """Say that a pass goes home."""
+        """Write a line, once for a loader: home prepares the rest of a pass, since the program changed the data set."""
         if not source.is_change_told:
             self.workers.say(
                 f"{source.name}: home prepares the rest of a pass: the program changed the data set, {name}"
@@ -186,7 +188,7 @@ class TorchLoader:
 
     @contextmanager
     def busy(self) -> Generator[None]:
-        """Mark that items are prepared: loaders that they iterate stay as they are."""
+        """Mark that the block prepares items: loaders that they iterate stay as they are."""
         before, self._is_busy = self._is_busy, True
         try:
             yield
@@ -195,7 +197,7 @@ class TorchLoader:
 
 
 class _Pass:
-    """One pass over a loader: stands where its iterator's `_next_data` stood, and returns the same."""
+    """A pass over a loader. It replaces `_next_data` of the loader's iterator, and returns the same batches."""
 
     def __init__(self, way: TorchLoader, source: _Source, loader: Any, iterator: Any) -> None:
         self._way, self._source = way, source
@@ -207,9 +209,9 @@ class _Pass:
         self._may_draw_ahead = _draws_ahead(loader)
         self._steps = len(loader)
         self._drawn = 0
-        """batches of indices so far"""
+        """Number of batches of indices drawn so far."""
         self._left: deque[Any] = deque()
-        """indices that were drawn, and then left to home"""
+        """Indices that were drawn for lanes, and are now prepared at home."""
         self._ended: BaseException | None = None
         self._is_home = False
         self._moved: tuple[Feed, samples.SamplePreparation, Stream] | None = None
@@ -221,7 +223,7 @@ class _Pass:
             source.between_s.clear()
 
     def __call__(self) -> Any:
-        """Return the next batch. Raises what the loader itself would."""
+        """Return the next batch, or raise what the loader itself would raise."""
         if self._given_s is not None and not self._source.is_measured:
             self._source.between_s.append(time.perf_counter() - self._given_s)
         batch = self._batch()
@@ -259,7 +261,7 @@ class _Pass:
         return indices
 
     def _go_home(self) -> None:
-        """Prepare the rest of the pass as the loader does."""
+        """Leave the rest of the pass to the loader's own code."""
         self._is_home = True
         if self._moved is not None:
             feed, _, stream = self._moved
@@ -269,7 +271,7 @@ class _Pass:
             self._ended = stream.ended
 
     def _measured(self) -> Any:
-        """Prepare a batch at home, and see what it costs and whether anything speaks against lanes."""
+        """Prepare a batch at home; measure its cost, and whether anything speaks against lanes."""
         source, way, indices = self._source, self._way, self._next_indices()
         with way.busy():
             watch = way.decided(source, lambda: purity.Watch(self._roots))
@@ -302,7 +304,7 @@ class _Pass:
         return self._too_little(batch)
 
     def _too_little(self, batch: Any) -> str:
-        """Return why lanes would bring too little, "" if they would not."""
+        """Return why lanes would save too little, "" if they save enough."""
         source, prices = self._source, Prices()
         arrays = trees.packed(batch)
         source.batch_bytes = size_bytes(arrays)
@@ -319,11 +321,11 @@ class _Pass:
     # --- elsewhere ----------------------------------------------------------------------------------------
 
     def _begin(self) -> bool:
-        """Let lanes prepare from here on. Raises whatever stands in the way."""
+        """Let lanes prepare from now on. Raises whatever prevents it."""
         code = samples.code_of(*self._roots)
         self._marks = purity.marks_of(self._roots)
         self._moved = feed, _, stream = self._way.begin(self._source, code, self._stream)
-        finalize(self._iterator(), feed.end, stream.name)  # the program may leave a pass
+        finalize(self._iterator(), feed.end, stream.name)  # the program may leave a pass before its end
         return True
 
     def _stream(self, name: str, preparation: samples.SamplePreparation) -> Stream:
@@ -351,7 +353,7 @@ class _Pass:
             raise
 
     def _is_as_taught(self) -> bool:
-        """Return whether the data set is still as lanes have it."""
+        """Return whether the data set is unchanged since lanes were taught."""
         assert self._moved is not None
         _, preparation, _ = self._moved
         if not self._way.is_live(preparation):
@@ -370,7 +372,7 @@ class _Pass:
         return False
 
     def _is_its_turn(self) -> bool:
-        """Return whether lanes should prepare for this pass; not if it takes turns with another at short intervals."""
+        """Return whether lanes should prepare for this pass: not if it alternates with another one all the time."""
         if self._way.turn() is not self:
             if 0 < self._turn_steps < TURN_STEPS:
                 self._short_turns += 1
@@ -380,14 +382,14 @@ class _Pass:
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    """Return a result, and the seconds that it took."""
+    """Return the result of a function, and the seconds that it took."""
     begun_s = time.perf_counter()
     result = run()
     return result, time.perf_counter() - begun_s
 
 
 def _refusal_of(loader: Any) -> str:
-    """Return why a loader stays as it is, "" if it need not."""
+    """Return why a loader stays as it is, "" if it may move."""
     from torch.utils.data import IterableDataset, MapDataPipe
 
     if loader.num_workers:
@@ -404,9 +406,9 @@ def _refusal_of(loader: Any) -> str:
 
 
 def _draws_ahead(loader: Any) -> Callable[[int], bool] | None:
-    """Return whether the n-th batch of indices, from 0, is the same if it is drawn before its step.
+    """Return a function that tells whether the n-th batch of indices, from 0, may be drawn before its step.
 
-    It must draw no random number from a generator that others see. None: nobody knows of this sampler.
+    It may if that draws no random number from a generator that the program uses, too. None: this sampler is not known.
     """
     from torch.utils.data import (
         BatchSampler,
@@ -428,17 +430,17 @@ def _draws_ahead(loader: Any) -> Callable[[int], bool] | None:
         if sampler.replacement:
             return None
         permuted = len(sampler.data_source)
-        # it draws a permutation of the program's generator before each index that is a multiple of their length
+        # the sampler draws a permutation from the program's generator at each multiple of its length
         return lambda n: n > 0 and (n * size - 1) // permuted == ((n + 1) * size - 1) // permuted
     if type(sampler) is SubsetRandomSampler and type(sampler.indices) not in (list, tuple, range, np.ndarray):
         return None
-    # all that these draw, they draw at their first index, or from a generator of their own
+    # these samplers draw at their first index only, or from a generator of their own
     known = (list, tuple, range, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
     return (lambda n: n > 0) if type(sampler) in (*known, DistributedSampler) else None
 
 
 def _overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Return whether any ranges of two lists overlap."""
+    """Return whether a range of one list overlaps a range of the other."""
     ranges = sorted([*((*each, True) for each in some), *((*each, False) for each in others)])
     ends = {True: 0, False: 0}
     for begin, end, which in ranges:

@@ -1,7 +1,7 @@
-"""Evidence that Python code is no pure function: random numbers that it draws, objects that it changes.
+"""Evidence that Python code is not a pure function: random numbers that it draws, objects that it changes.
 
-A mark is what an object shows unread: attributes by identity, a tensor's version, a list's length. What NumPy's arrays
-and containers of many members hold is not seen.
+A mark shows whether an object has changed without reading all of it: attributes by identity, the version of a tensor,
+the length of a list. Contents of NumPy arrays and of containers with many members are not looked at.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 OBJECTS_MAX = 256
-"""Objects that are looked at: more would cost more than a batch (taste)."""
+"""Most objects that are looked at: more would cost more than a batch (taste)."""
 MEMBERS_MAX = 64
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -23,14 +23,16 @@ Marks = list[tuple[str, Any]]
 
 
 class Watch:
-    """Watches code that uses some objects, from here on. To look at an object of the program may raise anything."""
+    """A watch over code that uses some objects, from its creation on. Looking at an object of the program may raise
+    anything.
+    """
 
     def __init__(self, roots: Sequence[Any]) -> None:
         self._roots = roots
         self._states, self._marks = _states(), marks_of(roots)
 
     def reason(self) -> str:
-        """Return why the code that ran is no pure function, "" if nothing says so."""
+        """Return why the code since then is not a pure function, "" if nothing shows it."""
         for (name, before), (_, after) in zip(self._states, _states(), strict=False):
             if not _is_equal(before, after):
                 return f"its items draw random numbers of {name}"
@@ -39,7 +41,7 @@ class Watch:
 
 
 def marks_of(roots: Sequence[Any]) -> Marks:
-    """Return the marks of objects, and of what they refer to, nearest first."""
+    """Return the marks of objects, and of objects that they refer to, nearest first."""
     found: Marks = []
     seen: set[int] = set()
     waiting = deque(("", each) for each in roots)
@@ -55,7 +57,7 @@ def marks_of(roots: Sequence[Any]) -> Marks:
 
 
 def change_between(one: Marks, other: Marks) -> str:
-    """Return the name of what changed, "" if nothing did."""
+    """Return the name of the first changed object, "" if nothing has changed."""
     for (old, before), (name, after) in zip(one, other, strict=False):
         if old != name or (before is not after and not _is_equal(before, after)):
             return name or "an object"
@@ -63,12 +65,12 @@ def change_between(one: Marks, other: Marks) -> str:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Return whether plain values, or states of generators, are equal."""
+    """Return whether two plain values, or two states of generators, are equal."""
     return type(one) is type(other) and type(one) in (*PLAIN, tuple) and one == other
 
 
 def _states() -> list[tuple[str, Any]]:
-    """Return the states of all generators that a whole process shares."""
+    """Return the states of all random generators that the whole process shares."""
     found: list[tuple[str, Any]] = [("random", random.getstate())]
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"]
@@ -80,7 +82,7 @@ def _states() -> list[tuple[str, Any]]:
 
 
 def _state_of(state: Any) -> Any:
-    """Return the state of a generator of NumPy as a value that can be compared."""
+    """Return the state of a NumPy generator as a value that can be compared."""
     if isinstance(state, Mapping):
         return tuple((key, _state_of(value)) for key, value in cast("Mapping[str, Any]", state).items())
     return state.tobytes() if hasattr(state, "tobytes") else state
@@ -103,7 +105,7 @@ def _own_marks(each: Any) -> Iterator[Any]:
 
 
 def _children(each: Any) -> Iterator[tuple[str, Any]]:
-    """Return what an object refers to, with names."""
+    """Yield the objects that an object refers to, with their names."""
     if isinstance(each, ModuleType | type):
         return
     if isinstance(each, FunctionType):
@@ -126,7 +128,7 @@ def _children(each: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Return what a function refers to: closure, defaults, and for one of the script, global names."""
+    """Yield the objects that a function refers to: closure, defaults, and global names of a function of the script."""
     for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
         try:
             yield name, cell.cell_contents

@@ -1,7 +1,7 @@
-"""Preparations that are data sets of PyTorch. A lane of this framework runs `begin`, then `taught` for each of them.
+"""Preparations that are data sets of PyTorch, and the module that lanes run for them (`lanes.protocol.Framework`).
 
-A data set and its collate function go from home to lanes by cloudpickle, which takes what the script itself defines by
-value: a lane does not run the script. Answers are arrays (`trees`); home unpickles nothing.
+A data set and its collate function go to lanes by cloudpickle, which takes definitions of the script itself by value: a
+lane does not run the script. Lanes answer with arrays (`trees`); home unpickles nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .purity import Watch
 
 FRAMEWORK = __name__
 CODE_BYTES_MAX = 1 << 30
-"""Largest data set that is sent to lanes: each keeps a copy (taste)."""
+"""Largest data set that is sent to lanes, each of which keeps a copy (taste)."""
 INLINE_BYTES = 1 << 14
-"""Buffers below this size are part of the pickle: a part of a message of their own would cost more (taste)."""
+"""Buffers below this size stay in the pickle: a part of the message for each would cost more (taste)."""
 INTEGERS, SCALARS, ONE = "integers", "scalars", "one"
-"""Indices of a batch: integers of Python, or scalars of NumPy; or one integer, of a loader without batches."""
+"""Forms of a batch's indices: Python integers, NumPy scalars, or the single integer of a loader without batches."""
 
 
 def settings() -> dict[str, Any]:
-    """Return what `begin` needs to know of home."""
+    """Return home's settings of PyTorch, and its module path, for `begin`."""
     import torch
 
     return {
@@ -50,13 +50,13 @@ def settings() -> dict[str, Any]:
 
 
 def load() -> None:
-    """Import PyTorch and what its loaders need."""
+    """Import PyTorch and the modules that its loaders need."""
     for name in ("cloudpickle", "torch.utils.data"):
         importlib.import_module(name)
 
 
 def begin(settings: Mapping[str, Any]) -> None:
-    """Give a lane home's modules and settings; it sees no GPU."""
+    """Configure a lane like home: the same module path and settings, but no GPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path[:] = settings["paths"]
     sys.dont_write_bytecode = True
@@ -72,18 +72,18 @@ def begin(settings: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Code:
-    """A data set and a collate function, pickled. buffers: of large arrays, which are shared with the program."""
+    """A data set and a collate function, pickled. buffers: contents of large arrays, shared with the program."""
 
     head: Mapping[str, Any]
     stream: bytes
     buffers: tuple[memoryview, ...]
     memory: tuple[tuple[int, int], ...]
-    """addresses of all arrays and tensors in it, begin and end"""
+    """Ranges of addresses of all arrays and tensors in it."""
     digest: str
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that are sent."""
+        """The number of bytes that are sent."""
         return len(self.stream) + sum(each.nbytes for each in self.buffers)
 
 
@@ -125,7 +125,11 @@ def code_of(dataset: Any, collate: Any) -> Code:
 
 @dataclass(frozen=True)
 class SamplePreparation:
-    """A batch of a list of indices. tuples: named tuples in it. live: numbers of all that lanes may still be asked."""
+    """A data set's preparation: from indices to a batch.
+
+    tuples: types of named tuples in batches, by name. live: returns the numbers of all preparations that lanes must
+    keep.
+    """
 
     number: int
     code: Code
@@ -134,29 +138,29 @@ class SamplePreparation:
     live: Callable[[], list[int]]
 
     def parts(self) -> Parts:
-        """Return it as parts of one message."""
+        """Return the preparation as parts of a message."""
         head = {**self.code.head, "number": self.number, "live": self.live()}
         return [json.dumps(head).encode(), self.code.stream, *self.code.buffers]
 
     def arrays_of(self, values: Sequence[Any]) -> Arrays:
-        """Return a batch as arrays; one that does not travel as its reason."""
+        """Return a batch as arrays; a batch that cannot be sent becomes an array named by the reason."""
         try:
             return trees.packed(values[0])
         except ArraysRefused as error:
             return {str(error): np.zeros(0, np.uint8)}
 
     def size_of(self, values: Sequence[Any]) -> int:
-        """Return the bytes of a batch that was measured: all are taken to be like it."""
+        """Return the bytes of the batch that was measured: all batches are assumed to be like it."""
         del values
         return self.batch_bytes
 
     def values_of(self, arrays: Arrays) -> list[Any]:
-        """Return the batch of a lane's arrays. Raises ArraysRefused."""
+        """Return the batch of a lane's answer. Raises ArraysRefused."""
         return [trees.unpacked(arrays, self.tuples)]
 
 
 def indices_of(given: Any) -> Arrays | None:
-    """Return the indices of a batch as arrays, None if they are no integers."""
+    """Return the indices of a batch as arrays; None if they are not integers."""
     if type(given) is int and abs(given) < 2**63:
         return {ONE: np.array(given, np.int64)}
     if type(given) is not list or not given:
@@ -174,7 +178,7 @@ def indices_of(given: Any) -> Arrays | None:
 
 
 class _Samples:
-    """A data set in a lane."""
+    """A data set in a lane, and the function that prepares its batches."""
 
     def __init__(self, head: Mapping[str, Any], dataset: Any, collate: Any) -> None:
         from torch.utils.data._utils.fetch import _MapDatasetFetcher  # pyright: ignore[reportPrivateUsage]
@@ -184,7 +188,7 @@ class _Samples:
         self._fetch_one: Any = _MapDatasetFetcher(dataset, False, collate, False).fetch
 
     def __call__(self, raw: Arrays) -> Arrays:
-        """Prepare a batch. Raises PipelineError: it is no pure function of its indices."""
+        """Return a batch. Raises PipelineError: its items are not pure functions of their indices."""
         _settle(self._head)
         [(name, array)] = raw.items()
         indices: Any = [*array] if name == SCALARS else array.tolist()
@@ -207,7 +211,7 @@ class _Samples:
         return trees.packed(batch)
 
     def forget(self) -> None:
-        """Let the data set go: home will not ask for it again."""
+        """Drop the data set: home will not ask for it again."""
         self._roots, self._fetch, self._fetch_one = (), None, None
 
 
@@ -215,9 +219,9 @@ _TAUGHT: dict[int, _Samples] = {}
 
 
 def taught(parts: Sequence[memoryview]) -> Prepares:
-    """Return the function of a data set. It comes from home, which the plane has authenticated."""
+    """Return the function of a data set. Its pickle comes from home, which the plane has authenticated."""
     head = json.loads(bytes(parts[0]))
-    os.dup2(sys.stderr.fileno(), sys.__stdout__.fileno() if sys.__stdout__ else 1)  # nobody reads it any more
+    os.dup2(sys.stderr.fileno(), sys.__stdout__.fileno() if sys.__stdout__ else 1)  # home has read its only line
     for number in [each for each in _TAUGHT if each not in head["live"]]:
         _TAUGHT.pop(number).forget()
     _settle(head)
@@ -236,7 +240,7 @@ def _settle(head: Mapping[str, Any]) -> None:
 
 
 class _Effects:
-    """A switch: code of the program runs now, whose effects on files and processes are refused."""
+    """A switch: while it is on, effects of the program's code on files and processes are refused."""
 
     is_refused = False
 
@@ -250,7 +254,7 @@ REFUSED_EVENTS = frozenset(
 
 
 def _refuse_effects(event: str, arguments: tuple[Any, ...]) -> None:
-    """Keep items from writing: what they write at home must be written once, at its step."""
+    """Refuse effects of items: what they write at home must be written once, at its step."""
     if not _EFFECTS.is_refused:
         return
     is_writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
@@ -262,7 +266,7 @@ def _refuse_effects(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class _Bounded(io.BytesIO):
-    """A pickle that ends with an error once it is too large."""
+    """A buffer for a pickle, which raises an error once the pickle is too large."""
 
     buffers_bytes = 0
 
@@ -281,7 +285,7 @@ class _Bounded(io.BytesIO):
 
 @cache
 def _pickler() -> Any:
-    """Return the class of picklers. Raises ProgramRefused: cloudpickle is missing."""
+    """Return the class of picklers. Raises ProgramRefused: cloudpickle is not installed."""
     import torch
 
     try:
@@ -324,7 +328,7 @@ def _tensor(content: Any, view: trees.View) -> Any:
 
 
 def _reduced_memmap(array: Any) -> Any:
-    """Return a file that is only read as its place, None for another array."""
+    """Return how a lane maps the same file, for an array that only reads a file; None for other arrays."""
     if array.mode != "r" or type(array.base).__name__ != "mmap" or array.filename is None:
         return None
     state = os.stat(array.filename)

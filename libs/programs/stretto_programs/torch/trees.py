@@ -1,7 +1,7 @@
-"""Batches of PyTorch as arrays, and back: tensors, arrays of NumPy and plain values, nested in containers.
+"""Batches of PyTorch as arrays, and back: tensors, NumPy arrays and plain values, nested in containers.
 
-The structure travels as JSON. Tensors travel as the bytes of their storages, so they have the same strides on the other
-side, and those that share memory do so there. Nothing is unpickled.
+The structure is sent as JSON. Tensors are sent as the bytes of their storages, so a lane's tensors have the same
+strides, and share memory where home's do. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NAMES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
-"""Types of tensors that travel, as torch names them."""
+"""Types of tensors that can be sent, by torch's names."""
 CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", dict: "dict", OrderedDict: "ordered"}
 
 
 def packed(batch: Any) -> Arrays:
-    """Return a batch as named arrays. Raises ArraysRefused: something in it does not travel."""
+    """Return a batch as named arrays. Raises ArraysRefused: a part of it cannot be sent."""
     writing = _Writing()
     try:
         root = writing.node(batch)
@@ -41,7 +41,7 @@ def packed(batch: Any) -> Arrays:
 
 
 def unpacked(arrays: Mapping[str, NDArray[Any]], tuples: Mapping[str, type]) -> Any:
-    """Return the batch of such arrays. tuples: named tuples by their name. Raises ArraysRefused."""
+    """Return the batch that arrays describe. tuples: types of named tuples, by name. Raises ArraysRefused."""
     try:
         return _Reading(arrays, tuples).value(json.loads(arrays[TREE].tobytes()))
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError, RecursionError) as error:
@@ -49,14 +49,14 @@ def unpacked(arrays: Mapping[str, NDArray[Any]], tuples: Mapping[str, type]) -> 
 
 
 def memory_of(batch: Any) -> list[tuple[int, int]]:
-    """Return the addresses of memory that a batch uses, begin and end. Raises ArraysRefused."""
+    """Return the ranges of addresses that a batch uses. Raises ArraysRefused."""
     writing = _Writing()
     writing.node(batch)
     return writing.ranges()
 
 
 def named_tuples(batch: Any) -> dict[str, type]:
-    """Return the types of named tuples in a batch, by their name."""
+    """Return the types of all named tuples in a batch, by name."""
     found: dict[str, type] = {}
     waiting: list[Any] = [batch]
     while waiting:
@@ -71,7 +71,7 @@ def named_tuples(batch: Any) -> dict[str, type]:
 
 
 def refusal_of(tensor: Any) -> str:
-    """Return why a tensor does not travel, in words; "" if it does."""
+    """Return why a tensor cannot be sent, "" if it can."""
     import torch
 
     if type(tensor) is not torch.Tensor:
@@ -90,12 +90,12 @@ def refusal_of(tensor: Any) -> str:
 
 
 def name_of(dtype: Any) -> str:
-    """Return the name of a type of tensors."""
+    """Return torch's name of a type of tensors."""
     return str(dtype)[len("torch.") :]
 
 
 def end_of(tensor: Any) -> int:
-    """Return the element of its storage behind the last one that a tensor uses."""
+    """Return the end of a tensor in its storage: the number of the element behind its last."""
     if not tensor.numel():
         return tensor.storage_offset()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -103,7 +103,7 @@ def end_of(tensor: Any) -> int:
 
 
 def bytes_of(storage: Any, begin: int, end: int) -> NDArray[np.uint8]:
-    """Return bytes of a storage, as a view."""
+    """Return a range of bytes of a storage, as a view."""
     import torch
 
     return torch.empty(0, dtype=torch.uint8).set_(storage, begin, (end - begin,), (1,)).numpy()
@@ -111,7 +111,7 @@ def bytes_of(storage: Any, begin: int, end: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor on a storage: its type; offset and strides in elements."""
+    """A tensor as a view of a storage. offset, strides: in elements."""
 
     dtype: str
     offset: int
@@ -119,7 +119,7 @@ class View:
     strides: tuple[int, ...]
 
     def on(self, storage: Any) -> Any:
-        """Return the tensor. Raises ValueError, RuntimeError: it does not fit."""
+        """Return the tensor on a storage. Raises ValueError, RuntimeError: it does not fit."""
         import torch
 
         if self.dtype not in NAMES or min([self.offset, *self.sizes, *self.strides]) < 0:
@@ -129,19 +129,19 @@ class View:
 
 @dataclass
 class _Used:
-    """The bytes of a storage that the tensors of a batch use."""
+    """The range of a storage that the tensors of a batch use."""
 
     storage: Any
     begin: int
     end: int
     number: int
     width: int
-    """of the widest element"""
+    """Bytes of the widest element."""
     views: list[tuple[View, int, list[Any]]] = field(default_factory=list[tuple[View, int, list[Any]]])
-    """each tensor, the bytes of an element, and the node whose offset is still to be written"""
+    """Tensors with the bytes of an element, and the JSON node whose offset is still to be set."""
 
     def content(self) -> NDArray[np.uint8]:
-        """Return the bytes, and write the offsets of all nodes; bytes that no tensor uses are 0."""
+        """Return the bytes, and set the offsets of all nodes. Bytes that no tensor uses are 0."""
         import torch
 
         self.begin -= self.begin % self.width
@@ -154,24 +154,24 @@ class _Used:
         clean = torch.zeros(self.end - self.begin, dtype=torch.uint8)
         for view, (_, node) in distinct.items():
             there = View(view.dtype, node[3], view.sizes, view.strides).on(clean.untyped_storage())
-            if 0 in view.strides:  # elements that lie upon each other cannot be copied to
+            if 0 in view.strides:  # overlapping elements cannot be the target of a copy
                 return found
             there.copy_(view.on(self.storage))
         return clean.numpy()
 
 
 class _Writing:
-    """A batch that is being taken apart."""
+    """The conversion of a batch to JSON and arrays."""
 
     def __init__(self) -> None:
         self._used: dict[int, _Used] = {}
-        """by the address of the storage"""
+        """Used ranges, by the address of their storage."""
         self._values: list[NDArray[Any]] = []
         self._containers: dict[int, Any] = {}
-        """lists and dicts, by their identity"""
+        """Lists and dicts met so far, by identity."""
 
     def node(self, value: Any) -> list[Any]:
-        """Return a value as JSON that refers to arrays. Raises ArraysRefused."""
+        """Return a value as a JSON node that refers to arrays. Raises ArraysRefused."""
         import torch
 
         kind = type(value)
@@ -198,7 +198,7 @@ class _Writing:
         return [CONTAINERS[kind], items] if kind in CONTAINERS else ["named", _name_of(kind), items]
 
     def arrays(self) -> Arrays:
-        """Return the arrays that the nodes refer to; offsets are right from then on. Raises ArraysRefused."""
+        """Return the arrays that nodes refer to, and set the nodes' offsets. Raises ArraysRefused."""
         ranges = sorted(self.ranges())
         if any(one[1] > other[0] for one, other in itertools.pairwise(ranges)):
             raise ArraysRefused("a batch does not travel: arrays in it share memory")
@@ -206,7 +206,7 @@ class _Writing:
         return storages | {f"array {number}": value for number, value in enumerate(self._values)}
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the addresses of memory that leaves use."""
+        """Return the ranges of addresses that tensors and arrays use."""
         used = [(place + each.begin, place + each.end) for place, each in self._used.items()]
         return used + [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in self._values if each.ndim]
 
@@ -237,7 +237,9 @@ class _Writing:
 
 
 class _Reading:
-    """A batch that is being put together. Raises ValueError, TypeError, KeyError, RuntimeError: it is none."""
+    """The conversion of JSON and arrays to a batch. Raises ValueError, TypeError, KeyError, RuntimeError: they do not
+    fit.
+    """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], tuples: Mapping[str, type]) -> None:
         self._arrays, self._tuples = arrays, tuples

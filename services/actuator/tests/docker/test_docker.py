@@ -19,7 +19,7 @@ from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, stat
 from engine_place import IMAGE, Containers
 from stretto_actuator.backend import BackendError, NoRoom
 from stretto_actuator.docker.backend import backend as docker_backend
-from stretto_actuator.docker.backend.backend import backend_of
+from stretto_actuator.docker.backend import backend_of
 from stretto_actuator.docker.backend.engine import INSTALLATION
 from stretto_actuator.docker.backend.manifest import PROCESSES_MAX
 from stretto_actuator.docker.backend.volumes import Volume, volumes_of

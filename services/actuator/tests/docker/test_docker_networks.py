@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.docker.backend.backend import backend_of
+from stretto_actuator.docker.backend import backend_of
 from stretto_actuator.docker.backend.engine import Engine
 from stretto_actuator.docker.backend.networks import JobNetworks, NetworkRules, free_subnets
 from stretto_actuator.settings import ActuatorSettings

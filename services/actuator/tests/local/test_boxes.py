@@ -17,7 +17,7 @@ import psutil
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local.backend import landlock
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.backend.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.local.backend.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
 from stretto_actuator.local.backend import control_groups as limits
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.backend.control_groups import Cgroups, Group
 from stretto_actuator.local.backend.processes import PodProcesses
 from stretto_actuator.local.backend.records import Record

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 from backend_contract import DONE, JOB, MIB, BackendContract, exited, spec
 from stretto_actuator.backend import Backend, PodSpec
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_wire import EVENTS_KEPT_S
 
 PERIOD_US = 100_000
