@@ -14,7 +14,7 @@ import docker.errors
 import pytest
 from stretto_actuator.backend import Backend, PodSpec
 from stretto_actuator.docker.backend import DockerBackend, backend_of
-from stretto_actuator.docker.backend.engine import INSTALLATION
+from stretto_actuator.docker.engine import INSTALLATION
 from stretto_actuator.settings import ActuatorSettings
 
 IMAGE = os.environ.get("STRETTO_TEST_POD_IMAGE", "python:3.11-slim-bookworm")

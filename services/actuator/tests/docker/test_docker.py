@@ -20,9 +20,9 @@ from engine_place import IMAGE, Containers
 from stretto_actuator.backend import BackendError, NoRoom
 from stretto_actuator.docker.backend import backend as docker_backend
 from stretto_actuator.docker.backend import backend_of
-from stretto_actuator.docker.backend.engine import INSTALLATION
-from stretto_actuator.docker.backend.manifest import PROCESSES_MAX
-from stretto_actuator.docker.backend.volumes import Volume, volumes_of
+from stretto_actuator.docker.engine import INSTALLATION
+from stretto_actuator.docker.manifest import PROCESSES_MAX
+from stretto_actuator.docker.volumes import Volume, volumes_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
 

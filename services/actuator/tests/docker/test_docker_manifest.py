@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.docker.backend.manifest import PLACES, config, host, texts_by_folder
-from stretto_actuator.docker.backend.volumes import JobFolders, volumes_of
+from stretto_actuator.docker.manifest import PLACES, config, host, texts_by_folder
+from stretto_actuator.docker.volumes import JobFolders, volumes_of
 from stretto_actuator.pod.devices import Given
 from stretto_wire.pod_files import VolumeSpec
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.docker.backend import backend_of
-from stretto_actuator.docker.backend.engine import Engine
-from stretto_actuator.docker.backend.networks import JobNetworks, NetworkRules, free_subnets
+from stretto_actuator.docker.engine import Engine
+from stretto_actuator.docker.networks import JobNetworks, NetworkRules, free_subnets
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
 

@@ -12,8 +12,8 @@ from backend_contract import BackendContract
 from fake_kubernetes import Cluster, running_cluster
 from stretto_actuator.backend import Backend, PodSpec
 from stretto_actuator.kubernetes.backend import KubernetesBackend, backend_of
-from stretto_actuator.kubernetes.backend.manifest import Installation
-from stretto_actuator.kubernetes.backend.status import in_force
+from stretto_actuator.kubernetes.manifest import Installation
+from stretto_actuator.kubernetes.status import in_force
 from stretto_actuator.settings import ActuatorSettings
 
 IMAGE = "trainer:1"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.kubernetes.backend.manifest import (
+from stretto_actuator.kubernetes.manifest import (
     CHECKPOINTS,
     PLACES,
     Installation,
@@ -21,7 +21,7 @@ from stretto_actuator.kubernetes.backend.manifest import (
     sayable,
     secret,
 )
-from stretto_actuator.kubernetes.backend.status import in_force, status_of, vanished
+from stretto_actuator.kubernetes.status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
 from stretto_wire.pod_files import VolumeSpec

@@ -18,8 +18,8 @@ import pytest
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local.backend import landlock
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.backend.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
-from stretto_actuator.local.backend.landlock import ABI_LEAST, ABI_SCOPES
+from stretto_actuator.local.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
+from stretto_actuator.local.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder

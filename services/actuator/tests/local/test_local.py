@@ -17,9 +17,9 @@ import pytest
 from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
 from stretto_actuator.local.backend import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.backend.control_groups import Cgroups, Group
-from stretto_actuator.local.backend.processes import PodProcesses
-from stretto_actuator.local.backend.records import Record
+from stretto_actuator.local.control_groups import Cgroups, Group
+from stretto_actuator.local.processes import PodProcesses
+from stretto_actuator.local.records import Record
 
 MIB = 2**20
 LIMIT_S = 60.0

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, NoRoom, PodSpec
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.backend.records import Records
+from stretto_actuator.local.records import Records
 from stretto_actuator.pod.devices import Devices, Given, devices_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_messages.values import Extended, extended_of
