@@ -31,8 +31,8 @@ from ..partition.state import state_of
 from .graph_preparation import array_of
 from .halves import Halves, halves_of
 from .opening import Opening
-from .preparing import preparing
 from .stage import sample_of
+from .subgraph import subgraph_of
 from .traced import Traced
 
 OPS_NAMED = 6
@@ -141,7 +141,7 @@ def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any
     """
     state = state_of(graph)
     names = measured_names(graph, state)
-    prepare = preparing(step, step.graph_def, names, opening)
+    prepare = subgraph_of(step, step.graph_def, names, opening)
     sizes = {name: size_bytes(array_of(value)) for name, value in zip(names, prepare(*sample), strict=True)}
     found = trace(lambda: prepare(*sample))
     source = step.source if opening.has_stage else ""

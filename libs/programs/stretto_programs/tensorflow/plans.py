@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakValueDictionary
 
+from ..splitting.dataset_preparation import DatasetPreparation, preparation_for, preparation_numbers
 from ..splitting.graph_preparation import GraphPreparation
 from ..splitting.opening import Opening
-from ..splitting.prepared import Prepared, preparation_numbers, prepared_for
 from ..splitting.split import Split
 
 PREPARED_MAX = 16
@@ -23,7 +23,7 @@ class Plan:
 
     split: Split
     opening: Opening
-    prepared: Prepared
+    prepared: DatasetPreparation
 
 
 class Splits:
@@ -33,7 +33,7 @@ class Splits:
     """
 
     def __init__(self) -> None:
-        self._prepared: dict[tuple[int, object], Prepared] = {}
+        self._prepared: dict[tuple[int, object], DatasetPreparation] = {}
         """Preparations by split and maps, least recently used first."""
         self._splits: list[tuple[Any, Split]] = []
 
@@ -46,10 +46,10 @@ class Splits:
         if self.of(element_spec) is None:
             self._splits.append((element_spec, split))
 
-    def prepared(self, split: Split, opening: Opening) -> Prepared:
+    def prepared(self, split: Split, opening: Opening) -> DatasetPreparation:
         """Return the preparation of a data set for a split. Raises ProgramRefused: it cannot be prepared."""
         key = id(split), opening.stage_key
-        found = self._prepared.pop(key, None) or prepared_for(split, opening)
+        found = self._prepared.pop(key, None) or preparation_for(split, opening)
         self._prepared[key] = found
         if len(self._prepared) > PREPARED_MAX:
             del self._prepared[next(iter(self._prepared))]

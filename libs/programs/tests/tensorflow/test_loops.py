@@ -372,8 +372,8 @@ for words, label in mapped:
     print(texts([words]))
 import gc
 gc.collect()
-from stretto_programs.splitting.prepared import Prepared
-print("prepared", sum(type(each) is Prepared for each in gc.get_objects()), file=sys.stderr)
+from stretto_programs.splitting.dataset_preparation import DatasetPreparation
+print("prepared", sum(type(each) is DatasetPreparation for each in gc.get_objects()), file=sys.stderr)
 """
 
 

@@ -11,8 +11,8 @@ from ..errors import ProgramRefused
 from ..graphs.sizes import size_bytes
 from .graph_preparation import GraphPreparation, Table, array_of
 from .opening import Opening
-from .preparing import preparing
 from .split import Split
+from .subgraph import subgraph_of
 
 CONTENTS_BYTES_MAX = 1 << 30
 """Most bytes of constants and tables that a lane is sent."""
@@ -23,7 +23,7 @@ preparation_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Prepared:
+class DatasetPreparation:
     """A data set's preparation for a split step.
 
     names: tensors that the preparation gives. local: tensors that home takes from the raw element itself, each with its
@@ -37,13 +37,13 @@ class Prepared:
     here: Callable[[Sequence[Any]], list[Any]]
 
 
-def prepared_for(split: Split, opening: Opening) -> Prepared:
+def preparation_for(split: Split, opening: Opening) -> DatasetPreparation:
     """Return the preparation of a data set. Raises ProgramRefused: it is too large for a lane."""
     step = split.traced
     outputs = {f"{step.source}:{place}": place for place in range(len(opening.dataset._flat_types))}
     local = {} if opening.has_stage else {name: outputs[name] for name in split.halves.taken if name in outputs}
     names = tuple(name for name in split.halves.taken if name not in local)
-    concrete = preparing(step, split.halves.first, names, opening)
+    concrete = subgraph_of(step, split.halves.first, names, opening)
     graph_def = concrete.graph.as_graph_def()
     captures = {inner.op.name: outer for outer, inner in concrete.graph.captures}
     raw = [each for each in concrete.inputs if each.op.name not in captures]
@@ -71,7 +71,7 @@ def prepared_for(split: Split, opening: Opening) -> Prepared:
         tables=tuple(tables),
         contents=tuple(contents),
     )
-    return Prepared(preparation, names, local, used, lambda given: concrete(*given))
+    return DatasetPreparation(preparation, names, local, used, lambda given: concrete(*given))
 
 
 def _table(handle: Any, graph_def: Any, placeholder: str) -> tuple[Any, Any, tuple[str, str]]:

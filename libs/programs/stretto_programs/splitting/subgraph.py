@@ -12,7 +12,7 @@ from .stage import staged
 from .traced import Traced
 
 
-def preparing(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
+def subgraph_of(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
     """Return a function of raw tensors that computes tensors of the step, by name. It reads the program's own
     resources.
     """
