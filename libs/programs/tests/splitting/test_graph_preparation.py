@@ -12,7 +12,7 @@ def test_a_preparation_comes_back() -> None:
     sent = GraphPreparation(
         3, b"graph\0", ("raw:0",), ("a:0", "b:1"), ("int64", "string"), ("fixed:0",), tables, contents
     )
-    got = graph_preparation_of([memoryview(each).cast("B") if len(each) else memoryview(b"") for each in sent.parts()])
+    got = graph_preparation_of([memoryview(bytes(each)) for each in sent.parts()])
     assert [each.tolist() for each in got.contents] == [each.tolist() for each in contents]
     names = ("number", "graph", "feeds", "fetches", "types", "constants", "tables")
     assert [getattr(got, name) for name in names] == [getattr(sent, name) for name in names]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from stretto_pipeline.arrays import Reader, Writer
 from stretto_pipeline.errors import ArraysRefused
 from stretto_programs.splitting.values import packed, unpacked
 
@@ -18,8 +17,7 @@ TEXTS = arrays.arrays(object, SHAPES, elements=st.binary(max_size=6))
 
 @given(st.lists(NUMBERS | TEXTS, max_size=4))
 def test_values_come_back_with_every_bit_type_and_shape(values: list[np.ndarray]) -> None:
-    parts = Writer().parts(packed(values))
-    found = unpacked(Reader().arrays([memoryview(each).cast("B") if len(each) else memoryview(b"") for each in parts]))
+    found = unpacked(packed(values))
     assert [(each.dtype, each.shape) for each in found] == [(each.dtype, each.shape) for each in values]
     for one, other in zip(found, values, strict=True):
         assert one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
