@@ -12,8 +12,9 @@ class HookMissing(PipelineError):
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error in one line: a PipelineError's own text; for any other error its type and the first line of its
-    text.
+    """Return an error in one line.
+
+    A PipelineError is told by its own text, any other error by its type and the first line of its text.
     """
     try:
         text = str(error).strip()

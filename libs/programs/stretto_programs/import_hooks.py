@@ -19,11 +19,10 @@ Hook = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Finder that calls hooks right after the import of a module, in their order. A module imported earlier is hooked
-    at once.
+    """Finder that calls hooks right after the import of a module, in their order.
 
-    missing: called with the error of a hook whose method does not exist. Looking for a module (`find_spec`) calls no
-    hook.
+    A module imported earlier is hooked at once. Looking for a module (`find_spec`) calls no hook. missing: called with
+    the error of a hook whose method does not exist.
     """
 
     def __init__(self, hooks: Sequence[Mapping[str, Hook]], missing: Callable[[HookMissing], None]) -> None:

@@ -77,8 +77,9 @@ def options_of(arguments: Sequence[str], cores: int) -> Options:
 
 
 def _own_part(arguments: Sequence[str]) -> int:
-    """Return how many arguments belong to this module: all up to the script. `--` behind the script is the script's,
-    too.
+    """Return how many arguments belong to this module: all up to the script.
+
+    `--` behind the script is the script's, too.
     """
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
@@ -155,9 +156,7 @@ def _exact(tensorflow: ModuleType) -> None:
 
 
 def _sayer() -> Callable[[str], None]:
-    """Return a function that writes a line on the stderr of this moment, even if the program replaces or closes its
-    own.
-    """
+    """Return a function that writes a line on the stderr of this moment, even if the program closes its own."""
     try:
         kept = os.dup(2)
     except OSError:  # stderr is closed already

@@ -137,9 +137,7 @@ def _staying(staying: Staying, graph: Graph) -> dict[str, Any]:
 
 
 def dot(explained: Explained) -> str:
-    """Return a drawing of the step for Graphviz: nodes that move are green, tensors that cross are bold, with their
-    bytes.
-    """
+    """Return a drawing of the step for Graphviz: moved nodes are green, crossing tensors are bold, with their bytes."""
     found = explained.partition
     crossing = {*found.crossings.sent, *found.crossings.received}
     shown = [

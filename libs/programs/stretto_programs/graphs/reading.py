@@ -99,9 +99,7 @@ class Reading:
         return operation.name if effect_of(operation.type) is Effect.UNKNOWN else ANY
 
     def _called(self, operation: Any) -> Summary:
-        """Return the effects of all functions of an operation together; the operation's inputs stand for their
-        arguments.
-        """
+        """Return the effects of all functions of an operation together; its inputs stand for their arguments."""
         names = [
             each.name for name in ("f", "then_branch", "else_branch", "cond", "body", "branches")
             for each in _functions_in(operation, name)
@@ -222,8 +220,9 @@ def read_graph(
     written: Mapping[str, str],
     size_of: Callable[[Any], int],
 ) -> Graph:
-    """Return the nodes that a run of these targets and fetched tensors needs. written: resources that other code
-    writes.
+    """Return the nodes that a run of these targets and fetched tensors needs.
+
+    written: resources that other code writes.
     """
     fetched = list(fetched)
     needed = needed_for(reading.graph, [*targets, *(name.partition(":")[0] for name in fetched)])

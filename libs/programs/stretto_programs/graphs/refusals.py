@@ -7,11 +7,7 @@ from typing import Any
 CHECKPOINTED = (
     "the program checkpoints the iterator of its data set: a position saved by it would run ahead of the steps"
 )
-
-
 LOOP = "the function loops over a data set itself: the loop is one operation of the step, and stays whole"
-
-
 EAGER = "the step runs eagerly, operation by operation: it has no graph"
 
 

@@ -13,8 +13,9 @@ Orders = Mapping[int, int]
 
 @dataclass
 class Drawn:
-    """Count of the orders drawn from each shuffle. Each iterator that is made over a shuffle draws the seeds of an
-    order.
+    """Count of the orders drawn from each shuffle.
+
+    Each iterator that is made over a shuffle draws the seeds of an order.
     """
 
     counts: WeakKeyDictionary[Any, int] = field(default_factory=WeakKeyDictionary[Any, int])

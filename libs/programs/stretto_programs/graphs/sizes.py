@@ -6,6 +6,8 @@ from typing import Any
 
 STRING_BYTES = 16
 """Guessed bytes of a string that was not measured."""
+UNKNOWN_DIMENSION = 128
+"""Guessed size of a dimension that neither the graph nor the data set tells."""
 
 
 def static_size(tensor: Any, unknown: int) -> int:
@@ -14,10 +16,6 @@ def static_size(tensor: Any, unknown: int) -> int:
     for size in tensor.shape.as_list() if tensor.shape.rank is not None else [unknown]:
         count *= unknown if size is None else size
     return count * (STRING_BYTES if tensor.dtype.name == "string" else tensor.dtype.size or 0)
-
-
-UNKNOWN_DIMENSION = 128
-"""Guessed size of a dimension that neither the graph nor the data set tells."""
 
 
 def size_bytes(value: Any) -> int:

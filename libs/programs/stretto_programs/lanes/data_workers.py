@@ -39,10 +39,10 @@ class DataWorkers:
         return os.getpid() == self._pid
 
     def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
-        """Return the feed, and start its lanes at the first call. Raises ProgramRefused: they prepare for another
-        framework.
+        """Return the feed, and start its lanes at the first call.
 
-        is_home_ahead: home may prepare in a thread beside the program's own.
+        is_home_ahead: home may prepare in a thread beside the program's own. Raises ProgramRefused: the lanes prepare
+        for another framework.
         """
         if not self.is_ours:
             raise ProgramRefused("data workers prepare for the process that the program was started as")

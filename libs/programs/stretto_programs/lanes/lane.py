@@ -25,8 +25,9 @@ from .protocol import REQUEST_BYTES_MAX, Framework, Kind, Prepares
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Arguments of a lane's process. key: of the plane. framework: name of the module that runs in the lane; settings:
-    arguments of the module's `begin`.
+    """Arguments of a lane's process.
+
+    key: of the plane. framework: name of the module that runs in the lane. settings: arguments of the module's `begin`.
     """
 
     key: str

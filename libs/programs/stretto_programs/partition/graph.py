@@ -15,9 +15,7 @@ ANY = "a resource that cannot be told"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An output of a node. crosses: the tensor can be sent to another process, unlike handles of resources and
-    variants.
-    """
+    """An output of a node. crosses: it can be sent to another process, unlike handles of resources and variants."""
 
     name: str
     dtype: str = "float32"

@@ -68,9 +68,7 @@ def state_of(graph: Graph) -> State:
 
 
 def _seed(node: Node, written: dict[str, str]) -> tuple[Effect, str] | None:
-    """Return the effect of a node that makes it stateful, with the reason in words; None if it is not stateful by
-    itself.
-    """
+    """Return the effect that makes a node stateful by itself, with the reason in words; None if no effect does."""
     for effect in Effect:  # in one order, so that a node with several effects always has the same reason
         if effect in node.effects & STAYS:
             return effect, _REASONS[effect].format(node=node.title, what=", ".join(sorted(node.writes)) or "a resource")

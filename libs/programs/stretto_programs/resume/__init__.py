@@ -1,3 +1,1 @@
-"""`--resume`: the places of a program in its data are kept beside its checkpoints, and its data go on there after a
-restore.
-"""
+"""`--resume`: places of a program in its data, kept beside its checkpoints, where its data go on after a restore."""

@@ -51,9 +51,7 @@ class DatasetPlaces:
         return self.of(dataset, [self._drawn.of(each) + 1 for each in shuffles_of(dataset)], 0)
 
     def claimed(self, dataset: Any) -> Place | None:
-        """Return the restored place at which the next iterator over a data set begins, None for the beginning of its
-        data.
-        """
+        """Return the restored place at which the next iterator over a data set begins; None: at the beginning."""
         if self.is_aside or not self._resume.is_waiting:
             return None
         try:
@@ -63,10 +61,9 @@ class DatasetPlaces:
             return None
 
     def resumed(self, dataset: Any) -> Place | None:
-        """Return the restored place of the next iterator over a data set, after drawing the orders before; None: the
-        beginning.
+        """Return the restored place of the next iterator over a data set; None: the beginning.
 
-        The caller holds `Datasets.drawing`.
+        The orders before the place are drawn. The caller holds `Datasets.drawing`.
         """
         place = self.claimed(dataset)
         return place if place is not None and self.advance(dataset, place) else None

@@ -17,9 +17,7 @@ from stretto_pipeline.errors import PipelineError
 VERSION = 1
 SUFFIX = ".stretto.json"
 KEPT = 2
-"""Number of complete checkpoints of a name whose places are kept: Keras' BackupAndRestore goes back to the last but
-one.
-"""
+"""Complete checkpoints of a name whose places are kept: Keras' BackupAndRestore goes back to the last but one."""
 
 
 Key = tuple[str, int]
@@ -70,8 +68,9 @@ class Kept:
 
 
 def begun(before: Sequence[Kept], now: Kept) -> tuple[Kept, ...]:
-    """Return the content of a file while a checkpoint is written. before: content so far; now: the checkpoint, without
-    digest.
+    """Return the content of a file while a checkpoint is written.
+
+    before: content so far. now: the checkpoint, without digest.
     """
     written = [each for each in before if each.digest]
     return (*written[-KEPT:], now)

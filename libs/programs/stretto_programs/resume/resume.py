@@ -83,18 +83,14 @@ class Resume:
         self._sources.append(places)
 
     def on_restored(self, restored: Callable[[], None]) -> None:
-        """Add a function that is called after a restore, so that iterators that are not used yet can claim their
-        places.
-        """
+        """Add a function that is called after a restore: unused iterators can then claim their places."""
         self._restored.append(restored)
 
     # --- files --------------------------------------------------------------------------------------------
 
     @contextmanager
     def writing(self, checkpoint: Any) -> Generator[None]:
-        """Write the file of a checkpoint: without digest before the block, which writes the checkpoint, and complete
-        after it.
-        """
+        """Write the file of a checkpoint, which the block writes: before without digest, afterwards complete."""
         depth = getattr(self._thread, "depth", 0)
         is_outer = depth == 0 and os.getpid() == self._pid
         self._thread.depth = depth + 1

@@ -51,9 +51,7 @@ def taught(parts: Sequence[memoryview]) -> Prepares:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A lookup table that never changes. placeholder: stands for its handle. keys, values: TensorFlow's names of their
-    types.
-    """
+    """A lookup table that never changes. placeholder: stands for its handle. keys, values: names of their types."""
 
     placeholder: str
     keys: str

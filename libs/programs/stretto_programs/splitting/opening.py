@@ -119,8 +119,9 @@ def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[
 
 
 def _made_apart(ops: Sequence[DatasetOp], datasets: Sequence[Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:
-    """Return a pipeline with shuffles of its own, and pairs of the program's shuffles and these; None: it cannot be
-    made again.
+    """Return a pipeline with shuffles of its own, and pairs of the program's shuffles and these.
+
+    None: the pipeline cannot be made again.
     """
     first = next((place for place, op in enumerate(ops) if op.kind == "Shuffle"), len(ops))
     source = datasets[first - 1]

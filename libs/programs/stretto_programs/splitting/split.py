@@ -15,14 +15,7 @@ from ..errors import ProgramRefused
 from ..graphs.reading import Reading, read_graph
 from ..graphs.sizes import UNKNOWN_DIMENSION, size_bytes, static_size
 from ..graphs.tracing import trace
-from ..partition.costs import (
-    CALL_US,
-    guess_us,
-    measured_names,
-    with_guesses,
-    with_maps,
-    with_measures,
-)
+from ..partition.costs import CALL_US, guess_us, measured_names, with_guesses, with_maps, with_measures
 from ..partition.cut import Prices
 from ..partition.effects import SOURCES
 from ..partition.graph import Graph, Tensor
@@ -136,8 +129,9 @@ def _batch_size(opening: Opening) -> int:
 
 
 def _measured(step: Traced, opening: Opening, graph: Graph, sample: Sequence[Any]) -> Graph:
-    """Return the graph with measured costs and sizes of the nodes that may move. The runs change nothing of the
-    program.
+    """Return the graph with measured costs and sizes of the nodes that may move.
+
+    The runs for it change nothing of the program.
     """
     state = state_of(graph)
     names = measured_names(graph, state)

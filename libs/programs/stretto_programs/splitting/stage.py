@@ -59,10 +59,9 @@ def _mapped(variant: Any, dataset: Any) -> Any:
 
 
 def sample_of(opening: Opening, key_of: KeyOf) -> list[Any] | None:
-    """Return a raw element that looks like the elements of the source, or None; the program's iterators and orders
-    stay.
+    """Return a raw element that looks like the elements of the source.
 
-    None: an operation of the source might keep a state of its own.
+    None: an operation of the source might keep a state of its own. The program's iterators and orders stay as they are.
     """
     ops, datasets = pipeline_of(opening.source, key_of), datasets_of(opening.source)
     if ops[0].kind not in SOURCES or any(op.kind not in PASSED.keys() | MAPS for op in ops[1:]):

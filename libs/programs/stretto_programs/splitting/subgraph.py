@@ -13,8 +13,9 @@ from .traced import Traced
 
 
 def subgraph_of(step: Traced, graph_def: Any, names: Sequence[str], opening: Opening) -> Any:
-    """Return a function of raw tensors that computes tensors of the step, by name. It reads the program's own
-    resources.
+    """Return a function of raw tensors that computes tensors of the step, by name.
+
+    The function reads the program's own resources.
     """
     import tensorflow as tf
 

@@ -1,3 +1,1 @@
-"""Programs of TensorFlow with data workers: hooks in Keras `fit`, in loops over data sets, and in functions of
-iterators.
-"""
+"""Programs of TensorFlow with data workers: hooks in Keras `fit`, loops over data sets, and functions of iterators."""

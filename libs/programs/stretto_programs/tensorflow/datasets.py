@@ -118,8 +118,9 @@ class Datasets:
         return None
 
     def plan(self, opening: Opening, splits: Splits, trace: Callable[[], Traced]) -> Plan:
-        """Decide which part of a step moves, and make both parts. Nothing is drawn of the data set. Raises
-        PipelineError.
+        """Decide which part of a step moves, and make both parts. Raises PipelineError.
+
+        Nothing is drawn of the data set.
         """
         check_travels(opening.source)
         kept = splits.of(opening.dataset.element_spec)

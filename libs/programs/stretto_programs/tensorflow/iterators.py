@@ -25,8 +25,9 @@ ELEMENTS_MIN = 8
 
 
 class Iterators:
-    """The iterators of a program. next: TensorFlow's own function to take an element. name: of these programs, for
-    people.
+    """The iterators of a program.
+
+    next: TensorFlow's own function to take an element. name: of these programs, for people.
     """
 
     def __init__(self, datasets: Datasets, name: str) -> None:
@@ -168,8 +169,9 @@ class Iterators:
         return state.pulled
 
     def settle_singles(self, dataset: Any) -> None:
-        """Let iterators go on without data workers if their shuffles draw orders while running, and are now used by
-        another.
+        """Let iterators go on without data workers if another iterator will now draw from their shuffles.
+
+        This concerns shuffles that draw orders while an iterator runs.
         """
         with self._datasets.drawing:
             singles = [*self._single]

@@ -424,8 +424,9 @@ def _check(trainer: Any) -> None:
 
 
 def _traced(original: Any, dataset: Any, is_fixed: Callable[[Any], bool]) -> Traced:
-    """Trace a single step of Keras' training function. Raises ProgramRefused: the program has a training function of
-    its own.
+    """Trace a single step of Keras' training function.
+
+    Raises ProgramRefused: the program has a training function of its own.
     """
     import tensorflow as tf
 

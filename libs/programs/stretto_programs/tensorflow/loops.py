@@ -100,9 +100,7 @@ class Loops:
         module.OwnedIterator._iterator_resource = self._resource_property()  # type: ignore[attr-defined]
 
     def _resource_property(self) -> property:
-        """Return a property in place of an iterator's resource: reading it brings the iterator to the program's
-        position.
-        """
+        """Return a property for an iterator's resource: to read it brings the iterator to the program's position."""
 
         def resource(iterator: Any) -> Any:
             state = iterator_state(iterator)

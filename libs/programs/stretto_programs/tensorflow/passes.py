@@ -36,8 +36,9 @@ class RawElements:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
     def drop(self, count: int) -> int:
-        """Drop elements that the program has received before; return how many there were. An error counts as an
-        element.
+        """Drop elements that the program has received before; return how many there were.
+
+        An error counts as an element.
         """
         return dropped(self.next, count)
 
@@ -63,8 +64,9 @@ class Pass:
         return taken | dict(zip(prepared.names, values, strict=True))
 
     def finish(self, taken: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
-        """Run home's part of a step, and return the step's result. arguments: tensors that the step takes beside its
-        iterator.
+        """Run home's part of a step, and return the step's result.
+
+        arguments: tensors that the step takes beside its iterator.
         """
         return self.plan.split.finish(taken, arguments)
 

@@ -38,8 +38,9 @@ LIVE_MAX = 4
 CODE_SHARE_MAX = 0.25
 """Largest share of a pass's CPU that reading the data set, to see whether it has changed, may take (taste)."""
 TURN_STEPS, TURNS_MAX = 8, 2
-"""Steps of a short turn, and number of short turns after which a pass goes home: two passes that alternate would move
-in and out all the time.
+"""Steps of a short turn, and number of short turns after which a pass goes home.
+
+Two passes that alternate would otherwise move in and out all the time.
 """
 
 

@@ -23,8 +23,9 @@ Marks = list[tuple[str, Any]]
 
 
 class Watch:
-    """A watch over code that uses some objects, from its creation on. Looking at an object of the program may raise
-    anything.
+    """A watch over code that uses some objects, from its creation on.
+
+    Looking at an object of the program may raise anything.
     """
 
     def __init__(self, roots: Sequence[Any]) -> None:

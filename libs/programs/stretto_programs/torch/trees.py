@@ -237,8 +237,9 @@ class _Writing:
 
 
 class _Reading:
-    """The conversion of JSON and arrays to a batch. Raises ValueError, TypeError, KeyError, RuntimeError: they do not
-    fit.
+    """The conversion of JSON and arrays to a batch.
+
+    Raises ValueError, TypeError, KeyError, RuntimeError: they do not fit.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], tuples: Mapping[str, type]) -> None:

@@ -18,7 +18,7 @@ from fake_kubernetes import Cluster, running_cluster
 from stretto_actuator.backend import BackendError, NotInPlace, PodSpec, PodStatus, Waiting
 from stretto_actuator.kubernetes.backend import KubernetesBackend, backend_of
 from stretto_actuator.kubernetes.manifest import Installation
-from stretto_actuator.kubernetes.status import wanted
+from stretto_actuator.kubernetes.pod_status import wanted
 from stretto_actuator.settings import ActuatorSettings
 
 MIB = 1 << 20

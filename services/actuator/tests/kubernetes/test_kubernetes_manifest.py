@@ -21,7 +21,7 @@ from stretto_actuator.kubernetes.manifest import (
     sayable,
     secret,
 )
-from stretto_actuator.kubernetes.status import in_force, status_of, vanished
+from stretto_actuator.kubernetes.pod_status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
 from stretto_wire.kubernetes import KubernetesSpec
 from stretto_wire.pod_files import VolumeSpec

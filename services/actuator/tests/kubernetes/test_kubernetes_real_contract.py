@@ -18,7 +18,7 @@ from backend_contract import BackendContract
 from stretto_actuator.backend import Backend, PodSpec
 from stretto_actuator.kubernetes.backend import KubernetesBackend, backend_of
 from stretto_actuator.kubernetes.manifest import Installation
-from stretto_actuator.kubernetes.status import in_force
+from stretto_actuator.kubernetes.pod_status import in_force
 from stretto_actuator.settings import ActuatorSettings
 from stretto_kube import PODS, Api
 
