@@ -207,7 +207,7 @@ run(raw().batch(8), nearest)
         assert reason.path[-1] == next(node.name for node in found.partition.graph.nodes if node.op == "ArgMin")
 
     def test_a_variable_that_another_function_trains_keeps_what_reads_it(self, explain: Explain) -> None:
-        """This step does not write it, but it is trainable, and steps may take turns."""
+        """The variable is not written by this step; but it is trainable, and steps may take turns."""
         found = explain(TF2, """
 shift = tf.Variable(3, dtype=tf.int64)
 fixed = tf.Variable(3, dtype=tf.int64, trainable=False)
@@ -298,7 +298,7 @@ epoch(raw().batch(8))
         assert "loops over a data set itself" in document(found)["notes"][0]
 
     def test_ragged_elements_cannot_travel_as_they_are(self, explain: Explain) -> None:
-        """Their variant does not cross. Behind a map that makes them dense, the dense one does."""
+        """A variant does not cross. Behind a map that makes ragged elements dense, the dense tensor does."""
         found = explain(TF2, """
 def dense(rows):
     return tf.reduce_max(hashed(rows).to_tensor(), 1) % 50

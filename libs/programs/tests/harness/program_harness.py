@@ -46,7 +46,7 @@ class Program:
         self._folder = folder
         self._process = process
         self.killed = 0
-        """data workers that the test has killed, whose sockets remain"""
+        """Number of data workers that the test has killed; their sockets remain."""
         self.pid = process.pid
 
     @property
@@ -66,7 +66,7 @@ class Program:
         (self._folder / f"step-{step}-done").touch()
 
     def meet_lanes(self, step: int, count: int) -> None:
-        """Let the program wait at a step until so many data workers serve."""
+        """Let the program wait at a step until this many data workers serve."""
         self.meet(step)
         until(lambda: len(self.lanes) == count)
         self.go_on(step)

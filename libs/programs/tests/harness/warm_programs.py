@@ -20,7 +20,7 @@ from pathlib import Path
 from stretto_programs.lanes import nursery
 
 SWITCH = "STRETTO_PIPELINE"
-"""As in `stretto_programs.run`, which is imported by the program alone: `-m` runs it as `__main__`."""
+"""The switch of `stretto_programs.run`. Only the program imports that module, since `-m` runs it as `__main__`."""
 
 
 class Child:

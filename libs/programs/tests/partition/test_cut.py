@@ -143,7 +143,7 @@ def test_a_refusal_keeps_everything_at_home() -> None:
 
 
 def test_what_moves_takes_along_what_comes_before_a_constant_that_it_reads() -> None:
-    """A node of both sides may have an edge of control from one that could stay: a check of the samples."""
+    """A node that both sides have may have an edge of control from a node that could stay: a check of the samples."""
     raw = Node("raw", "IteratorGetNext", frozenset({Effect.SOURCE}), outputs=(Tensor("raw:0", size_bytes=1),))
     check = Node("check", "Assert", frozenset({Effect.CHECK}), ("raw:0",))
     constant = Node("constant", "Const", controls=("check",), outputs=(Tensor("constant:0", size_bytes=1),))

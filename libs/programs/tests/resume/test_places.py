@@ -1,4 +1,4 @@
-"""Files of places beside checkpoints: for whatever moment at which a program dies, those of its checkpoint."""
+"""Files of places beside checkpoints: at whatever moment a program dies, the file has the places of its checkpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_other_text_is_read(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["before", "between", "behind"]), min_size=1, max_size=6))
 def test_a_program_that_dies_while_it_writes_has_the_places_of_its_checkpoint(deaths: list[str]) -> None:
-    """Each run writes the same checkpoint twice and dies while it writes it a third time: before, or behind it."""
+    """Method: each run writes the same checkpoint twice, and dies at a third time, before or after it is written."""
     file: tuple[Kept, ...] = ()
     content = ""
     for run, death in enumerate(deaths):

@@ -204,7 +204,7 @@ def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one
 def test_what_stands_in_the_way_is_named_and_the_data_begin_where_they_do_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One program runs twice with `--resume`. It takes elements of many data sets, of which nothing moves."""
+    """Method: a program runs twice with `--resume`, and takes elements of many data sets of which nothing moves."""
     monkeypatch.setenv("SAVED", str(tmp_path / "saved"))
     with running(tmp_path / "first", CASES, "--resume", "--data-workers", "1") as program:
         _, first, errors = program.ended()

@@ -1,7 +1,7 @@
 """Small programs of TensorFlow 2 that a careless split would change, under `python -m stretto_programs.run`.
 
-They are those of `tests/capture/test_traps.py`, run to their end: each as steps of a function and as a loop, twice.
-Those of which nothing may move for another reason than their costs are in `test_loops.py`.
+These are programs of `tests/capture/test_traps.py`, run to their end: as steps of a function and as a loop, twice.
+Programs of which nothing may move, whatever it costs, are in `test_loops.py`.
 """
 
 from __future__ import annotations

@@ -443,7 +443,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_variables_and_draws_are_those_of_the_program_alone(tmp_path: Path, out: str, count: int) -> None:
-    """One of two data workers is killed while it is used."""
+    """Method: of two data workers, one is killed while it is used."""
     with running(tmp_path / "run", START + TRAINING, "--data-workers", str(count), meet=True) as program:
         program.meet_lanes(20, count)
         program.meet(110)
