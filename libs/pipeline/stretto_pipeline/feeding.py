@@ -104,7 +104,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HomePrepared:
-    """Home has prepared a batch of ``size_bytes``, or has failed at it (``is_failure``): its error is then delivered."""
+    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered."""
 
     range: Range
     size_bytes: int = 0
