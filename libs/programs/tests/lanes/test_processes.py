@@ -47,8 +47,8 @@ def test_a_process_that_was_about_to_start_does_not_outlive_the_close(monkeypatc
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Two lanes of a framework without a framework, and what is said to people."""
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Processes, list[str]]]:
+    """Two lanes whose framework does nothing, and the lines that are written to people."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "nothing.py").write_text(NOTHING)
@@ -56,7 +56,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     feed = Feed(2, told.append)
     processes = Processes(2, feed, Settings("nothing", {}, [str(tmp_path), *sys.path], {}), told.append)
     feed.use(processes)
-    yield told
+    yield processes, told
     processes.close()
     feed.close()
     assert not any(is_living(each) for each in nurseries())
@@ -83,7 +83,11 @@ def lanes() -> list[psutil.Process]:
     return [lane for each in nurseries() for lane in each.children() if is_living(lane)]
 
 
-def test_lanes_are_forked_anew_from_another_nursery_when_theirs_is_killed(said: list[str], tmp_path: Path) -> None:
+def test_lanes_are_forked_anew_from_another_nursery_when_theirs_is_killed(
+    started: tuple[Processes, list[str]], tmp_path: Path
+) -> None:
+    _, said = started
+
     def serving() -> int:
         return len([each for each in tmp_path.glob("stretto-run-*/data-worker-*") if each.suffix != ".log"])
 
@@ -101,12 +105,12 @@ def test_lanes_are_forked_anew_from_another_nursery_when_theirs_is_killed(said: 
     ]
 
 
-def test_a_lane_that_is_killed_is_forked_again_and_its_status_is_told(said: list[str]) -> None:
-    until(lambda: len(lanes()) == 2)
+def test_a_lane_that_is_killed_is_forked_again_and_its_status_is_told(started: tuple[Processes, list[str]]) -> None:
+    processes, said = started
+    until(lambda: len(processes._requests) == 2)  # home is connected to both
     [nursery_before], victim = nurseries(), lanes()[0]
-    until(lambda: victim.num_threads() > 1)  # it serves
     victim.kill()
     until(lambda: len({*lanes()} - {victim}) == 2)
     assert nurseries() == [nursery_before]
     assert len(said) == 1
-    assert " is lost: it " in said[0]
+    assert " is lost: it ended with status -9; home prepares what it had in hand" in said[0]
