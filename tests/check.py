@@ -18,8 +18,7 @@ BIN = Path(sys.executable).parent
 PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
-    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests/partition"),
-    *("libs/pipeline/tests/test_arrays.py", "libs/pipeline/tests/test_feeding.py"),
+    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests", "libs/programs/tests/partition"),
     *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
     *(f"libs/client/tests/protocol/test_{name}.py" for name in ("exchange", "logs", "resumption", "server_sent")),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),

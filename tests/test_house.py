@@ -476,6 +476,20 @@ def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     assert text_of(copy / "README.md").strip() in texts["METADATA"]
 
 
+def test_no_distribution_brings_one_that_is_optional() -> None:
+    """Whoever wants `stretto run` installs stretto-programs; no other installation and no image has it."""
+    bringing = {
+        folder.name
+        for folder in DISTRIBUTIONS
+        for group in [
+            _project(folder).get("dependencies", []),
+            *_project(folder).get("optional-dependencies", {}).values(),
+        ]
+        if "stretto-programs" in _required(group)
+    }
+    assert bringing == set()
+
+
 def test_the_embedded_extra_of_the_command_is_everything_that_it_starts() -> None:
     extra = _required(_project(ROOT / "libs" / "cli")["optional-dependencies"]["embedded"])
     assert extra == {f"stretto-{service.name}" for service in SERVICES} | {"stretto"}

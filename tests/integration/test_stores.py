@@ -23,8 +23,8 @@ from stretto_runtime import SettingsFault, store_check
 from stretto_runtime.store_check import StoreCheck
 from stretto_wire import EVENTS_KEPT_S
 from stretto_wire.jobspec.training_code import REMOTE
-from stretto_wire.stores import filesystems
 from stretto_wire.stores.filesystems import OBJECT_STORES, check_library, check_store, open_store
+from stretto_wire.stores import filesystems
 
 from tests.supply_chain import pins
 

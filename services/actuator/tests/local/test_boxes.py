@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.local.backend import LocalBackend, landlock
+from stretto_actuator.local import landlock
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.local.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_pods import ended, running_pid, until
+from local_pods import LIMIT_S, ended, running_pid, until
 from stretto_actuator.backend import PodSpec, stated_reason
 from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
