@@ -10,7 +10,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
 PACKAGES := $(shell grep -c == constraints.txt)
 PROGRESS := awk '/^(Collecting|Processing)/ {n++; if (n % 20 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
-TEST     := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
 IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
@@ -70,7 +70,7 @@ lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 
 proto: setup  ## generate proto/ from libs/wire and the gateway
 	@$(BIN)/python -m stretto_protodocs.documents proto
-	@$(BIN)/python -m stretto_gateway.openapi proto
+	@$(BIN)/python -m stretto_gateway.http.openapi proto
 
 references: setup  ## generate the reference pages of the documentation from the code
 	@$(BIN)/python libs/docs/references.py
@@ -82,7 +82,7 @@ console: setup  ## build the console into the gateway's package (needs a registr
 	@$(BIN)/python libs/console/build.py
 
 console-test: setup  ## try the console in Chromium (Debian's package chromium)
-	@$(BIN)/python -m pytest -n0 services/gateway/tests/test_console_pages.py services/gateway/tests/test_console_whatif.py \
+	@$(BIN)/python -m pytest -n0 services/gateway/tests/http/test_console_pages.py services/gateway/tests/http/test_console_whatif.py \
 		tests/e2e/test_console.py
 
 pins: setup  ## write the digests of what constraints.txt pins, there and for each image

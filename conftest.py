@@ -7,7 +7,7 @@ marked ``proof`` are left to ``make test``, which runs a quarter of the examples
 Generated examples are the same in every run, so that a run judges the change alone; ``make explore`` draws others.
 No example has a deadline: the machine may be busy.
 
-``make test`` runs four tests at a time, since most wait for leases to expire or processes to start. The files that
+``make test`` runs five tests at a time, since most wait for leases to expire or processes to start. The files that
 took longest when ``make durations`` recorded them begin first. A test marked ``alone`` needs the whole machine: it
 comes before all others, and the other workers wait. A readers' lock of files keeps them apart; a test that waits to be
 alone holds the turnstile, so that no further test starts before it.

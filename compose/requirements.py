@@ -1,4 +1,4 @@
-"""The requirements of an image, from the pyproject.toml of its distribution and of those of Stretto below it.
+"""The requirements of an image, from the pyproject.toml of its distribution and of Stretto's distributions below it.
 
 ``python compose/requirements.py own planner`` prints the folders of our distributions, ``shared planner`` the pins of
 the third-party packages that the runtime of every service needs too, ``sources planner`` those of packages that have to

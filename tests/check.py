@@ -18,14 +18,12 @@ BIN = Path(sys.executable).parent
 PURE = (
     *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("kernels", "optimizers", "records", "store")),
-    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests"),
-    *(
-        f"libs/client/tests/test_{name}.py"
-        for name in ("cards", "exchange", "figures", "logs", "resumption", "server_sent")
-    ),
+    *("libs/plane/tests/test_frames.py", "libs/pipeline/tests", "libs/programs/tests/partition"),
+    *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
+    *(f"libs/client/tests/protocol/test_{name}.py" for name in ("exchange", "logs", "resumption", "server_sent")),
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
-    *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
+    *("services/gateway/tests/access/test_buckets.py", "services/gateway/tests/read_model/test_projection.py"),
     "tests/test_structure.py",
 )
 """Tests without servers, processes and TensorFlow. Those of the command start processes and are not among them."""
@@ -37,9 +35,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("python", "-m", "stretto_protodocs.documents", "--check", "proto"),
-        ("python", "-m", "stretto_gateway.openapi", "--check", "proto"),
+        ("python", "-m", "stretto_gateway.http.openapi", "--check", "proto"),
         ("python", "libs/docs/references.py", "--check"),
-        ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
+        ("python", "-m", "pytest", "--pure", "-p", "no:xdist", "tests/test_house.py"),
     ),
     "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),
 }

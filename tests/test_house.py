@@ -145,6 +145,7 @@ class TestReadme:
         named = set(re.findall(r"(?:^|`)make ([a-z]+)", self.README, re.MULTILINE))
         assert {"demo", "test"} <= named <= targets
 
+    @pytest.mark.proof
     def test_every_command_that_is_named_exists(self) -> None:
         named = set(re.findall(r"^\.venv/bin/stretto ([a-z]+)", self.README, re.MULTILINE))
         command = [Path(sys.executable).with_name("stretto"), "--help"]
@@ -459,6 +460,7 @@ def test_a_distribution_may_be_used_and_says_what_it_is(folder: Path) -> None:
         assert (folder / name).resolve() == ROOT / name, f"make it a link: ln -s ../../{name}"
 
 
+@pytest.mark.proof
 def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     copy = tmp_path / "kube"  # building leaves files beside the sources
     shutil.copytree(ROOT / "libs" / "kube", copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
@@ -473,6 +475,20 @@ def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
     assert f"Project-URL: Homepage, {HOMEPAGE}" in texts["METADATA"]
     assert text_of(copy / "README.md").strip() in texts["METADATA"]
+
+
+def test_no_distribution_brings_one_that_is_optional() -> None:
+    """Whoever wants `stretto run` installs stretto-programs; no other installation and no image has it."""
+    bringing = {
+        folder.name
+        for folder in DISTRIBUTIONS
+        for group in [
+            _project(folder).get("dependencies", []),
+            *_project(folder).get("optional-dependencies", {}).values(),
+        ]
+        if "stretto-programs" in _required(group)
+    }
+    assert bringing == set()
 
 
 def test_the_embedded_extra_of_the_command_is_everything_that_it_starts() -> None:

@@ -49,6 +49,7 @@ def test_an_import_of_one_letter_is_found() -> None:
     assert one_letter_imports("import numpy as np\nwith open('a') as f: ...") == []
 
 
+@pytest.mark.proof
 def test_no_import_has_a_name_of_one_letter() -> None:
     found = {name: one_letter_imports((ROOT / name).read_text(encoding="utf-8")) for name in python_files()}
     assert {name: imports for name, imports in found.items() if imports} == {}

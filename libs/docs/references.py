@@ -27,8 +27,8 @@ from stretto.pod import EXIT_OK, EXIT_PLATFORM, EXIT_USER
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES
-from stretto_forwarder.service import EndpointMetrics as ForwarderMetrics
-from stretto_gateway.app import METRICS
+from stretto_forwarder.service import EndpointMetrics
+from stretto_gateway.http.health import METRICS
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited, PodPending
 from stretto_runtime.process.telemetry import Metrics
@@ -418,7 +418,7 @@ def metrics() -> str:
         "## gateway\n",
         table(head, [(code(name), kind, ", ".join(labels), text) for name, kind, labels, text in METRICS]),
         "## forwarder\n",
-        table(head, sorted(_metrics(ForwarderMetrics().registry))),
+        table(head, sorted(_metrics(EndpointMetrics().registry))),
     )
 
 

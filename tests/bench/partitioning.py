@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from stretto_pipeline.run import SWITCH
+from stretto_programs.run import SWITCH
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.feeding_server import ROOT
@@ -32,9 +32,9 @@ from tests.bench.rows import Row, row
 
 PROGRAMS = {"lookups": "Keras program with lookups in the model", "deepfm": "DeepFM form"}
 WAYS = {
-    "automatic": ("stretto_pipeline.run", {}),
+    "automatic": ("stretto_programs.run", {}),
     "simple": ("tests.bench.simple_partition", {}),
-    "alone": ("stretto_pipeline.run", {SWITCH: "off"}),
+    "alone": ("stretto_programs.run", {SWITCH: "off"}),
 }
 """Module and environment of each."""
 SPLIT = ("automatic", "simple")

@@ -22,7 +22,7 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_bus import Client
-from stretto_gateway.job_audit import finished
+from stretto_gateway.requests.job_audit import finished
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFinished, PlanApplied, PodExited

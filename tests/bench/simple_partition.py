@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto_pipeline import run
-from stretto_pipeline.execution import splitting
-from stretto_pipeline.partition.cut import Prices
-from stretto_pipeline.partition.effects import SOURCES, Effect
-from stretto_pipeline.partition.graph import Graph, Node
-from stretto_pipeline.partition.partition import Partition, partition
+from stretto_programs import run
+from stretto_programs.partition.cut import Prices
+from stretto_programs.partition.effects import SOURCES, Effect
+from stretto_programs.partition.graph import Graph, Node
+from stretto_programs.partition.partition import Partition, partition
+from stretto_programs.splitting import split
 
 FREE = Prices(tensor_us=0.0, byte_us=0.0)
 """The maps move, whatever their way to data workers costs."""
@@ -28,5 +28,5 @@ def _staying(node: Node) -> Node:
 
 
 if __name__ == "__main__":
-    splitting.worthwhile = maps_only
+    split.worthwhile = maps_only
     run.main()

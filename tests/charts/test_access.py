@@ -45,11 +45,11 @@ VERBS = {
     "delete": {"delete"},
     "Reflector": {"list", "watch"},
 }
-"""Rights that a call of stretto_kube needs at the API server: an object that is applied may have to be created."""
+"""Verbs that a call of stretto_kube asks of the API server; what is applied may have to be created."""
 SUBRESOURCES = ("resize", "status")
 CODE = {
-    "actuator": ["services/actuator/stretto_actuator/kubernetes*.py"],
-    "gateway": ["services/gateway/stretto_gateway/trainingjobs*.py", "libs/kube/stretto_kube/lease.py"],
+    "actuator": ["services/actuator/stretto_actuator/kubernetes/*.py"],
+    "gateway": ["services/gateway/stretto_gateway/training_jobs/*.py", "libs/kube/stretto_kube/lease.py"],
 }
 
 Right = tuple[str, str]

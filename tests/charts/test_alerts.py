@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stretto_gateway.summaries import START_BOUNDS_S
+from stretto_gateway.read_model.summaries import START_BOUNDS_S
 from stretto_wire.contract.registry import PARTITIONS, SERVICES
 
 from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered

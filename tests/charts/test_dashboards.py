@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql_parser import AggregateExpr, Expr, VectorSelector, parse, walk
-from stretto_forwarder.service import EndpointMetrics as ForwarderMetrics
-from stretto_gateway.app import exposition
-from stretto_gateway.projection import Projection
+from stretto_forwarder.service import EndpointMetrics
+from stretto_gateway.http.health import exposition
+from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_runtime.process.telemetry import Metrics
 
@@ -27,16 +27,16 @@ OF_PROMETHEUS = {"instance", "namespace", "pod", "job"}
 @cache
 def shown() -> dict[str, set[str]]:
     """name -> labels, of everything at the /metrics of services, gateway and forwarder."""
-    metrics, forwarder = Metrics("oom"), ForwarderMetrics()
+    metrics, forwarder = Metrics("oom"), EndpointMetrics()
     metrics.dead_letters.labels("oom", "because").inc()
     for each in (forwarder.delivered, forwarder.failures, forwarder.letters, forwarder.pending, forwarder.stopped):
         each.labels("crm")
-    counts = {
-        "late_checkpoints": lambda: 0,
-        "stopped_jobs": lambda: 0,
+    parts = {
+        "follower": SimpleNamespace(ready=True, projection=Projection()),
+        "views": SimpleNamespace(late_checkpoints=lambda: 0, stopped_jobs=lambda: 0),
         "fullness": SimpleNamespace(shares={"AUDIT": 0.1}),
     }
-    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection(), **counts))
+    gateway = cast(Gateway, SimpleNamespace(**parts))
     found: dict[str, set[str]] = {}
     for text in (metrics.text().decode(), forwarder.text().decode(), exposition(gateway)):
         for family in text_string_to_metric_families(text):

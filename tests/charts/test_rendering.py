@@ -45,7 +45,7 @@ from tests.charts.rendering import (
 SERVICES = sorted(defaults()["services"])
 VERSIONS = sorted({version for version in kubernetes_validate.utils.all_versions() if version >= "1.29"})
 FOREIGN = {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
-"""Groups of operators: Kubernetes has no schema for their objects."""
+"""Kinds of operators: Kubernetes has no schema for their objects."""
 NEWER = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 """Made on Kubernetes 1.30 and later alone; the chart is rendered for the newest."""
 

@@ -20,9 +20,9 @@ from tests.release.versions import current
 REFERENCES: dict[str, str] = {
     "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
 }
-"""Contents of a Secret."""
+"""Settings that a Secret would hold."""
 WHOLE = {"forwarder": {"/run/stretto/endpoints.yaml"}}
-"""Files of Secrets that are laid there with all their keys."""
+"""Settings of Secrets that are laid there with all their keys."""
 
 
 def environment(workload: Object) -> dict[str, str]:

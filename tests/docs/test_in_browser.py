@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_gateway import console
+from stretto_gateway.http import console
 
 from tests.docs.site import module
 

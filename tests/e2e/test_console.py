@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from stretto_drills.chaos.job import MODELS, SETTINGS, WORKERS, spec
-from stretto_gateway.summaries import STALLED_S
+from stretto_gateway.read_model.summaries import STALLED_S
 
 browser_of = pytest.importorskip("playwright.sync_api", reason="needs playwright: `make console-test` installs it")
 CHROMIUM = shutil.which("chromium")

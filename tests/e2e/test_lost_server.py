@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import stretto_wire as wire
 from stretto_drills.chaos.job import MODELS, spec
-from stretto_gateway.job_audit import finished
+from stretto_gateway.requests.job_audit import finished
 from stretto_messages.actuator import (
     JobFinished,
     MigrationFinished,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import stretto_wire as wire
 from stretto_bus import Client
-from stretto_gateway.folding import Returned
-from stretto_gateway.job_audit import returns
+from stretto_gateway.read_model.folds.fold import Returned
+from stretto_gateway.requests.job_audit import returns
 from stretto_installation.backup import restore, take
 from stretto_installation.provision import provision, streams
 from stretto_installation.server import EmbeddedServer

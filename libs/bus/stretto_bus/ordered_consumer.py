@@ -82,9 +82,7 @@ class OrderedConsumer:
 
     queue_max = QUEUE_MESSAGES
     pulls = False
-    """True: the consumer pulls as many messages as the queue has room for, which is worth it for a long backlog;
-    False: the
-    server pushes all."""
+    """True: the consumer asks for as many messages as the queue has room for; False: the server pushes all."""
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus

@@ -31,15 +31,20 @@ COMMANDS = (
     *("console", "watch", "explain", "events", "trace", "replay"),
     *("whatif", "token", "simulate"),
 )
-"""Commands of this distribution, in the order of the help."""
+"""Commands in the order of the help; those of an optional distribution are listed where it is installed."""
 ENTRY_POINTS = "stretto.commands"
-OURS_ELSEWHERE = {"demo": "stretto-drills", "chaos": "stretto-drills"}
-"""Commands that the documentation names but another distribution brings."""
+OURS_ELSEWHERE = {
+    **dict.fromkeys(("demo", "chaos"), "stretto-drills"),
+    **dict.fromkeys(("explain-graph", "run"), "stretto-programs"),
+}
+"""Commands that the documentation names and an optional distribution brings, with its name."""
+OWN = frozenset(COMMANDS) - OURS_ELSEWHERE.keys()
+"""Commands of this distribution."""
 
 
 def plugged_in() -> dict[str, EntryPoint]:
-    """Return the commands that other installed distributions bring, by name. Ours cannot be replaced."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in COMMANDS}
+    """Return the commands that other installed distributions bring, by name. None of them replaces one of OWN."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in OWN}
 
 
 def load(name: str) -> Any:
@@ -49,7 +54,7 @@ def load(name: str) -> Any:
     """
     alone = typer.Typer(rich_markup_mode="rich")
     alone.callback()(stretto)  # Typer makes a group only of two commands, or of one with a callback
-    if name in COMMANDS:
+    if name in OWN:
         import_module(f".commands.{name.replace('-', '_')}", __package__).register(alone)
     elif (point := plugged_in().get(name)) is not None:
         try:
@@ -73,7 +78,9 @@ class _Group(TyperGroup):
     """Loads commands when needed, and reports errors on stderr with an exit status (see ``EPILOG``)."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *sorted(plugged_in())]
+        plugged = plugged_in()
+        found = [name for name in COMMANDS if name in OWN or name in plugged]
+        return [*found, *sorted(plugged.keys() - {*found})]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and (found := load(cmd_name)) is not None:

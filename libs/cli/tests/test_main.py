@@ -8,10 +8,16 @@ from importlib.metadata import EntryPoint
 
 import pytest
 from stretto_cli import main
-from stretto_cli.main import COMMANDS, app, load
+from stretto_cli.main import COMMANDS, OURS_ELSEWHERE, app, load
+from typer.main import get_group
 from typer.testing import CliRunner
 
 GROUPS = ("data", "token", "whatif", "simulate")
+
+
+def listed() -> list[str]:
+    """Return the commands in the order in which the help has them."""
+    return get_group(app).list_commands(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "demo", "chaos"])
@@ -24,11 +30,19 @@ def test_every_command_is_found_and_explains_itself(name: str) -> None:
         assert ("--output" in shown.stdout) == (name != "run")  # its output is the program's own
 
 
-def test_a_command_whose_distribution_is_absent_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_lists_commands_of_plug_ins_at_their_place_or_behind_all_others() -> None:
+    assert listed() == [*COMMANDS, "chaos", "demo"]
+
+
+@pytest.mark.parametrize(("name", "package"), OURS_ELSEWHERE.items())
+def test_a_command_whose_distribution_is_absent_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
     monkeypatch.setattr(main, "plugged_in", lambda: {})
-    refused = CliRunner().invoke(app, ["demo"])
+    refused = CliRunner().invoke(app, [name, "train.py", "--an-option"])
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "stretto-drills, which is not installed" in refused.stderr
+    assert f"{package}, which is not installed" in refused.stderr
+    assert name not in listed()
     assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .aio import AsyncClient, AsyncJob
-    from .client import Client, Job
+    from .aio import AsyncClient, AsyncJob, connect_async
+    from .answers.records import Decision, Forecast, Pareto
+    from .answers.series import Series
+    from .client import Client, Job, connect
     from .errors import ClientError, NotReady, NotRunning, PackageMissing, Refused, Unreachable, Unusable
-    from .opening import connect, connect_async
     from .protocol.events import Event
-    from .records import Decision, Forecast, Pareto
-    from .series import Series
 
 __all__ = [
     "AsyncClient",
@@ -37,13 +36,12 @@ __all__ = [
     "connect_async",
 ]
 _PLACES = {
-    "aio": ("AsyncClient", "AsyncJob"),
-    "client": ("Client", "Job"),
+    "aio": ("AsyncClient", "AsyncJob", "connect_async"),
+    "answers.records": ("Decision", "Forecast", "Pareto"),
+    "answers.series": ("Series",),
+    "client": ("Client", "Job", "connect"),
     "errors": ("ClientError", "NotReady", "NotRunning", "PackageMissing", "Refused", "Unreachable", "Unusable"),
-    "opening": ("connect", "connect_async"),
     "protocol.events": ("Event",),
-    "records": ("Decision", "Forecast", "Pareto"),
-    "series": ("Series",),
 }
 
 

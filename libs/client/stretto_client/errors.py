@@ -47,8 +47,9 @@ class Finding:
 class Refused(ClientError):
     """The gateway refused or failed a request.
 
-    ``kind`` is the name of the problem, by which programs tell them apart; ``page`` the address of the page about it;
-    ``field``, ``value`` and ``remedy`` are those of the first of ``findings``, of which there are ``count`` in all.
+    ``kind``: name of the problem, by which programs tell problems apart. ``page``: address of the page about it.
+    ``field``, ``value`` and ``remedy`` belong to the first of the ``findings``. ``count``: number of all findings, also
+    of the ones that the answer leaves out.
     """
 
     def __init__(
@@ -79,11 +80,6 @@ class Refused(ClientError):
     def remedy(self) -> str:
         """Return an acceptable value, or the next step."""
         return self.findings[0].remedy
-
-    def at(self, url: str) -> Refused:
-        """Return the error of a gateway at this URL: the page's address begins with it."""
-        page = f"{url}{self.page}" if self.page.startswith("/") else self.page
-        return Refused(self.status, self.kind, self.detail, findings=self.findings, count=self.count, page=page)
 
     def __str__(self) -> str:
         lines = [f"{self.detail} ({self.kind}, HTTP {self.status})"]

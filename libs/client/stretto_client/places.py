@@ -80,7 +80,7 @@ def _recorded(folder: Path) -> str | None:
 
 
 def _same(one: str, other: str | None) -> bool:
-    """Return whether two URLs are those of one gateway; those of two hosts that are one machine do not count."""
+    """Return whether two URLs name the same gateway. Two names of one machine count as two gateways."""
     try:
         return other is not None and _normal(one) == _normal(other)
     except ValueError:  # one is no URL

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from stretto_client.facts import JobFacts
-from stretto_client.reading import promoted
-from stretto_client.records import Decision, Forecast, Pareto
+from stretto_client.answers.facts import JobFacts
+from stretto_client.answers.reading import promoted
+from stretto_client.answers.records import Decision, Forecast, Pareto
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.oom import OomForecast

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -191,6 +192,11 @@ def test_the_blocking_client_works_inside_a_running_loop(installed: Installed, t
             return job.wait(20).status
 
     assert asyncio.run(cell()) == "cancelled"
+
+
+def test_several_threads_share_the_blocking_client(installed: Installed) -> None:
+    with connect(folder=installed.folder) as s, ThreadPoolExecutor(8) as pool:
+        assert {me.name for me in pool.map(lambda _: s.me(), range(64))} == {"admin"}
 
 
 def test_a_stream_goes_on_over_a_restart_of_the_gateway(client: Any, installed: Installed, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 import pytest
+from stretto_client.answers.series import Series
 from stretto_client.errors import PackageMissing
 from stretto_client.protocol.events import Event
-from stretto_client.series import Series
 from stretto_messages.values import Plan
 from stretto_wire.rest import views
 

@@ -246,6 +246,7 @@ def test_a_part_without_room_takes_no_row(library: Library) -> None:
     assert run.parts.size(0) == 0
 
 
+@pytest.mark.proof
 def test_a_library_of_another_source_is_refused(tmp_path: Path) -> None:
     if not shutil.which("cc"):
         pytest.skip("no C compiler on this machine")

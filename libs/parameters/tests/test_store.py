@@ -346,6 +346,7 @@ def state_bytes(store: Store) -> list[bytes]:
     return [each.tobytes() for each in arrays]
 
 
+@pytest.mark.proof
 def test_the_same_pushes_give_the_same_bytes() -> None:
     """Twice in C and once in NumPy: neither time nor addresses nor the implementation shows in the state."""
     random = np.random.default_rng(3)

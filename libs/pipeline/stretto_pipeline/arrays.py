@@ -27,7 +27,7 @@ SMALL_BYTES_MAX = 16 * 1024
 """Arrays up to this size share a part."""
 ALIGNMENT_BYTES = 64
 SHAPE_BYTES_MAX = 2**62
-"""Bound of NumPy's, that holds with dimensions of 0 counted as 1."""
+"""Bound of NumPy for the bytes of an array; dimensions of 0 count as 1."""
 
 Arrays = dict[str, NDArray[Any]]
 Parts = list[bytes | memoryview | NDArray[Any]]
@@ -85,7 +85,7 @@ class Writer:
         return parts
 
     def _news(self, names: Iterable[str], given: Sequence[NDArray[Any]]) -> bytes:
-        """Return the schema if it is another than the last, else nothing; take note of it and of the dimensions."""
+        """Return the schema if it differs from the last message's, else nothing; remember it, and the dimensions."""
         layout = [(name, array.dtype, array.shape) for name, array in zip(names, given, strict=True)]
         if layout == self._layout:
             return b""
@@ -106,7 +106,7 @@ class Reader:
         self._sizes: list[int] = []
 
     def arrays(self, parts: Sequence[memoryview]) -> Arrays:
-        """Return the arrays by name. Raises ArraysRefused: the parts are not those of such a message."""
+        """Return the arrays by name. Raises ArraysRefused: the parts are not a message of a Writer."""
         if len(parts) < 3:
             raise ArraysRefused(f"a message of {len(parts)} parts has no arrays: schema and dimensions come first")
         if len(parts[0]):
@@ -129,7 +129,7 @@ def size_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def difference(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> str:
-    """Return where two messages differ in a bit, type or shape, in words; "" if nowhere."""
+    """Return where two messages differ in a bit, a type or a shape, in words; "" if they are equal."""
     if list(one) != list(other):
         return f"arrays {[*one]} and {[*other]}"
     for name, first in one.items():
@@ -145,7 +145,7 @@ def difference(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]
 
 
 _SMALL = 2
-"""The part that small arrays share; the larger ones are behind it."""
+"""Number of the part that small arrays share; larger arrays are in the parts behind it."""
 _PADDING = [bytes(size) for size in range(ALIGNMENT_BYTES)]
 
 

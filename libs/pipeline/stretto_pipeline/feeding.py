@@ -25,22 +25,26 @@ from math import inf
 from statistics import median
 
 CREDITS = 2
-"""Batches that a lane is asked for at once: one that it prepares, and one that it finds waiting."""
+"""Batches that a lane may have in hand: the batch that it prepares, and the next."""
 SPARE = 2
-"""Batches beyond those that lanes have in hand."""
+"""Batches that are wanted beyond the batches that lanes have in hand."""
 LATE_S, LATE_FACTOR = 0.05, 4.0
-"""An answer is late after the longer of: so many seconds, so many times the median of the lane's answers. Others then
-prepare the batch, and the lane is asked for nothing more until it answers."""
+"""An answer is late after LATE_S, or after LATE_FACTOR times the median of the lane's answers if that is longer.
+
+Others then prepare the batch, and the lane is asked for nothing more until it answers.
+"""
 OVERDUE_FACTOR = 2.0
-"""The batch that the trainer waits for is prepared at home, too, after so many times the median, if it is not late yet:
-a whole step costs more than one preparation."""
+"""The batch that the trainer waits for is prepared at home, too, after this many times the lane's median.
+
+A whole step costs more than preparing a batch twice.
+"""
 FIRST_LATE_S = 2.0
-"""Before a lane's first answer, which opens its files, it is late after this time."""
+"""A lane's first answer, before which it opens its files, is late after this time."""
 FAILURES_MAX = 3
-"""A lane that failed so often in a row is not asked again."""
+"""A lane with this many failures in a row is not asked again."""
 CHECK_EVERY = 256
 REMEMBERED = 32
-"""Durations of which the median is taken."""
+"""Number of a lane's last answers whose median is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The batches to come, in order. Those that were wanted before and are not in it are dropped."""
+    """The batches to come, in order. A batch that was wanted before, and is not among them, is dropped."""
 
     ranges: tuple[Range, ...]
 
@@ -83,14 +87,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A lane is to be asked for nothing more. What it has in hand is still taken; then it is :class:`Released`."""
+    """A lane is asked for nothing more. What it has in hand is still taken; then the lane is :class:`Released`."""
 
     lane: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A lane has prepared a batch of ``size_bytes``; or it failed (``is_failure``)."""
+    """A lane has prepared a batch of ``size_bytes``, or has failed at it (``is_failure``)."""
 
     lane: str
     range: Range
@@ -100,7 +104,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HomePrepared:
-    """Home has prepared a batch of ``size_bytes``; or it failed (``is_failure``): its error is then the batch."""
+    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered."""
 
     range: Range
     size_bytes: int = 0
@@ -109,7 +113,7 @@ class HomePrepared:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A lane's answer was the same as what home prepared, or not."""
+    """Home has compared a lane's answer with its own: they are the same, or not."""
 
     lane: str
     range: Range
@@ -137,14 +141,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Prepare a batch at home; report it as :class:`HomePrepared`. One at a time is asked for."""
+    """Prepare a batch at home, and report :class:`HomePrepared`. Home is asked for a single batch at a time."""
 
     range: Range
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare a lane's answer with home's, now; report it as :class:`Compared`, and forget the lane's."""
+    """Compare a lane's answer with home's, now; report :class:`Compared`, and forget the lane's answer."""
 
     lane: str
     range: Range
@@ -160,7 +164,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget an answer: it is not wanted (any more), or came from elsewhere before."""
+    """Forget an answer: the batch is no longer wanted, or has come from elsewhere."""
 
     range: Range
     lane: str
@@ -168,7 +172,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """A lane prepared other values than home. No lane is asked any more."""
+    """A lane prepared other values than home. No lane is asked from now on."""
 
     lane: str
     range: Range
@@ -176,14 +180,14 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A lane is not asked any more: it failed ``FAILURES_MAX`` times in a row."""
+    """A lane is not asked again: it failed ``FAILURES_MAX`` times in a row."""
 
     lane: str
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A lane that was leaving has nothing in hand any more, or is gone."""
+    """A leaving lane has nothing in hand, or is gone."""
 
     lane: str
 
@@ -196,16 +200,16 @@ Action = Ask | Prepare | Compare | Deliver | Drop | Differs | Excluded | Release
 
 @dataclass(slots=True)
 class _Lane:
-    """A lane. ``asked``: the batches it has in hand, and since when; ``late``: those of them that are late."""
+    """A lane. ``asked``: time of the request for each batch that it has in hand; ``late``: which of them are late."""
 
     asked: dict[Range, float] = field(default_factory=dict[Range, float])
     late: set[Range] = field(default_factory=set[Range])
     took_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
     failures: int = 0
     trusted: set[Hashable] = field(default_factory=set[Hashable])
-    """Kinds of batches of which an answer was the same as home's."""
+    """Kinds of batches for which an answer of the lane was equal to home's."""
     is_checked: bool = False
-    """Its first answer waits for home's."""
+    """The lane's first answer waits for home's."""
     is_leaving: bool = False
 
     @property
@@ -226,26 +230,26 @@ class _Lane:
 
     @property
     def credits(self) -> int:
-        """How many more batches it may be asked for: one in all, until that one was compared."""
+        """How many more batches the lane may be asked for: a single batch until its first answer was compared."""
         if not self.is_available or self.is_checked:
             return 0
         return (CREDITS if self.is_trusted else 1) - len(self.asked)
 
     def is_leaving_with(self, wanted: Range) -> bool:
-        """Return whether it leaves, and has a batch in hand."""
+        """Return whether the lane is leaving, and has a batch in hand."""
         return self.is_leaving and wanted in self.asked
 
     @property
     def has_answered(self) -> bool:
-        """Return whether nothing more is to come from it in time."""
+        """Return whether nothing more will come from the lane in time."""
         return bool(self.late) or not self.asked
 
     def is_slower_than(self, others_s: float) -> bool:
-        """Return whether its answers take longer than that, by their median."""
+        """Return whether the median time of the lane's answers is longer than a time."""
         return bool(self.took_s) and median(self.took_s) > others_s
 
     def left_s(self, wanted: Range, now_s: float) -> float:
-        """Return how long it will take for a batch that it was asked for; infinity if nothing says so."""
+        """Return how long the lane will still take for a batch; infinity if nothing tells."""
         if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
             return inf
         return max(0.0, median(self.took_s) - (now_s - self.asked[wanted]))
@@ -253,7 +257,7 @@ class _Lane:
 
 @dataclass(slots=True)
 class Counts:
-    """Batches since the start; ``lane_bytes``: of lanes' answers."""
+    """Batches since the start. ``lane_bytes``: size of all answers of lanes."""
 
     delivered: int = 0
     from_lanes: int = 0
@@ -284,35 +288,35 @@ class FeedMachine:
     ) -> None:
         self.counts = Counts()
         self.is_alone = False
-        """a lane's answer differed: home prepares everything"""
+        """A lane's answer differed: home prepares everything."""
         self._window_bytes = window_bytes
         self._is_home_ahead = is_home_ahead
         self._kind_of = kind_of
         self._order: deque[Range] = deque()
         self._is_needed = False
         self._here: dict[Range, str] = {}
-        """wanted batches that can be delivered, and their lane; "" for home"""
+        """Wanted batches that can be delivered, each with its lane, "" for home."""
         self._unchecked: dict[Range, str] = {}
-        """lanes' answers that home repeats before they are used"""
+        """Answers of lanes that home repeats before they are used."""
         self._failed: set[Range] = set()
-        """batches at which a lane failed: home prepares them, and its error counts"""
+        """Batches at which a lane failed: home prepares them, and its error counts."""
         self._lanes: dict[str, _Lane] = {}
         self._home: Range | None = None
-        """the batch that home prepares now"""
+        """The batch that home prepares now."""
         self._home_since_s = 0.0
         self._since_check = 0
-        """lanes' answers since the last one that home repeats"""
+        """Number of lanes' answers since home last repeated an answer."""
         self._largest_bytes = 0
         self._home_took_s: deque[float] = deque(maxlen=REMEMBERED)
         self._actions: list[Action] = []
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes that are used now."""
+        """The names of the lanes in use."""
         return tuple(name for name, lane in self._lanes.items() if lane.is_trusted and lane.is_available)
 
     def next_s(self) -> float:
-        """Return the time of the next event by itself, to be reported as Tick; infinity if there is none."""
+        """Return the time at which Tick has to be reported, infinity if it has not."""
         times = [
             since_s + lane.late_after_s
             for lane in self._lanes.values()
@@ -327,7 +331,7 @@ class FeedMachine:
         return min(times, default=inf)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        """Advance by one event; ``now_s`` on any clock that does not go back."""
+        """Handle an event; ``now_s`` is the time on any clock that does not go back."""
         self._actions = []
         match event:
             case Wanted(ranges):
@@ -455,7 +459,7 @@ class FeedMachine:
             self.counts.late += len(late)
 
     def _release(self) -> None:
-        """Let leaving lanes go that have nothing in hand, or would be late with it."""
+        """Release leaving lanes that have nothing in hand, or would be late with it."""
         for name in [name for name, lane in self._lanes.items() if lane.is_leaving]:
             if self._lanes[name].has_answered and name not in self._unchecked.values():
                 self._leave(name)
@@ -470,7 +474,7 @@ class FeedMachine:
             self._actions.append(Deliver(wanted, lane))
 
     def _ask(self, now_s: float) -> None:
-        """Ask lanes for the batches that come next; one that is not trusted yet for the last of them."""
+        """Ask lanes for the next batches; a lane that is not trusted yet gets the last of them."""
         free = sorted((name for name, lane in self._lanes.items() if lane.credits > 0), key=self._by_credits)
         if not free:
             return
@@ -493,7 +497,7 @@ class FeedMachine:
     def _is_sooner_here(self, lane: _Lane) -> bool:
         """Return whether home will have the first batch sooner than a lane that is asked for it now.
 
-        Both would prepare it else: the trainer is about to wait for a batch that nobody has yet.
+        Otherwise both would prepare it: the trainer is about to wait for a batch that nobody has yet.
         """
         is_free = self._is_home_ahead and self._home is None
         return is_free and bool(self._home_took_s) and lane.is_slower_than(median(self._home_took_s))
@@ -510,9 +514,9 @@ class FeedMachine:
             self._prepare(head, now_s)
 
     def _is_missing(self, head: Range, now_s: float) -> bool:
-        """Return whether no lane will have the batch sooner than home.
+        """Return whether no lane will have a batch sooner than home.
 
-        A lane that leaves is waited for until it is late: nothing that it has in hand is prepared twice.
+        A leaving lane is waited for until it is late: what it has in hand is not prepared twice.
         """
         if head in self._unchecked:
             return True

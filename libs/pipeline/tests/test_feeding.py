@@ -77,7 +77,7 @@ class Run:
     differing: list[str] = field(default_factory=list[str])
     excluded: list[str] = field(default_factory=list[str])
     prepared: list[Range] = field(default_factory=list[Range])
-    """at home"""
+    """Batches that home has prepared."""
     released: list[str] = field(default_factory=list[str])
     leaving: set[str] = field(default_factory=set[str])
 

@@ -31,7 +31,7 @@ HEADERS_SCHEMA = "headers.schema.json"
 TYPES = "types/events.d.ts"
 """The events as types of TypeScript."""
 OPENAPI = "openapi.json"
-"""The REST interface, which the gateway describes (``python -m stretto_gateway.openapi proto``)."""
+"""The REST interface, which the gateway describes (``python -m stretto_gateway.http.openapi proto``)."""
 NOT_OURS = ("subscribers", OPENAPI)
 """Entries of ``proto/`` that are not generated here; the first is written by hand."""
 

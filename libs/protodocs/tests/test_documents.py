@@ -43,6 +43,7 @@ def test_generating_twice_gives_the_same(generated: dict[str, str]) -> None:
     assert documents.files() == generated
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("made_once")
 def test_the_command_writes_checks_and_removes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert documents.main([str(tmp_path)]) == 0
@@ -59,6 +60,7 @@ def test_the_command_writes_checks_and_removes(tmp_path: Path, capsys: pytest.Ca
     assert documents.main(["--check", str(tmp_path)]) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("made_once")
 def test_a_break_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents.main([str(tmp_path)])

@@ -226,6 +226,7 @@ class TestLiveTuning:
         enough = math.ceil(job.data_cpus / job.worker_cpus(Cluster()))
         assert max(found.workers[0].amounts) in (enough, enough + 1), "one serves as many lanes as it has whole CPUs"
 
+    @pytest.mark.proof
     def test_the_papers_order_of_policies(self) -> None:
         """Mean completion as in Table 5, of generated traces as its authors describe theirs (tests/bench)."""
         means_s = [

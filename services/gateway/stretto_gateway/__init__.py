@@ -1,1 +1,1 @@
-"""REST, event stream and read model."""
+"""The gateway of Stretto: the REST interface, its event streams, and the read model behind them."""

@@ -1,4 +1,4 @@
-"""``python -m stretto_gateway``: the gateway's process."""
+"""The gateway's process: ``python -m stretto_gateway``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from stretto_runtime.process.health import Server
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
 
-from .app import create_app, health_app
-from .audit_log import AuditLog
-from .buckets import Buckets
-from .bus import StreamBus
-from .callers import Access, TokenFile
-from .connections import Addresses, bounded
+from .access.audit_log import AuditLog
+from .access.buckets import Buckets
+from .access.callers import Access, TokenFile
+from .access.connections import Addresses, bounded
+from .http.app import create_app, health_app
 from .service import Gateway
 from .settings import GatewaySettings
+from .streams.bus import StreamBus
 
 NAME = "gateway"
 RETRY_S = 0.3
@@ -50,10 +50,10 @@ log = structlog.get_logger("stretto.gateway")
 
 
 def token_of(settings: GatewaySettings) -> str:
-    """Return the configured token, else the one in the file, which is made (mode 600) if it does not exist.
+    """Return the configured token, else the token in the file, which is made (mode 600) if it does not exist.
 
-    Only a configured empty token accepts everybody, of this machine: an empty file, or an empty token at an address
-    that others reach, is a SettingsFault.
+    Only a configured empty token accepts everybody, and only on this machine. An empty file is a SettingsFault, and so
+    is an empty token at an address that other machines reach.
     """
     if settings.token is not None:
         token = settings.token.get_secret_value()
@@ -67,7 +67,7 @@ def token_of(settings: GatewaySettings) -> str:
     with contextlib.suppress(FileNotFoundError):
         return read_token(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # linked under its name once it is complete: no other replica, and no restart after a crash, sees half a token
+    # the complete file is linked under its name: no other replica, and no restart after a crash, sees half a token
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
@@ -99,7 +99,7 @@ def read_token(path: Path) -> str:
 
 
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
-    """Serve until ``stop``. Settings are checked before the bus is reached, which may start later. Raises Fault."""
+    """Serve until ``stop``. Settings are checked before the bus is reached: the bus may start later. Raises Fault."""
     token = token_of(settings)
     access = access_of(settings, token)
     listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
@@ -108,15 +108,16 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     gateway = Gateway(stream, settings, time.time)
     audit = AuditLog(stream, time.monotonic, time.time)
     servers = [(Server(configured(create_app(gateway, access, audit, stream.audit_lines), settings)), listener)]
-    if settings.health_port:  # a second server in plain HTTP, for those who monitor the process
+    if settings.health_port:  # a second server, in plain HTTP, for monitoring
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
     following = [asyncio.create_task(follow(gateway, stream, settings)), asyncio.create_task(gateway.fullness.run())]
     if settings.trainingjobs:
-        from . import trainingjobs  # importing the client of Kubernetes takes a second
+        from .training_jobs import operator  # importing the client of Kubernetes takes a second
 
-        following.append(asyncio.create_task(trainingjobs.run(gateway, audit, settings)))
+        operating = operator.run(gateway.views, gateway.submissions, gateway.changes, audit, settings)
+        following.append(asyncio.create_task(operating))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
     scheme = "https" if settings.tls_certificate else "http"
     at = {"scheme": scheme, "host": settings.host, "port": int(listener.getsockname()[1])}
@@ -140,7 +141,7 @@ def access_of(settings: GatewaySettings, token: str) -> Access:
     path = settings.tokens_file or settings.state_folder / tokens.FILE
     issuer = None
     if settings.oidc_issuer is not None:
-        from .oidc import Issuer  # importing cryptography takes a while
+        from .access.oidc import Issuer  # importing cryptography takes a while
 
         issuer = Issuer(settings, time.monotonic)
     rates = Buckets(settings.rate_per_s, settings.rate_burst)
@@ -187,7 +188,7 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
 
 
 async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings) -> None:
-    """Follow the stream, also if the bus or its streams do not exist yet. Raises Fault if the bus refuses us."""
+    """Follow the stream, also if the bus or its streams do not exist yet. Raises Fault if the bus refuses the login."""
     stream.reached(await Bus.connect(settings.nats_url, settings.login(NAME), NAME))
     while True:
         try:
@@ -198,7 +199,7 @@ async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings)
 
 
 def write(path: Path, body: dict[str, object]) -> None:
-    """Write the whole file or nothing."""
+    """Write ``body`` as JSON to a file: the whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(body))

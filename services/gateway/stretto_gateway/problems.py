@@ -1,4 +1,4 @@
-"""Every error as ``application/problem+json`` (RFC 9457), naming field, value and remedy."""
+"""Problems: every error is answered as ``application/problem+json`` (RFC 9457), with field, value and remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger("stretto.gateway")
 
 
 def kind_of(code: str) -> Kind:
-    """Return the kind of a service's refusal; `failed` for a code without a page, as of a newer service."""
+    """Return the kind of a service's refusal; ``failed`` for a code without a page, which a newer service may send."""
     return next((kind for kind in get_args(Kind) if kind == code), "failed")
 
 
@@ -49,19 +49,20 @@ class Problem(Exception):
         super().__init__(detail)
         self.status, self.kind, self.detail = status, kind, detail
         self.field, self.remedy = field, remedy
-        self.value = str(value) if errors else str(value)[:200]  # of findings it is short, and the same as there
+        self.value = str(value) if errors else str(value)[:200]  # a finding's value is short already
         self.headers = headers or {}
         self.errors = errors or (Finding(self.field, self.value, self.remedy),)
         self.count = count
 
     @classmethod
     def of_wire(cls, error: WireError, kind: Kind = "bad-job") -> Problem:
-        """A refused document, with all that is wrong with it."""
+        """Make the problem of a refused document, with all findings."""
         return cls.of_findings(422, kind, str(error), error.findings, error.count)
 
     @classmethod
     def of_findings(cls, status: int, kind: Kind, detail: str, found: Sequence[Finding], count: int) -> Problem:
-        """Make a problem of one or more findings; ``count``: their full number."""
+        """Make a problem of one or more findings. ``count``: the number of all findings, of which ``found`` may be the
+        first."""
         first = found[0]
         return cls(
             status, kind, detail, field=first.field, value=first.value, remedy=first.remedy, errors=found, count=count
@@ -86,7 +87,10 @@ class Problem(Exception):
 
 
 def _location(found: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return a location without its place, which comes first; of a repeated parameter without the number."""
+    """Return the location of a finding without where it stands (query, path, header, body).
+
+    The location of a repeated parameter loses its number, too.
+    """
     place, *rest = found
     return (*(rest[:1] if place in ("query", "path", "header") else rest),) or found
 

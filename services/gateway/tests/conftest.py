@@ -1,98 +1,16 @@
-"""A real nats-server and a real gateway process, once for all tests of the package."""
+"""Fixtures: a gateway for all tests of the package, one for a single test, and a cluster that decides."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import os
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
-from stretto_bus import Client
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
-from warm_processes import WarmProcess, WarmProcesses
 
-START_S = 60.0
-GATEWAYS = WarmProcesses("stretto_gateway.app", "stretto_gateway.bus", "stretto_runtime.program", "uvicorn")
-"""Gateways start as forks: the imports of one take 1.6 s of CPU. It ends with the tests."""
+pytest.register_assert_rewrite(f"{__package__}.rest_documents")  # before anything imports it
 
-
-@dataclass
-class Running:
-    """Where the gateway is, and how to reach the bus beside it."""
-
-    url: str
-    token: str
-    server: EmbeddedServer
-    folder: Path
-    process: WarmProcess
-    settings: dict[str, str] = field(default_factory=dict[str, str])
-
-    def http(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=f"{self.url}/api/v1",
-            headers={"Authorization": f"Bearer {self.token}"},
-            timeout=60,
-            trust_env=False,
-        )
-
-    async def operator(self) -> Client:
-        return await Client.connect(self.server.url, self.server.login())
-
-    def restart(self) -> None:
-        """End the gateway and start another on the same stream."""
-        self.process.terminate()
-        self.process.wait(60)
-        (self.folder / "run" / "gateway.json").unlink()
-        self.process, self.url = start_gateway(self.server, self.folder, self.settings)
-
-
-def start_gateway(server: EmbeddedServer, folder: Path, settings: dict[str, str]) -> tuple[WarmProcess, str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
-    environment |= server.environment("gateway")
-    environment |= {"STRETTO_STATE_FOLDER": str(folder), "STRETTO_GATEWAY_CALL_TIMEOUT_S": "0.5"}
-    environment |= {"STRETTO_GATEWAY_RATE_PER_S": "0", **settings}
-    with (folder / "gateway.log").open("ab") as log:
-        process = GATEWAYS.start("-m", "stretto_gateway", environment=environment, stdout=log, stderr=log)
-    deadline = time.monotonic() + START_S
-    where = folder / "run" / "gateway.json"
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
-            found = json.loads(where.read_text())
-            url = f"{found['scheme']}://{found['host']}:{found['port']}"
-            if httpx.get(f"{url}/readyz", trust_env=False, verify=False, timeout=60).status_code == 200:
-                return process, url
-        time.sleep(0.02)
-    process.kill()
-    raise AssertionError((folder / "gateway.log").read_text())
-
-
-@contextlib.contextmanager
-def installed(folder: Path, settings: dict[str, str] | None = None) -> Iterator[Running]:
-    server = EmbeddedServer(folder / "nats")
-
-    async def prepare() -> None:
-        await server.start()
-        client = await Client.connect(server.url, server.login())
-        await provision(client.bus)
-        await client.close()
-
-    asyncio.run(prepare())
-    settings = settings or {}
-    process, url = start_gateway(server, folder, settings)
-    running = Running(url, (folder / "gateway.token").read_text().strip(), server, folder, process, settings)
-    try:
-        yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(60)
-        server.stop()
+from .deciding_cluster import Cluster, deciding  # noqa: E402
+from .gateway_process import Running, installed  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +21,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[Running]:
-    """With a stream that may lose what it has."""
+    """A gateway whose stream may lose what it has."""
     with installed(tmp_path) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with deciding(tmp_path_factory.mktemp("cluster")) as found:
+        yield found

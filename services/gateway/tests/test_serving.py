@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -29,8 +29,8 @@ from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
 from warm_processes import WarmProcess
 
-from .conftest import GATEWAYS, Running, installed
-from .test_rest import problem, spec
+from .gateway_process import GATEWAYS, Running, installed, until_true
+from .rest_documents import problem, spec
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -259,13 +259,6 @@ def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
             refused = http.get("/events")
             assert (refused.status_code, problem(refused)["field"]) == (429, "streams")
         until_true(lambda: http.get("/events", params={"follow": False}).status_code == 200)
-
-
-def until_true(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from stretto_cli.commands.audit import shown
 from stretto_cli.main import app
 from stretto_core.dispatcher import fingerprint_of
-from stretto_gateway import job_audit
+from stretto_gateway.requests import job_audit
 from stretto_messages.actuator import JobFinished
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, GivenUp
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn

@@ -13,8 +13,8 @@ from rich.console import Console
 from stretto_cli import options, render
 from stretto_cli.commands import explain, watch
 from stretto_client import figures
-from stretto_gateway.projection import Projection
-from stretto_gateway.summaries import as_of, summary
+from stretto_gateway.read_model.projection import Projection
+from stretto_gateway.read_model.summaries import as_of, summary
 from stretto_messages.actuator import JobFinished, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of

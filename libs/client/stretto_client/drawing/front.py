@@ -10,7 +10,7 @@ from . import svg
 
 LEFT, WIDTH, RIGHT, TOP, HEIGHT = 150.0, 1000.0, 24.0, 24.0, 420.0
 TICKS = 8
-"""most ticks of an axis"""
+"""Largest number of ticks on an axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
-"""The protocol of the gateway without I/O: generators that yield commands and take their results.
+"""The protocol of the gateway: requests, their repetitions, and streams that survive outages.
 
-A driver performs the commands (:mod:`stretto_client.drivers`). What to send, what to repeat and when to give up is
-decided here alone.
+Every operation is a coroutine or an asynchronous generator that knows nothing of the outside but a
+:class:`~stretto_client.protocol.connection.GatewayConnection`. One connection suspends the operation while it waits,
+for asyncio; the other blocks, so that the same operation runs to its end without an event loop
+(:mod:`stretto_client.blocking`).
 """

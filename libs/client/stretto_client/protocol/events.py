@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ClientError, Unreachable, Unusable
-from .commands import Emit, Open, Pause, Read, Request, Steps, TransportFault, below
-from .exchange import accepted, answered, error_of
+from .connection import Answer, GatewayConnection, Request, TransportFault, below
+from .exchange import accepted, error_of, opened
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
 
@@ -25,17 +25,17 @@ class Event:
 
     @property
     def time_s(self) -> float:
-        """Return when it was stored, in seconds since 1970-01-01 UTC."""
+        """Return the time at which the event was stored, in seconds since 1970-01-01 UTC."""
         return float(self.body["time_s"])
 
     @property
     def job(self) -> str:
-        """Return the name of its job."""
+        """Return the name of the event's job."""
         return str(self.body["job"])
 
     @property
     def service(self) -> str:
-        """Return the service that told it."""
+        """Return the service that told the event."""
         return str(self.body["service"])
 
     @property
@@ -44,8 +44,15 @@ class Event:
         return self.body["data"]
 
 
-def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_answered: bool = False) -> Steps[int]:
-    """Emit the events after a sequence, each once and in order; return the sequence of the last one.
+async def events(
+    connection: GatewayConnection,
+    job: str | None,
+    after: int,
+    follow: bool,
+    names: Iterable[str],
+    has_answered: bool = False,
+) -> AsyncGenerator[Event]:
+    """Yield the events after a sequence, each once and in order.
 
     1. Read from the sequence of the last event that was complete (``Last-Event-ID``).
     2. If the connection breaks, or a stream that is to be followed ends, wait until the gateway is back, and begin
@@ -56,21 +63,22 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
     """
     path = below("jobs", job, "events") if job else "/events"
     params = (("follow", "true" if follow else "false"), *(("event", name) for name in names))
-    last, patience = after, Patience()
+    last, patience = after, Patience(connection)
     while True:
         parser = Parser()
         try:
-            yield from _open(Request("GET", path, params, {"Last-Event-ID": str(last)}))
-            while part := (yield Read()):
-                patience.over()
-                for frame in parser.feed(part):
-                    event = event_of(frame)
-                    if event.id > last:
-                        last = event.id
-                        yield Emit(event)
+            async with opened(connection, Request("GET", path, params, {"Last-Event-ID": str(last)})) as found:
+                async for part in _stream_of(*found):
+                    patience.over()
+                    for frame in parser.feed(part):
+                        event = event_of(frame)
+                        if event.id > last:
+                            last = event.id
+                            yield event
             if not follow:
-                return last
-            yield Pause(RECONNECT_PAUSE_S)  # a gateway that ends every stream at once is not asked without a pause
+                return
+            # a gateway that ends every stream at once is not asked without a pause
+            await connection.pause(RECONNECT_PAUSE_S)
             error: ClientError = Unreachable("the gateway ends every stream at once; see `stretto status`")
         except Unavailable as unavailable:
             error = unavailable.error
@@ -78,17 +86,17 @@ def events(job: str | None, after: int, follow: bool, names: Sequence[str], has_
             error = error_of(fault)
             if fault.kind == "certificate" or (fault.kind != "broken" and not has_answered):
                 raise error from fault
-        yield from patience.outlast(error)
+        await patience.outlast(error)
         has_answered = True
 
 
-def _open(request: Request) -> Steps[None]:
-    """Open a stream of events. Raises ClientError, Unavailable, TransportFault."""
-    answer = available((yield from answered(Open(request))))
-    kind = accepted(answer).headers.get("content-type", "nothing")
+def _stream_of(answer: Answer, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Return the parts of a stream of events. Raises ClientError, Unavailable."""
+    kind = accepted(available(answer)).headers.get("content-type", "nothing")
     if answer.status != 200 or not kind.startswith("text/event-stream"):
         found = f"{kind}, HTTP {answer.status}"
         raise Unusable(f"{answer.url} is no stream of events ({found}): is it the address of a gateway?")
+    return parts
 
 
 def event_of(frame: Frame) -> Event:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .commands import Answer, Now, Open, Pause, Request, Send, Steps, TransportFault
+from .connection import Answer, GatewayConnection, Request, TransportFault
 
 PATIENCE_S = 60.0
-"""Time for which a request is repeated that came too early."""
+"""Time for which a request that came too early is repeated."""
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
 NOT_MODIFIED = 304
 CONFLICT = 409
 TOO_MANY = 429
 _SHOWN = 300
-"""Characters of an answer that is none of a gateway, in an error."""
+"""Characters that an error shows of an answer that no gateway gave."""
 
 
-def exchange(request: Request) -> Steps[Answer]:
+async def exchange(connection: GatewayConnection, request: Request) -> Answer:
     """Send a request; return its answer below 400.
 
     1. A GET whose connection breaks is sent once again: it changes nothing.
@@ -30,29 +32,56 @@ def exchange(request: Request) -> Steps[Answer]:
     Raises ClientError.
     """
     try:
-        return accepted((yield from answered(Send(request))))
+        return accepted(await answered(connection, request))
     except TransportFault as fault:
         raise error_of(fault) from fault
 
 
-def answered(command: Send | Open, until_s: float = math.inf) -> Steps[Answer]:
+async def answered(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
     """Return the answer to a request, whatever it says, with the repetitions of ``exchange``, none after ``until_s``.
 
     Raises TransportFault.
     """
-    deadline_s = (yield Now()) + PATIENCE_S
+    repetitions = Repetitions(connection, until_s)
     while True:
-        answer: Answer = yield from _sent(command)
+        answer = await _sent(connection, request)
+        if not await repetitions.awaited(answer):
+            return answer
+
+
+@asynccontextmanager
+async def opened(
+    connection: GatewayConnection, request: Request
+) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
+    """Open the answer to a request, whatever it says, and the parts of its body. A request that came too early is
+    repeated; a connection that breaks is not. Raises TransportFault."""
+    repetitions = Repetitions(connection)
+    while True:
+        async with connection.stream(request) as (answer, parts):
+            if not await repetitions.awaited(answer):
+                yield answer, parts
+                return
+
+
+class Repetitions:
+    """The repetitions of a request that comes too early: for ``PATIENCE_S`` in all, and none after ``until_s``."""
+
+    def __init__(self, connection: GatewayConnection, until_s: float = math.inf) -> None:
+        self._connection, self._until_s = connection, until_s
+        self._deadline_s = connection.now() + PATIENCE_S
+
+    async def awaited(self, answer: Answer) -> bool:
+        """Return whether to send the request again, after the pause that the answer states; else the answer counts."""
         if not _comes_too_early(answer):
-            return answer
-        pause_s = _retry_after_s(answer)
-        now_s = yield Now()
-        if now_s + pause_s > until_s:
-            yield Pause(max(until_s - now_s, 0.0))
-            return answer
-        if now_s + pause_s > deadline_s:
-            return answer
-        yield Pause(pause_s)
+            return False
+        now_s, pause_s = self._connection.now(), _retry_after_s(answer)
+        if now_s + pause_s > self._until_s:
+            await self._connection.pause(max(self._until_s - now_s, 0.0))
+            return False
+        if now_s + pause_s > self._deadline_s:
+            return False
+        await self._connection.pause(pause_s)
+        return True
 
 
 def accepted(answer: Answer) -> Answer:
@@ -66,10 +95,9 @@ def accepted(answer: Answer) -> Answer:
     return answer
 
 
-def document(request: Request) -> Steps[Any]:
+async def document(connection: GatewayConnection, request: Request) -> Any:
     """Send a request; return the JSON document of its answer. Raises ClientError."""
-    answer = yield from exchange(request)
-    return document_of(answer)
+    return document_of(await exchange(connection, request))
 
 
 def document_of(answer: Answer) -> Any:
@@ -81,13 +109,13 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-def _sent(command: Send | Open) -> Steps[Answer]:
+async def _sent(connection: GatewayConnection, request: Request) -> Answer:
     try:
-        return (yield command)
+        return await connection.send(request)
     except TransportFault as fault:
-        if isinstance(command, Open) or command.request.method != "GET" or fault.kind in ("nobody", "certificate"):
+        if request.method != "GET" or fault.kind in ("nobody", "certificate"):
             raise
-    return (yield command)
+    return await connection.send(request)
 
 
 def error_of(fault: TransportFault) -> ClientError:
@@ -111,11 +139,12 @@ def _retry_after_s(answer: Answer) -> float:
 
 
 def problem(answer: Answer) -> Refused:
-    """Return the error of an answer from 400 on, whether or not a gateway gave it. ``page`` is only a path yet."""
+    """Return the error of an answer from 400 on, whether or not a gateway gave it."""
     from stretto_wire.rest.problems import URN  # loaded with the first problem: the wire takes its time
 
     try:
         body: dict[str, Any] = json.loads(answer.content)
+        page = str(body.get("help", ""))
         return Refused(
             answer.status,
             str(body["type"]).removeprefix(URN),
@@ -125,7 +154,7 @@ def problem(answer: Answer) -> Refused:
                 for one in body["errors"]
             ],
             count=int(body["count"]),
-            page=str(body.get("help", "")),
+            page=f"{answer.gateway}{page}" if page.startswith("/") else page,
         )
     except (ValueError, KeyError, TypeError, AttributeError):  # the answer is not from our gateway
         text = answer.content[:_SHOWN].decode(errors="replace")

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 from ..errors import Unreachable
-from .commands import Emit, Open, Read, Request, Steps, TransportFault, below
-from .exchange import accepted, answered, error_of
+from .connection import GatewayConnection, Request, TransportFault, below
+from .exchange import accepted, error_of, opened
 
 
-def journal(job: str, parameters: Iterable[tuple[str, str]]) -> Steps[None]:
-    """Emit the lines of an excerpt but the last: the stream's facts, then the messages. Their reader may be slow.
+async def journal(
+    connection: GatewayConnection, job: str, parameters: Iterable[tuple[str, str]]
+) -> AsyncGenerator[bytes]:
+    """Yield the lines of an excerpt but the last: the stream's facts, then the messages. Their reader may be slow.
 
     Raises ClientError; Unreachable for an answer that broke off.
     """
     request = Request("GET", below("jobs", job, "journal"), tuple(parameters))
     last, rest, count = b"", b"", 0
     try:
-        accepted((yield from answered(Open(request))))
-        while part := (yield Read()):
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if last:
-                    yield Emit(last)
-                last, count = line, count + 1
+        async with opened(connection, request) as (answer, parts):
+            accepted(answer)
+            async for part in parts:
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    if last:
+                        yield last
+                    last, count = line, count + 1
     except TransportFault as fault:
         raise error_of(fault) from fault
     _check_end(last, count)

@@ -6,12 +6,13 @@ before ended (:func:`continuation`).
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .commands import Answer, Emit, Now, Pause, Request, Steps, below
-from .exchange import document, document_of
-from .outage import lasting, lasting_document
+from .connection import GatewayConnection, Request, below, unless_unchanged
+from .exchange import NOT_MODIFIED, document, document_of
+from .outage import lasting
 
 POLL_S = 1.0
 LOG_LINES = 1000
@@ -36,17 +37,17 @@ class Look:
     kept: bool = True
 
 
-def log(job: str, pod: str, lines: int) -> Steps[list[str]]:
+async def log(connection: GatewayConnection, job: str, pod: str, lines: int) -> list[str]:
     """Return the last lines of a pod's log."""
-    found = yield from document(_request(job, pod, lines, ""))
+    found = await document(connection, _request(job, pod, lines, ""))
     return str(found["text"]).split("\n")
 
 
-def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
-    """Emit the last lines of a pod's log and those that follow, until it has ended and its log is complete.
+async def follow_log(connection: GatewayConnection, job: str, pod: str, lines: int) -> AsyncGenerator[str]:
+    """Yield the last lines of a pod's log and those that follow, until it has ended and its log is complete.
 
     1. Look at the last ``LOOK_LINES``; where they do not surely continue the look before, look at all.
-    2. Emit what is new. A last line that may go on is emitted by the first look that finds nothing new.
+    2. Yield what is new. A last line that may go on is yielded by the first look that finds nothing new.
     3. End when a look that began after the pod's end finds nothing new. Where no log is kept then, it is on its way
        into the store, and has the pod's last words: wait for it for ``KEPT_WITHIN_S``. Only then is the short end of
        a failed pod believed.
@@ -55,49 +56,37 @@ def follow_log(job: str, pod: str, lines: int) -> Steps[None]:
     ended_at_s: float | None = None
     while True:
         is_begin = tail.all_is_new and not tail.window
-        look = yield from _look(job, pod, WIDE_LINES if is_begin else max(lines, LOOK_LINES), tag)
+        look = await _look(connection, job, pod, WIDE_LINES if is_begin else max(lines, LOOK_LINES), tag)
         tag = look.tag
         if look.kept and look.text is not None and tail.window and continuation(tail.window, look.text) is None:
-            look = yield from _look(job, pod, WIDE_LINES, "")
-        now_s = yield Now()
+            look = await _look(connection, job, pod, WIDE_LINES, "")
+        now_s = connection.now()
         if look.kept or (ended_at_s is not None and now_s - ended_at_s > KEPT_WITHIN_S):
-            is_quiet = yield from _told(tail, look)
+            found, is_quiet = tail.look(look)
+            for line in found:
+                yield line
             if is_quiet and ended_at_s is not None:
                 return
         if ended_at_s is None:
-            if (yield from _has_ended(job, pod)):
-                ended_at_s = yield Now()
+            if await _has_ended(connection, job, pod):
+                ended_at_s = connection.now()
             elif not tail.window:  # it has yet to write its first line
                 tail.all_is_new = True
-        yield Pause(POLL_S)
-
-
-def _told(tail: Tail, look: Look) -> Steps[bool]:
-    """Emit what a look has beyond those before; return whether that is nothing."""
-    before = tail.window
-    if look.text is not None:
-        for line in tail.take(look.text) if look.kept else tail.take_short_end(look.text):
-            yield Emit(line)
-    if tail.window != before:
-        return False
-    for line in tail.rest():
-        yield Emit(line)
-    return True
+        await connection.pause(POLL_S)
 
 
 def _request(job: str, pod: str, lines: int, tag: str) -> Request:
-    headers = {"If-None-Match": tag} if tag else dict[str, str]()
-    return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), headers)
+    return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), unless_unchanged(tag))
 
 
-def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
+async def _look(connection: GatewayConnection, job: str, pod: str, lines: int, tag: str) -> Look:
     try:
-        answer: Answer = yield from lasting(_request(job, pod, lines, tag))
+        answer = await lasting(connection, _request(job, pod, lines, tag))
     except Refused as refused:
         if refused.kind != "no-log":  # the pod starts, or its log is on the way into the store
             raise
         return Look(None, "", kept=False)
-    if answer.status == 304:
+    if answer.status == NOT_MODIFIED:
         return Look(None, tag)
     found = document_of(answer)
     if found.get("is_short_end", False):
@@ -105,18 +94,17 @@ def _look(job: str, pod: str, lines: int, tag: str) -> Steps[Look]:
     return Look(str(found["text"]), answer.headers.get("etag", ""))
 
 
-def _has_ended(job: str, pod: str) -> Steps[bool]:
+async def _has_ended(connection: GatewayConnection, job: str, pod: str) -> bool:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
-    found = yield from lasting_document(
-        Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
-    )
+    request = Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
+    found = document_of(await lasting(connection, request))
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 
 
 class Tail:
-    """The end of a log as it was last seen, and the part of its last line that was not emitted yet.
+    """The end of a log as it was last seen, and the part of its last line that was not given yet.
 
-    ``lines``: number of lines to emit of those that are there at the beginning.
+    ``lines``: number of lines to give of those that are there at the beginning.
     """
 
     def __init__(self, lines: int) -> None:
@@ -126,7 +114,15 @@ class Tail:
         self._lines = lines
         self._pending = ""
         self._cut = False
-        """The last line was emitted, and may go on."""
+        """The last line was given, and may go on."""
+
+    def look(self, look: Look) -> tuple[list[str], bool]:
+        """Return the lines that a look has beyond the looks before, and whether it has nothing new."""
+        before, found = self.window, list[str]()
+        if look.text is not None:
+            found = self.take(look.text) if look.kept else self.take_short_end(look.text)
+        is_quiet = self.window == before
+        return [*found, *self.rest()] if is_quiet else found, is_quiet
 
     def take(self, window: str) -> list[str]:
         """Return the lines that are complete with this look; its last line is kept back, as it may go on."""
@@ -162,7 +158,7 @@ class Tail:
             *whole, self._pending = window.split("\n")
             return [*lost, *whole]
         self.window = window
-        if self._cut and added.startswith("\n"):  # the line that was emitted ended there
+        if self._cut and added.startswith("\n"):  # the line that was given ended there
             added = added[1:]
         self._cut = False
         *whole, self._pending = (self._pending + added).split("\n")

@@ -1,4 +1,4 @@
-"""The operations of the gateway by name: the request of each, and the steps of those that take several."""
+"""The operations of the gateway by name: the request of each, and a coroutine where several are needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import Refused
-from .commands import Answer, Now, Pause, Request, Steps, below
+from .connection import GatewayConnection, Request, below, unless_unchanged
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")
@@ -28,14 +28,9 @@ def preview(text: str) -> Request:
     return Request("POST", "/jobs/preview", (), {"Content-Type": "application/yaml"}, text.encode())
 
 
-def job(name: str) -> Request:
-    """Return everything known about a job."""
-    return Request("GET", below("jobs", name))
-
-
-def decisions(name: str) -> Request:
-    """Return the decisions about a job."""
-    return Request("GET", below("jobs", name, "decisions"))
+def job(name: str, tag: str = "") -> Request:
+    """Return everything known about a job; with the ``tag`` of an answer, only what has changed since."""
+    return Request("GET", below("jobs", name), (), unless_unchanged(tag))
 
 
 def audit(name: str) -> Request:
@@ -93,13 +88,13 @@ def audit_log() -> Request:
     return Request("GET", "/audit-log")
 
 
-def jobs(filters: Iterable[tuple[str, str]] = ()) -> Steps[list[bytes]]:
+async def jobs(connection: GatewayConnection, filters: Iterable[tuple[str, str]] = ()) -> list[bytes]:
     """Return every page of the list of jobs."""
     given, cursor = tuple(filters), ""
     pages: list[bytes] = []
     while True:
         params = (*given, ("cursor", cursor)) if cursor else given
-        answer: Answer = yield from exchange(Request("GET", "/jobs", params))
+        answer = await exchange(connection, Request("GET", "/jobs", params))
         pages.append(answer.content)
         link, _, relation = answer.headers.get("link", "").partition(";")
         if 'rel="next"' not in relation:
@@ -107,35 +102,35 @@ def jobs(filters: Iterable[tuple[str, str]] = ()) -> Steps[list[bytes]]:
         (cursor,) = parse_qs(urlsplit(link.strip(" <>")).query)["cursor"]
 
 
-def cluster() -> Steps[dict[str, Any]]:
+async def cluster(connection: GatewayConnection) -> dict[str, Any]:
     """Return the cluster, with the holders of all pages."""
     holders: list[Any] = []
     others, after = 0, ""
     while True:
-        page = yield from document(Request("GET", "/cluster", (("after", after),) if after else ()))
+        page = await document(connection, Request("GET", "/cluster", (("after", after),) if after else ()))
         holders += page["holders"]
         others += page["others"]
         if not (after := page["after"] or ""):
             return {**page, "holders": holders, "others": others}
 
 
-def submitted(text: str) -> Steps[bytes]:
+async def submitted(connection: GatewayConnection, text: str) -> bytes:
     """Submit a specification; return the view of its job. Another replica may show it an instant later."""
-    name = (yield from document(submit(text)))["job"]
-    deadline_s = (yield Now()) + SHOWN_WITHIN_S
+    name = (await document(connection, submit(text)))["job"]
+    deadline_s = connection.now() + SHOWN_WITHIN_S
     while True:
         try:
-            return (yield from exchange(job(name))).content
+            return (await exchange(connection, job(name))).content
         except Refused as refused:
-            if refused.kind != "no-such-job" or (yield Now()) > deadline_s:
+            if refused.kind != "no-such-job" or connection.now() > deadline_s:
                 raise
-        yield Pause(VIEW_POLL_S)
+        await connection.pause(VIEW_POLL_S)
 
 
-def ended(name: str) -> Steps[dict[str, Any]]:
+async def ended(connection: GatewayConnection, name: str) -> dict[str, Any]:
     """Return the view of a job whose last event was read: the view may be an instant behind the event."""
-    while (view := (yield from document(job(name))))["status"] not in ENDED_STATES:
-        yield Pause(VIEW_POLL_S)
+    while (view := await document(connection, job(name)))["status"] not in ENDED_STATES:
+        await connection.pause(VIEW_POLL_S)
     return view
 
 

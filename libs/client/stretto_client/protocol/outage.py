@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..errors import ClientError, Unreachable
-from .commands import Answer, Now, Pause, Request, Send, Steps, TransportFault
+from . import operations
+from .connection import Answer, GatewayConnection, Request, TransportFault
 from .exchange import accepted, answered, document_of, error_of, problem
 
 RECONNECT_S = 30.0
-"""How long an operation that waits does without the gateway."""
+"""Time for which an operation that waits does without the gateway."""
 RECONNECT_PAUSE_S = 0.5
 UNAVAILABLE = (502, 503, 504)
-"""Answers of a gateway that is not ready, or of a proxy before one that is down."""
+"""Statuses by which a gateway says that it is not ready, or a proxy that the gateway behind it is down."""
 
 
 class Unavailable(Exception):
@@ -34,60 +34,54 @@ def available(answer: Answer) -> Answer:
 class Patience:
     """The time that one outage may last."""
 
-    def __init__(self, until_s: float = math.inf) -> None:
-        self._until_s = until_s
+    def __init__(self, connection: GatewayConnection, until_s: float = math.inf) -> None:
+        self._connection, self._until_s = connection, until_s
         self._ends_s: float | None = None
 
     def over(self) -> None:
-        """Note that the gateway has answered: what fails next is another outage."""
+        """Note that the gateway has answered: the next failure is another outage."""
         self._ends_s = None
 
-    def outlast(self, error: ClientError) -> Steps[None]:
+    async def outlast(self, error: ClientError) -> None:
         """Wait until the gateway answers and has read the whole stream: before, it does not know older jobs.
 
-        ``error``: that of the request, to be raised if it fails though the gateway is there all the time. Raises
+        ``error``: the request's own, to be raised if it fails though the gateway is there all the time. Raises
         ClientError.
         """
-        now_s = yield Now()
+        now_s = self._connection.now()
         ends_s = self._ends_s
         if ends_s is None:
             self._ends_s = ends_s = min(now_s + RECONNECT_S, self._until_s)
         elif now_s + RECONNECT_PAUSE_S >= ends_s:
             raise error
         else:  # the gateway is back, and the request failed again
-            yield Pause(RECONNECT_PAUSE_S)
-        yield from _wait_back(ends_s)
+            await self._connection.pause(RECONNECT_PAUSE_S)
+        await _wait_back(self._connection, ends_s)
 
 
-def lasting(request: Request, until_s: float = math.inf) -> Steps[Answer]:
+async def lasting(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
     """Send a request that changes nothing, again after an outage; return its answer below 400.
 
     Raises ClientError, at ``until_s`` if there is none before.
     """
-    patience = Patience(until_s)
+    patience = Patience(connection, until_s)
     while True:
         try:
-            return accepted(available((yield from answered(Send(request), until_s))))
+            return accepted(available(await answered(connection, request, until_s)))
         except Unavailable as unavailable:
             error: ClientError = unavailable.error
         except TransportFault as fault:
             if fault.kind == "certificate":
                 raise error_of(fault) from fault
             error = error_of(fault)
-        yield from patience.outlast(error)
+        await patience.outlast(error)
 
 
-def lasting_document(request: Request) -> Steps[Any]:
-    """Return the JSON document of an answer, also after an outage. Raises ClientError."""
-    answer = yield from lasting(request)
-    return document_of(answer)
-
-
-def _wait_back(deadline_s: float) -> Steps[None]:
+async def _wait_back(connection: GatewayConnection, deadline_s: float) -> None:
     reason = "it does not answer"
-    while (now_s := (yield Now())) < deadline_s:
+    while (now_s := connection.now()) < deadline_s:
         try:
-            answer = yield Send(Request("GET", "/status"))
+            answer = await connection.send(operations.status())
             if answer.status == 200 and document_of(answer)["ready"]:
                 return
             if 300 <= answer.status < 500 and answer.status != 429:  # the request itself tells more
@@ -97,5 +91,5 @@ def _wait_back(deadline_s: float) -> Steps[None]:
             if fault.kind == "certificate":
                 raise error_of(fault) from fault
             reason = fault.text
-        yield Pause(min(RECONNECT_PAUSE_S, deadline_s - now_s))
+        await connection.pause(min(RECONNECT_PAUSE_S, deadline_s - now_s))
     raise Unreachable(f"the gateway went away: {reason}; see `stretto status`")

@@ -130,7 +130,7 @@ class CheckpointState:
     complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
     """The newest `keep` chains, in order of time (chains.py)."""
     bases: dict[str, str] = field(default_factory=dict[str, str])
-    """Of each difference, the checkpoint that it adds to."""
+    """Checkpoint that each difference adds to."""
     expired: list[str] = field(default_factory=list[str])
     """Manifests whose folders may be removed: the latest while the job lives, all at its end."""
     next_number: int = 1

@@ -27,8 +27,7 @@ AHEAD_SHARDS_LEFT = 2
 """A worker gets a shard ahead while more than so many wait for each: nobody idles beside a peer that holds two."""
 PEER_HEARD_S = 5.0
 """Time without a word from a worker after which it counts as silent: a worker with a shard beats once a second, a
-waiting
-one asks twice."""
+waiting one asks twice."""
 
 
 def least_held_s(attempt: int) -> float:

@@ -200,6 +200,7 @@ def answer(rng: random.Random, tasks: list[BackgroundTask]) -> BackgroundSolved:
     return background_solved(task.number, plans, 0.5, 1.0)
 
 
+@pytest.mark.proof
 @settings(max_examples=60)
 @given(
     st.integers(0, 2**32),

@@ -94,6 +94,7 @@ def test_a_job_has_no_more_names_of_workers_than_a_plan_may_have_workers() -> No
     assert harness.lease("worker-0", mine).id == WORKERS_MAX
 
 
+@pytest.mark.proof
 def test_names_that_are_long_gone_make_room_and_the_books_stay_exact() -> None:
     """Workers that are replaced for the whole life of a job never use the names up."""
     harness = LedgerHarness(LARGE)
@@ -412,6 +413,7 @@ def test_a_flood_of_tiny_shards_is_told_by_its_progress() -> None:
     assert harness.said(JobProgressed)[-1].samples_done > 15_000
 
 
+@pytest.mark.proof
 def test_the_state_stays_small_whatever_the_dataset() -> None:
     harness = LedgerHarness(DataSpec(10**13, 512, 1), epochs=10_000)
     shards: dict[int, Shard] = {}

@@ -214,6 +214,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ended.checkpoint, len(ended.shards)) == ("c2", 19)
 
 
+@pytest.mark.proof
 def test_the_document_of_a_full_memory_stays_below_what_the_bus_takes() -> None:
     harness = LedgerHarness(DataSpec(10**9, 512, 1))
     flushed(harness, "c1")

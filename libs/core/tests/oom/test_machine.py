@@ -51,7 +51,8 @@ def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(famil
     assert np.mean([outcome.mean_over for outcome in played]) <= 0.25
 
 
-@pytest.mark.parametrize("family", [pytest.param("steady", marks=pytest.mark.proof), "skewed"])
+@pytest.mark.proof
+@pytest.mark.parametrize("family", ["steady", "skewed"])
 def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     curves = [curve for seed in range(8) if not (curve := generate(family, seed)).changes]
     played = [play(curve, Case(share=-3.0)) for curve in curves[:3]]
@@ -133,6 +134,7 @@ def test_a_line_goes_on_as_lately_whatever_slows_down() -> None:
     assert fit_line(points[:2]) is None
 
 
+@pytest.mark.proof
 def test_the_watch_asks_for_what_its_law_foresees() -> None:
     """Growth that slows down: the published line asks for more."""
     asked = {}

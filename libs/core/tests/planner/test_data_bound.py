@@ -45,6 +45,7 @@ def best_rate(made: Loop, data_max: int) -> float:
     return best
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("prepare_s", [0.02, 0.06, 0.12])
 def test_a_data_bound_job_ends_near_its_best_and_rests(prepare_s: float) -> None:
     made = loop(prepare_s, AUTO)

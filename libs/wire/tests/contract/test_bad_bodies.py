@@ -92,6 +92,7 @@ def test_truncated_bodies_are_refused(channel: wire.Channel, data: st.DataObject
     assert "valid JSON" in error.remedy
 
 
+@pytest.mark.proof
 @settings(max_examples=300)
 @given(CHANNELS, BAD, st.data())
 def test_a_replaced_part_is_accepted_or_refused_with_its_name(

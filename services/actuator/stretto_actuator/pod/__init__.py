@@ -1,1 +1,1 @@
-"""What one pod is given: its specification, credentials, secrets, volumes, devices; and its log."""
+"""Everything that one pod is given: its specification, credentials, secrets, volumes, devices; and its log."""

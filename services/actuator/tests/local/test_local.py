@@ -8,13 +8,14 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from stretto_actuator.backend import PodSpec, PodStatus, stated_reason
+from local_pods import LIMIT_S, ended, running_pid, until
+from stretto_actuator.backend import PodSpec, stated_reason
 from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.control_groups import Cgroups, Group
@@ -22,7 +23,6 @@ from stretto_actuator.local.processes import PodProcesses
 from stretto_actuator.local.records import Record
 
 MIB = 2**20
-LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -45,29 +45,6 @@ def spec(folder: Path, pod: str, script: str, memory: int = 256 * MIB, cpu: floa
     environment = {"PATH": os.environ["PATH"], "STRETTO_POD": pod, "STRETTO_POD_FOLDER": str(folder / "pods/j" / pod)}
     command = (sys.executable, "-S", "-c", script) if script else ("sleep", "60")
     return PodSpec("j", pod, command, environment, cpu, memory)
-
-
-async def until(check: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not check():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)
-
-
-async def ended(backend: LocalBackend, limit_s: float = LIMIT_S) -> list[PodStatus]:
-    deadline = time.monotonic() + limit_s
-    while True:
-        pods = await backend.list()
-        if all(pod.state == "exited" for pod in pods):
-            return pods
-        assert time.monotonic() < deadline, pods
-        await asyncio.sleep(0.02)
-
-
-async def running_pid(folder: Path, pod: str) -> int:
-    file = folder / "pods/j" / pod / "pid"
-    await until(file.exists)
-    return int(file.read_text())
 
 
 def is_gone(pid: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from local_pods import LIMIT_S, ended, running_pid
 from stretto_actuator.backend import BackendError, NoRoom, PodSpec
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.records import Records
@@ -22,7 +23,6 @@ from stretto_actuator.pod.devices import Devices, Given, devices_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_messages.values import Extended, extended_of
 from stretto_runtime import SettingsFault
-from test_local import LIMIT_S, ended, running_pid
 
 GPU, FPGA = "nvidia.com/gpu", "example.com/fpga"
 MACHINE = Devices({GPU: ("0", "1"), FPGA: ("/dev/fpga0",)})

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import closing
 
 from stretto_bus.ordered_consumer import Stored
+from stretto_client.answers.reading import read
 from stretto_client.documents import Documents
-from stretto_client.reading import read
 from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.rest.journal import StoredMessage, parameters_of
 

@@ -25,14 +25,12 @@ TOLERANCE = 1e-3
 """Relative distance of the bound from the least one at which the search ends."""
 EVALUATIONS_MAX = 60
 """Most evaluations of the bound; with five steps ahead 15 to 40 reach the tolerance (measured: 150 to 10,000 jobs,
-smooth
-and heavy-tailed demands)."""
+smooth and heavy-tailed demands)."""
 LEVEL = 0.3
 """Position of the level between the lower limit and the best bound; 0.2 to 0.5 make little difference."""
 NO_POINT = 1e-6
 """Residual of the least-distance problem below which it counts as infeasible: a solution would need prices a million
-times
-the usual ones."""
+times the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)

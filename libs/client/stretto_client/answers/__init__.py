@@ -1,0 +1,1 @@
+"""Answers of the gateway as typed values, which explain and show themselves."""

@@ -1,0 +1,77 @@
+"""The outside of the protocol: a connection that sends requests, pauses and tells the time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request below ``/api/v1``."""
+
+    method: str
+    path: str
+    params: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    content: bytes | None = None
+
+
+def below(*parts: str) -> str:
+    """Return the path that has these parts; a part with a slash or question mark in it stays one."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def unless_unchanged(tag: str) -> Mapping[str, str]:
+    """Return the header by which an answer with this tag is not sent once more."""
+    return {"If-None-Match": tag} if tag else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer. ``headers`` are asked for in lower case; ``url``: the address that was asked; ``gateway``: the
+    address of the gateway, with which the addresses of its pages begin."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    url: str = ""
+    gateway: str = ""
+
+
+FaultKind = Literal["nobody", "certificate", "broken", "other"]
+
+
+class TransportFault(Exception):
+    """A request that failed below HTTP.
+
+    ``nobody``: no connection; ``certificate``: not trusted; ``broken``: the connection broke or fell silent; ``other``:
+    anything else.
+    """
+
+    def __init__(self, kind: FaultKind, text: str) -> None:
+        super().__init__(text)
+        self.kind, self.text = kind, text
+
+
+class GatewayConnection(Protocol):
+    """A connection to one gateway, with the clock that its pauses advance."""
+
+    async def send(self, request: Request) -> Answer:
+        """Return the answer to a request. Raises TransportFault."""
+        ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[tuple[Answer, AsyncIterator[bytes]]]:
+        """Open an answer and the parts of its body; only an error has a ``content``. Raises TransportFault."""
+        ...
+
+    async def pause(self, duration_s: float) -> None:
+        """Wait for a time."""
+        ...
+
+    def now(self) -> float:
+        """Return the seconds of a monotonic clock."""
+        ...

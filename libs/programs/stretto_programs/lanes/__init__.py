@@ -1,0 +1,1 @@
+"""Lanes: processes on this machine that prepare elements of a program's data; and the feed that asks them."""

@@ -1,0 +1,1 @@
+"""Programs of PyTorch with data workers: a hook in `DataLoader`."""

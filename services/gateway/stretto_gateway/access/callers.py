@@ -1,0 +1,226 @@
+"""Callers and their rights: viewers read their team's jobs, observers all; submitters also submit and change their own
+jobs, admins change all jobs.
+
+A caller presents the gateway's own token (an admin), a token of the file, or a token of the OpenID issuer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import ceil
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from stretto_bus.faults import Fault
+from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.gateway import CallerRole
+from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, TokenEntry, digest_of, read_tokens
+from stretto_wire.rest.views import JobView
+
+from ..problems import Problem
+from .buckets import Buckets
+
+FILE_CHECK_S = 1.0
+"""Interval at which the file of tokens is checked for changes."""
+REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
+"""Rate of requests without a valid token, per address."""
+ADDRESS_MOST = 100
+"""Number of characters that are kept of an address: a proxy may pass on any text."""
+log = structlog.get_logger("stretto.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated caller. Names of tokens have no colon; other names begin with their kind, e.g. ``oidc:``."""
+
+    name: str
+    role: CallerRole
+    team: str = DEFAULT_TEAM
+    expires_at_s: float | None = field(default=None, compare=False)
+    """When the token expires, in seconds since 1970-01-01 UTC; None: never."""
+
+    @property
+    def reads_all(self) -> bool:
+        """Return whether the caller may read the jobs of all teams."""
+        return self.role in ALL_TEAMS
+
+    def reads(self, team: str) -> bool:
+        """Return whether the caller may read the team's jobs."""
+        return self.reads_all or team == self.team
+
+
+ANYBODY = Caller("anonymous", "admin")
+"""The caller of a gateway that is configured to accept everybody."""
+OWN = Caller("admin", "admin")
+"""The caller that has the gateway's own token."""
+
+
+class Issuer(Protocol):
+    """An issuer of tokens (:mod:`stretto_gateway.access.oidc`)."""
+
+    async def caller(self, token: str) -> Caller: ...
+
+
+class TokenFile:
+    """The tokens of a file, read again when it changes; an unreadable file changes nothing."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        """Read the file. Raises SettingsFault. ``clock`` is monotonic."""
+        self._path = path
+        self._clock = clock
+        self._checked_s = clock()
+        self._stamp = self._stamped()
+        self._known = {entry.sha256: entry for entry in read_tokens(path)}
+
+    def entry(self, token: str) -> TokenEntry | None:
+        """Return the file's entry of a token, or None."""
+        if self._clock() - self._checked_s > FILE_CHECK_S:
+            self._checked_s = self._clock()
+            self._read_again()
+        return self._known.get(digest_of(token))
+
+    def _read_again(self) -> None:
+        if (stamp := self._stamped()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._known = {entry.sha256: entry for entry in read_tokens(self._path)}
+        except Fault as fault:
+            log.error("the file of tokens cannot be read; the tokens known so far stay valid", fault=str(fault))
+
+    def _stamped(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class Access:
+    """Authenticates callers and limits their rate. ``token``: the gateway's own; empty: everybody is accepted."""
+
+    def __init__(
+        self, token: str, file: TokenFile, issuer: Issuer | None, rates: Buckets, clock: Callable[[], float]
+    ) -> None:
+        self._token = token
+        self._file = file
+        self._issuer = issuer
+        self._rates = rates
+        self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
+        self._clock = clock
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether everybody is accepted, without a token."""
+        return not self._token
+
+    async def admit(self, bearer: str | None, address: str) -> Caller:
+        """Return the caller of a request. Raises Problem: 401, 403 or 503 for a caller that is not accepted, 429 after
+        too many requests."""
+        network = network_of(address)
+        try:
+            caller = await self._caller(bearer)
+        except Problem as problem:
+            if problem.status == 401:  # only refused requests count here: valid callers may share the address
+                self._slow_down(self._refusals.take(network, self._clock()), network)
+            raise
+        key = caller.name if self._token else network
+        self._slow_down(self._rates.take(key, self._clock()), key)
+        return caller
+
+    async def holds(self, bearer: str | None) -> bool:
+        """Return whether a token is still valid: neither revoked nor expired.
+
+        An issuer that cannot be reached revokes nothing.
+        """
+        try:
+            await self._caller(bearer)
+        except Problem as problem:
+            return problem.status not in (401, 403)
+        return True
+
+    async def _caller(self, bearer: str | None) -> Caller:
+        if self.is_open:
+            return ANYBODY
+        if not bearer:
+            raise unauthorized("a bearer token is required", "absent", "Bearer")
+        if hmac.compare_digest(bearer.encode(errors="replace"), self._token.encode()):
+            return OWN
+        if self._issuer is not None and bearer.count(".") == 2:
+            return await self._issuer.caller(bearer)
+        entry = self._file.entry(bearer)
+        if entry is None:
+            raise unauthorized("the bearer token is not one of this gateway", "Bearer …", "Bearer")
+        if entry.expired(datetime.now(UTC)):
+            raise unauthorized(
+                f"the token {entry.name} expired at {entry.expires_at}", "Bearer …", 'Bearer error="invalid_token"'
+            )
+        expires_at_s = entry.expires_at.timestamp() if entry.expires_at else None
+        return Caller(entry.name, entry.role, entry.team, expires_at_s)
+
+    @staticmethod
+    def _slow_down(wait_s: float, who: str) -> None:
+        if wait_s > 0:
+            seconds = ceil(wait_s)
+            raise Problem(
+                429,
+                "too-many-requests",
+                f"{who} sends too many requests",
+                field="rate",
+                value=who,
+                remedy=f"ask again in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
+
+
+def unauthorized(detail: str, value: str, challenge: str) -> Problem:
+    """Make the Problem 401 with the challenge of RFC 6750."""
+    return Problem(
+        401,
+        "unauthorized",
+        detail,
+        field="Authorization",
+        value=value,
+        remedy="send `Authorization: Bearer <token>`; `stretto up` keeps its own in gateway.token of its folder, "
+        "`stretto token create` makes others",
+        headers={"WWW-Authenticate": challenge},
+    )
+
+
+def network_of(address: str) -> str:
+    """Return the part of an address that identifies one party: an IPv4 address, or the /64 network of an IPv6 one."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:ADDRESS_MOST]
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return address
+
+
+def require(caller: Caller, role: CallerRole) -> None:
+    """Require at least ``role``. Raises Problem 403."""
+    if ROLES.index(caller.role) < ROLES.index(role):
+        raise Problem(
+            403,
+            "forbidden",
+            f"{caller.name} is a {caller.role}, who may only read",
+            field="role",
+            value=caller.role,
+            remedy=f"a token of the role {role}, as `stretto token create` makes",
+        )
+
+
+def require_own(caller: Caller, view: JobView) -> None:
+    """Require that the caller submitted the job or is an admin. Raises Problem 403."""
+    if caller.role != "admin" and view.submitted_by != caller.name:
+        detail = f"{view.name} was submitted by {view.submitted_by}, not by {caller.name}"
+        raise Problem(
+            403, "not-yours", detail, field="job", value=view.name, remedy="only its submitter and admins may change it"
+        )

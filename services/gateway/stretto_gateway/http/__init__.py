@@ -1,0 +1,1 @@
+"""The REST interface: routes, the documents that describe them, pages, and event streams."""

@@ -1,0 +1,43 @@
+"""Alerts that the gateway can judge by itself. Prometheus judges these and all others (charts/stretto/alerts.yaml).
+
+The conditions are the conditions of those rules without `for`: a person who looks wants to see what begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from stretto_wire.contract.registry import PARTITIONS
+from stretto_wire.rest.answers import AlertName, AlertView, ServiceView
+from stretto_wire.rest.views import JobView
+
+from .summaries import checkpoint_is_late
+
+FILLING, FULL = 0.7, 0.9
+"""Used shares of a stream above which its two alerts fire."""
+
+
+def of_services(services: Iterable[ServiceView]) -> Iterator[AlertView]:
+    """Yield the alerts about services that every installation runs."""
+    for one in services:
+        if not one.replicas:
+            yield AlertView(alert="StrettoServiceGone", subject=one.service, detail="no replica answers")
+        elif one.partitions < PARTITIONS:
+            detail = f"{PARTITIONS - one.partitions} of {PARTITIONS} partitions have no owner; their jobs stand still"
+            yield AlertView(alert="StrettoPartitionWithoutOwner", subject=one.service, detail=detail)
+
+
+def of_streams(shares: Mapping[str, float]) -> Iterator[AlertView]:
+    """Yield the alerts about streams that are almost full."""
+    for stream, share in shares.items():
+        if share > FILLING:
+            alert: AlertName = "StrettoStreamFull" if share > FULL else "StrettoStreamFilling"
+            yield AlertView(alert=alert, subject=stream, detail=f"the stream is {share:.0%} full")
+
+
+def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:
+    """Yield the alerts about jobs."""
+    for view in views:
+        if checkpoint_is_late(view, now_s):
+            detail = "it trains without a checkpoint for three times its interval"
+            yield AlertView(alert="StrettoCheckpointLate", subject=view.name, detail=detail)

@@ -1,0 +1,60 @@
+"""Folds of events about a job's data and its learning curve: arrived partitions, and evaluations while it trains."""
+
+from __future__ import annotations
+
+from functools import singledispatchmethod
+
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import DataPartition
+from stretto_wire.rest.views import DataView, LearningPoint, PartitionView
+
+from .fold import Fold, record
+
+CURVE_POINTS = 500
+
+
+class LearningFold(Fold):
+    """Fold of events about data and evaluations."""
+
+    @singledispatchmethod
+    def fold(self, message: Message) -> None:
+        """Ignore messages of other kinds."""
+
+    @fold.register
+    def _(self, message: DataArrived) -> None:
+        data = self.view.data
+        data.last_seq = self.seq
+        if not data.growing:
+            return
+        take(data, message.partitions)
+        data.growing = not message.closed
+        self.view.progress.samples_total = data.samples
+
+    @fold.register
+    def _(self, message: ShardAbandoned) -> None:
+        self.view.data.given_up += message.shard.length - message.shard.offset
+
+    @fold.register
+    def _(self, message: EvaluationMeasured) -> None:
+        found = message.evaluation
+        point = LearningPoint(
+            self.time_s,
+            message.samples_done,
+            message.samples_done_after,
+            found.samples,
+            found.loss,
+            found.auc,
+            found.metrics,
+        )
+        record(self.view.learning, point, CURVE_POINTS)
+
+
+def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
+    """Set the totals of partitions. A smaller total than before changes nothing."""
+    for part in partitions:
+        known = data.partitions.get(part.name)
+        samples = max(part.samples, known.samples if known else 0)
+        data.samples += samples - (known.samples if known else 0)
+        data.partitions[part.name] = PartitionView(samples, part.priority)

@@ -1,0 +1,1 @@
+"""Requests of users: submissions, changes of jobs, and questions."""

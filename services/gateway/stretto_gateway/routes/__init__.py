@@ -1,1 +1,0 @@
-"""The routes of the REST interface, by what they are about."""

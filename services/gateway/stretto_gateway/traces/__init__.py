@@ -1,0 +1,1 @@
+"""Spans of jobs, from files of this machine and from a collector."""

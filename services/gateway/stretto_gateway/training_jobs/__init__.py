@@ -1,0 +1,1 @@
+"""The operator of TrainingJobs, which are jobs as Kubernetes objects."""

@@ -1,0 +1,66 @@
+"""Alerts that the gateway judges by itself, beside the rules of Prometheus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import yaml
+from stretto_gateway.read_model import alerts
+from stretto_gateway.read_model.projection import Projection
+from stretto_wire.contract.registry import PARTITIONS, SERVICES
+from stretto_wire.rest.answers import ServiceView
+
+from ..gateway_process import Running
+from ..job_events import decided, plan, started, submitted
+
+RULES = Path(__file__).parents[4] / "charts" / "stretto" / "alerts.yaml"
+
+
+def test_each_has_a_rule_and_the_same_bounds() -> None:
+    """Goal: page and pager agree. Method: look for the names and the bounds in the rules of Prometheus."""
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    rules = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    assert set(get_args(alerts.AlertName)) <= rules.keys()
+    assert rules["StrettoStreamFilling"].endswith(f"> {alerts.FILLING}")
+    assert rules["StrettoStreamFull"].endswith(f"> {alerts.FULL}")
+    assert f"{PARTITIONS} - " in rules["StrettoPartitionWithoutOwner"]
+
+
+def test_a_service_without_replicas_or_owners_fires() -> None:
+    counts = {"arbiter": (1, PARTITIONS), "planner": (2, PARTITIONS - 3), "fitter": (0, 0)}
+    services = [
+        ServiceView(service=name, replicas=replicas, partitions=partitions, ready=partitions == PARTITIONS)
+        for name, (replicas, partitions) in counts.items()
+    ]
+    found = {one.subject: one.alert for one in alerts.of_services(services)}
+    assert found == {"planner": "StrettoPartitionWithoutOwner", "fitter": "StrettoServiceGone"}
+
+
+def test_a_stream_that_fills_fires_one_alert() -> None:
+    shares = {"EMPTY": 0.7, "FILLING": 0.71, "FULL": 0.95}
+    found = {one.subject: one.alert for one in alerts.of_streams(shares)}
+    assert found == {"FILLING": "StrettoStreamFilling", "FULL": "StrettoStreamFull"}
+
+
+def test_a_job_that_trains_without_a_checkpoint_fires() -> None:
+    projection = Projection()
+    for seq, message in enumerate([submitted(), decided(1, "initial", plan(), None), started("worker-0")], 1):
+        projection.apply(message, seq, float(seq))
+    view = projection.jobs["a"]
+    view.status, view.started_at_s = "training", 3.0
+    view.spec = view.spec.model_copy(update={"checkpoint": view.spec.checkpoint.model_copy(update={"every_s": 100.0})})
+    assert [*alerts.of_jobs([view], 103.0)] == []
+    (late,) = alerts.of_jobs([view], 304.0)
+    assert (late.alert, late.subject) == ("StrettoCheckpointLate", "a")
+
+
+def test_a_gateway_alone_says_that_every_other_service_is_gone(gateway: Running) -> None:
+    with gateway.http() as http:
+        found = http.get("/alerts").json()
+    assert found["judged"] == list(get_args(alerts.AlertName))
+    of_services = [
+        one for one in found["firing"] if one["subject"] in SERVICES
+    ]  # others' jobs have alerts of their own
+    assert {one["alert"] for one in of_services} == {"StrettoServiceGone"}
+    assert "planner" in {one["subject"] for one in of_services}
