@@ -10,7 +10,7 @@ import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from stretto.engine import Key, Layout, ParameterServer
-from stretto.exports import Exports
+from stretto.server.flash_checkpoint import Exports
 from stretto_parameters import RawBucket
 
 COPIED_BYTES = 2**28

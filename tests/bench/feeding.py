@@ -26,16 +26,16 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stretto.batches.feed import Feed
+from stretto.batches.preparation import fingerprint_of
+from stretto.build import make_program, options_of
+from stretto.data_worker.lane_pool import Lanes
 from stretto.engine import Parameters
 from stretto.engine.link import Access
-from stretto.entry import load
-from stretto.feed import Feed
-from stretto.lanes import Lanes
-from stretto.meter import Meter
-from stretto.preparation import fingerprint_of
-from stretto.program import make_program, options_of
+from stretto.model.entry_point import load
 from stretto.readers.criteo import CATEGORIES
-from stretto.training import Trainer, Work
+from stretto.worker.step import Trainer, Work
+from stretto.worker.step_timer import Meter
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
 

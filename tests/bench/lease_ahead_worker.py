@@ -11,13 +11,13 @@ from types import SimpleNamespace
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import tensorflow as tf
-from stretto.bus import Bus
+from stretto.batches.feed import Feed
+from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
-from stretto.feed import Feed
-from stretto.model import Options
-from stretto.program import make_program
-from stretto.tracing import Tracing
-from stretto.worker import Worker
+from stretto.model.program import Options
+from stretto.pod.bus import Bus
+from stretto.pod.tracing import Tracing
+from stretto.worker.agent import Worker
 from stretto_messages.dispatcher import NextShard
 from stretto_wire.spec import JobSpec
 

@@ -29,7 +29,7 @@ from tests.bench.trainer_joining import Pods
 
 if TYPE_CHECKING:
     from stretto.engine.layout import U64
-    from stretto.engine.operations import Operations
+    from stretto.engine.locked_store import Operations
 
 SERVERS, WORKERS = 2, 2
 SIZES = (1_000_000, 5_000_000)
@@ -271,7 +271,7 @@ def grown(engine: Engine, times: int) -> dict[str, float]:
 
 def measure_shared_pulls() -> list[Row]:
     """Return the row of pulls of two connections at one server, beside those of one: a lock that they share."""
-    from stretto.engine.operations import Operations
+    from stretto.engine.locked_store import Operations
     from stretto_parameters import Own, RawBucket
     from stretto_parameters.layout import RowFormat
 

@@ -106,8 +106,8 @@ async def live_job(
     import tensorflow as tf
     from stretto.engine import Key
     from stretto.engine import ParameterServer as Server
-    from stretto.pod import Pod, PodSettings
-    from stretto.worker import Worker
+    from stretto.pod.process import Pod, PodSettings
+    from stretto.worker.agent import Worker
 
     module, text = model
     (tmp_path / f"{module}.py").write_text(text)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto.bus import Bus
 from stretto.errors import BusError, CallRefused, PodError
-from stretto.identity import identity_of
-from stretto.tracing import Tracing
+from stretto.pod.bus import Bus
+from stretto.pod.credentials import identity_of
+from stretto.pod.tracing import Tracing
 from stretto_actuator.local.backend.backend import LocalBackend
 from stretto_actuator.pod.credentials import Issuer
 from stretto_actuator.service import Actuator

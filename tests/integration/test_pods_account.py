@@ -11,10 +11,10 @@ from typing import Any
 
 import nats
 import pytest
-from stretto.bus import Bus
 from stretto.errors import PodError
-from stretto.identity import identity_of
-from stretto.tracing import Tracing
+from stretto.pod.bus import Bus
+from stretto.pod.credentials import identity_of
+from stretto.pod.tracing import Tracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read

@@ -2,14 +2,14 @@
 
 from stretto_plane import Key
 
-from .checkpoint import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .client import FINISHED, Parameters, Pulled, PushResult
 from .codec import ServerStats, WorkerSeen
 from .control import Control
+from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .layout import KeyBatch, Layout, Table, one_table
 from .link import Access
+from .locked_store import Operations
 from .migration import MoveStep, move
-from .operations import Operations
 from .ownership import Own, owners
 from .server import ParameterServer
 

@@ -24,7 +24,7 @@ from ..errors import MigrationError, StrettoError
 from .control import Control
 from .layout import I64, Layout
 from .link import Access
-from .operations import Operations
+from .locked_store import Operations
 from .ownership import Own
 from .server import ParameterServer
 

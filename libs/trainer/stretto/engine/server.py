@@ -18,7 +18,7 @@ from stretto_plane import Key, Listener, Message, Peer, PlaneError
 from ..errors import LayoutError, ServerEmptied
 from . import codec, protocol
 from .layout import UNKNOWN, Layout
-from .operations import Operations
+from .locked_store import Operations
 from .ownership import Own
 from .protocol import Kind
 

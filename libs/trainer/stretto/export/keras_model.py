@@ -14,11 +14,11 @@ from stretto_parameters.checksums import MULTIPLIER
 
 from ..engine.layout import Table
 from ..errors import ExportRefused
-from ..lookups import Lookup, table_of
-from ..model import ROWS, Program
-from ..model_adapted import AdaptedProgram
-from ..model_keras import input_names
-from .checkpoint import Rows
+from ..keras.adapted import AdaptedProgram
+from ..keras.lookups import Lookup, table_of
+from ..keras.program import input_names
+from ..model.program import ROWS, Program
+from .checkpoint_source import Rows
 from .tables import ExportedTable
 
 _BYTES_OF_A_KEY = 200

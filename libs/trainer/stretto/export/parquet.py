@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from stretto_wire.filesystems import OBJECT_STORES
 
 from ..errors import ExportRefused
-from .checkpoint import Checkpoint, Rows
+from .checkpoint_source import Checkpoint, Rows
 from .tables import Change
 from .target import DOCUMENT, place_of
 

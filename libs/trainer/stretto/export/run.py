@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS
 from stretto_wire.spec import JobSpec
 
-from ..entry import Task, load
+from ..build import make_program, options_of
 from ..errors import ExportRefused, ModelRefused
-from ..model import Program
-from ..program import make_program, options_of
+from ..model.entry_point import Task, load
+from ..model.program import Program
 from . import parquet, safetensors
-from .checkpoint import Checkpoint, Rows, open_checkpoint
+from .checkpoint_source import Checkpoint, Rows, open_checkpoint
 from .parquet import Earlier, file_of, open_earlier
 from .tables import Change, ExportedTable, LayerTable, all_rows, changes, tables_of
 from .target import Target
@@ -158,7 +158,7 @@ def _is_keras(program: Program) -> bool:
 
 
 def _is_adapted(program: Program) -> bool:
-    adapted = sys.modules.get("stretto.model_adapted")
+    adapted = sys.modules.get("stretto.keras.adapted")
     return adapted is not None and isinstance(program, adapted.AdaptedProgram)
 
 

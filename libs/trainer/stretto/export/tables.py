@@ -13,9 +13,9 @@ from stretto_parameters.keys import store
 
 from ..engine.layout import F32, I64, Layout, Table
 from ..errors import ExportRefused
-from ..keys import VALUE_BITS
-from ..model import EmbeddingRows, Program
-from .checkpoint import Checkpoint, Rows, initial_rows
+from ..model.keys import VALUE_BITS
+from ..model.program import EmbeddingRows, Program
+from .checkpoint_source import Checkpoint, Rows, initial_rows
 
 _IDS_AT_ONCE = 2**20
 

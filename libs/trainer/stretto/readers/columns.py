@@ -13,8 +13,8 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..keys import VALUE_BITS, hash_strings, hash_values
 from . import Batch, log_counts
+from .hashing import VALUE_BITS, hash_strings, hash_values
 
 pc: Any = pyarrow.compute  # its functions are made at run time: type checkers know few of them
 

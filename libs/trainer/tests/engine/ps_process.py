@@ -7,7 +7,7 @@ import time
 
 from stretto.engine import Key, ParameterServer, export_image, load_image, move
 from stretto.errors import StrettoError
-from stretto.images import ImageWriter, Part, open_image
+from stretto.server.image_file import ImageWriter, Part, open_image
 
 
 def start(state, index, key, address="127.0.0.1:0", encrypted=False):

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shipped_planner import first_columns
-from stretto.engine import Own, checkpoint, export_image, image_bytes, load_image
+from stretto.engine import Own, export_image, image_bytes, load_image
+from stretto.engine import images as checkpoint
 from stretto.engine.layout import BUCKETS, SLICES, Layout, Table
-from stretto.engine.operations import Operations
+from stretto.engine.locked_store import Operations
 from stretto.errors import ImageDamaged
-from stretto.images import ImageWriter, Part, open_chain
+from stretto.server.image_file import ImageWriter, Part, open_chain
 from stretto_parameters import Push
 from stretto_parameters.checksums import of_rows
 from stretto_parameters.optimizers import Adam

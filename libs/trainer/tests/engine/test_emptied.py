@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 from stretto.engine import Own, export_image, move, one_table
-from stretto.engine.checkpoint import image_bytes
+from stretto.engine.images import image_bytes
 from stretto.errors import CheckpointError, OwnershipUnknown, ServerEmptied, ServerLost, ServersReplaced
-from stretto.images import ImageWriter
+from stretto.server.image_file import ImageWriter
 from trainer_harness import wait_for
 
 LAYOUT = one_table(4, 50, state_size=3, seed=3)
