@@ -117,7 +117,7 @@ def _imported() -> list[str]:
 
 
 def _build(task: Task, seed: int) -> tuple[Any, Any]:
-    """Return the user's model, and how PyTorch filled its tables (torch_lookups.Draws), if it is imported."""
+    """Return the user's model, and how PyTorch filled its tables (torch/tables.py: Draws), if it is imported."""
     random.seed(seed)
     np.random.seed(seed % _SEEDS)
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
@@ -127,7 +127,7 @@ def _build(task: Task, seed: int) -> tuple[Any, Any]:
         torch.manual_seed(seed)
     draws: Any = contextlib.nullcontext()
     if torch is not None:
-        from .torch.lookups import Draws
+        from .torch.tables import Draws
 
         draws = Draws()
     try:

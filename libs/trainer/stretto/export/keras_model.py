@@ -15,7 +15,8 @@ from stretto_parameters.checksums import MULTIPLIER
 from ..engine.layout import Table
 from ..errors import ExportRefused
 from ..keras.adapted import AdaptedProgram
-from ..keras.lookups import Lookup, table_of
+from ..keras.lookups import Lookup
+from ..keras.private import layers_of, table_of
 from ..keras.program import input_names
 from ..model.program import ROWS, Program
 from .checkpoint_source import Rows
@@ -37,7 +38,7 @@ def bytes_of(table: ExportedTable) -> int:
 def save(model: Any, path: Path) -> None:
     """Write a model as one file. Raises ExportRefused if Keras cannot load it again, which depends on its classes."""
     model.save(path)
-    kinds = {type(each) for each in [model, *model._flatten_layers()]}  # pyright: ignore[reportPrivateUsage]
+    kinds = {type(each) for each in [model, *layers_of(model)]}
     own = {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
     if not own:
         return
@@ -60,8 +61,7 @@ def save_for_serving(program: Program, model: Any, path: Path) -> None:
 
 def dense_variables(program: Program) -> list[Any]:
     """Return the variables of a model that are in the model alone, and in no table."""
-    layers = program.model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
-    tables = {id(table_of(layer)) for layer in layers if isinstance(layer, Lookup)}
+    tables = {id(table_of(layer)) for layer in layers_of(program.model) if isinstance(layer, Lookup)}
     return [each for each in program.model.variables if id(each) not in tables]
 
 

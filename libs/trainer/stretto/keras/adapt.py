@@ -44,8 +44,8 @@ from .lookups import (
     placeholder,
     sources,
     spec_of,
-    table_of,
 )
+from .private import layers_of, replace_value, table_of, takes_training
 from .tables import Penalty, penalty_of, start_of
 
 __all__ = ["AdaptedModel", "Explicit", "adapt", "restore"]
@@ -79,7 +79,7 @@ def restore(model: Any, tables: Mapping[str, F32]) -> None:
     Afterwards the model is the user's own again: it can be called and saved. Raises ModelRefused for a layer without
     weights.
     """
-    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+    for layer in layers_of(model):
         original = original_of(layer)
         if original is None:
             continue
@@ -90,7 +90,8 @@ def restore(model: Any, tables: Mapping[str, F32]) -> None:
                 told = "no weights" if found is None else f"weights of shape {found.shape}"
                 raise ModelRefused(f"layer {original.path}: {told}; give float32 {wanted}")
             variable = table_of(layer)
-            variable._value = tf.Variable(tf.constant(found), dtype=variable.dtype, trainable=True, name=variable.name)
+            value = tf.Variable(tf.constant(found), dtype=variable.dtype, trainable=True, name=variable.name)
+            replace_value(variable, value)
         change_back(layer)
 
 
@@ -98,8 +99,7 @@ adapt.restore = restore  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def embedding_layers(model: Any) -> list[Any]:
-    layers: list[Any] = model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
-    return [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    return [layer for layer in layers_of(model) if isinstance(layer, keras.layers.Embedding)]
 
 
 def _check_is_keras(model: Any) -> None:
@@ -184,7 +184,7 @@ class AdaptedModel:
             original = Original(type(layer), path, table_of(layer).regularizer)
             table_of(layer).regularizer = None  # else Keras would add the penalty of the whole table
             change(layer, lookup_class(type(layer)), original)
-        for layer in self.model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+        for layer in layers_of(self.model):
             if isinstance(layer, PREPARING):
                 self._prepared.append(layer)
                 change(layer, type(type(layer).__name__, (Preparing, type(layer)), {}), Original(type(layer)))
@@ -202,8 +202,7 @@ class AdaptedModel:
     def call(self, leaves: Sequence[Any], training: bool) -> Any:
         """Call the model as model.fit does."""
         inputs = self._pack(leaves)
-        has_training = self.model._call_has_training_arg  # pyright: ignore[reportPrivateUsage]
-        return self.model(inputs, training=training) if has_training else self.model(inputs)
+        return self.model(inputs, training=training) if takes_training(self.model) else self.model(inputs)
 
     # --- what is looked up --------------------------------------------------------------------------------
 
@@ -500,7 +499,7 @@ class AdaptedModel:
         """Free the memory of the tables on the servers, which the model cannot read any more."""
         for layer in self._lookups:
             variable = table_of(layer)
-            variable._value = tf.Variable(tf.zeros((0, layer.output_dim)), name=variable.name)
+            replace_value(variable, tf.Variable(tf.zeros((0, layer.output_dim)), name=variable.name))
         self._weights.clear()
 
     def differing(

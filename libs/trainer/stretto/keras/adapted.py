@@ -27,6 +27,7 @@ from .adapt import AdaptedModel, Candidate, restore
 from .form import KerasForm
 from .lookups import Feeding, calling
 from .objective import Binary, CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
+from .private import compiled_loss, compiled_metrics, takes_training, total_loss
 from .program import KerasProgram, cut
 
 log = logging.getLogger("stretto.keras")
@@ -100,8 +101,7 @@ class AdaptedProgram(KerasProgram):
         """Call the model as it is, which also builds one that is subclassed; return its outputs."""
         with _as_refusal(self.model):
             inputs = self._form.first_tensors[0]
-            has_training = self.model._call_has_training_arg  # pyright: ignore[reportPrivateUsage]
-            output = self.model(inputs, training=False) if has_training else self.model(inputs)
+            output = self.model(inputs, training=False) if takes_training(self.model) else self.model(inputs)
             arrays = [np.asarray(keras.ops.convert_to_numpy(each)) for each in keras.tree.flatten(output)]
         self._output_structure = keras.tree.map_structure(lambda _: 0, output)
         self._output_names = _output_names(self.model, output)
@@ -167,8 +167,8 @@ class AdaptedProgram(KerasProgram):
                 pass
             elif has_own_loss:
                 self._own_loss(inputs, self._form.targets(self._form.first_targets), output)
-            elif getattr(self.model, "_compile_loss", None) is not None:
-                self.model._compile_loss(labels, output, weights)
+            elif (compiled := compiled_loss(self.model)) is not None:
+                compiled(labels, output, weights)
         # now, and not when all samples are trained
         self._try_metrics(Judged(len(self._form.first[0]), None, None, 0.0, labels, output, weights, inputs))
 
@@ -286,8 +286,7 @@ class AdaptedProgram(KerasProgram):
         """Return the model's metrics, without a sample; None if there are none."""
         if self._computes_metrics:
             return ComputedMetrics(self.model)
-        compiled = getattr(self.model, "_compile_metrics", None)
-        return None if compiled is None else CompiledMetrics(self.model)
+        return None if compiled_metrics(self.model) is None else CompiledMetrics(self.model)
 
     def warm(self) -> None:
         """Trace the step on the first samples, so that the first real step is as fast as the others."""
@@ -313,7 +312,7 @@ class AdaptedProgram(KerasProgram):
     def _own_loss(self, inputs: Any, targets: Sequence[Any], output: Any) -> Any:
         """Return the loss of a model that overrides compute_loss."""
         labels, weights = self._form.split(targets)
-        return self.model._compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights, training=True)
+        return total_loss(self.model, inputs, labels, output, weights)
 
     @contextlib.contextmanager
     def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from ..engine.layout import F32
 from ..errors import ModelRefused
+from .private import pass_on, table_of
 
 PREPARING = (
     keras.layers.StringLookup,
@@ -73,7 +74,7 @@ def calling(mode: Mode) -> Generator[None]:
 def refused(text: str) -> ModelRefused:
     """Return an error that Keras passes on as it is, without the arguments of the call."""
     error = ModelRefused(text)
-    error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
+    pass_on(error)
     return error
 
 
@@ -131,11 +132,6 @@ def change(layer: Any, to: type[Any], original: Original) -> None:
     # past the bookkeeping of Keras, which takes every attribute for a part of the model
     object.__setattr__(layer, _ORIGINAL, original)
     layer.__class__ = to
-
-
-def table_of(layer: Any) -> Any:
-    """Return the variable of an embedding layer."""
-    return layer._embeddings
 
 
 def change_back(layer: Any) -> None:

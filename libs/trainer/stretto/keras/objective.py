@@ -16,6 +16,16 @@ from numpy.typing import NDArray
 from ..errors import ModelRefused
 from ..model.entry_point import Task
 from ..model.program import Judged, Metrics
+from .private import (
+    adds_losses,
+    compiled_loss,
+    compiled_metrics,
+    layers_of,
+    losses_by_output,
+    means_of_loss,
+    options_of,
+    total_loss,
+)
 
 _PASSED_THROUGH = {"Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient"}
 """Operations that change no value of an output."""
@@ -57,7 +67,7 @@ class Objective:
         own = getattr(task, "loss", None)
         self._own = cast("Callable[[Any, Any], Any] | None", own if callable(own) else None)
         self.needs_inputs = type(model).compute_loss is not keras.Model.compute_loss
-        is_compiled = getattr(model, "_compile_loss", None) is not None
+        is_compiled = compiled_loss(model) is not None
         self._is_compiled = self.needs_inputs or is_compiled or _adds_its_loss(model)
         if type(model).train_step is not keras.Model.train_step:
             raise ModelRefused(
@@ -84,8 +94,7 @@ class Objective:
         extra: penalties that the model does not know of.
         """
         if self._own is None and self._is_compiled:
-            # as Keras calls it: an override may have no argument `training`
-            total = self._model._compute_loss(x=inputs, y=labels, y_pred=output, sample_weight=weights, training=True)
+            total = total_loss(self._model, inputs, labels, output, weights)
             return tf.add_n([tf.cast(total, tf.float32), *extra])
         if self._own is not None:
             total = _weighted(self._own(_like(labels, output), output), weights)
@@ -116,19 +125,18 @@ class Objective:
         """Return the outputs with binary cross-entropy: whether they are logits. -1: all outputs."""
         if self.is_default:
             return {0: not self._outputs[0].is_sigmoid}
-        compiled = getattr(self._model, "_compile_loss", None)
-        if self._own is not None or compiled is None or not getattr(compiled, "_flat_losses", None):
+        compiled = compiled_loss(self._model)
+        if self._own is not None or compiled is None:
             return {}
         names = [output.name for output in self._outputs]
         found: dict[int, bool] = {}
-        for path, loss, _, _ in compiled._flat_losses:
+        for path, loss in losses_by_output(compiled):
             kinds = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
             function = getattr(loss, "fn", None)
             is_function = function in (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
             if not isinstance(loss, kinds) and not is_function:
                 continue
-            options = getattr(loss, "_fn_kwargs", {})
-            is_logit = bool(getattr(loss, "from_logits", options.get("from_logits", False)))
+            is_logit = bool(getattr(loss, "from_logits", options_of(loss).get("from_logits", False)))
             place = path[0] if path else 0
             number = names.index(place) if place in names else place if isinstance(place, int) else -1
             found[number] = is_logit
@@ -137,8 +145,8 @@ class Objective:
 
 def _adds_its_loss(model: Any) -> bool:
     """Return whether a model that was compiled without a loss adds one in its call, as models of pairs do."""
-    layers: list[Any] = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
-    return bool(model.compiled) and any(layer._get_own_losses() for layer in layers)
+    layers = [layer for layer in layers_of(model) if layer.activity_regularizer is None]
+    return bool(model.compiled) and any(adds_losses(layer) for layer in layers)
 
 
 def _weighted(values: Any, weights: Any) -> Any:
@@ -216,7 +224,7 @@ class CompiledMetrics(ModelMetrics):
 
     @property
     def _compiled(self) -> Any:
-        return self._model._compile_metrics
+        return compiled_metrics(self._model)
 
     def _by_name(self) -> dict[str, Any]:
         metrics, results = self._compiled.metrics, self.results()
@@ -240,13 +248,11 @@ class ComputedMetrics(ModelMetrics):
 
     def results(self) -> dict[str, float]:
         """Return each metric by its name, but not Keras' means of the loss, which are not updated here."""
-        model = self._model
-        of_loss = [model._loss_tracker, *(model._compile_loss.metrics if model._compile_loss is not None else ())]
-        names = {metric.name for metric in of_loss if metric is not None}
+        names = {metric.name for metric in means_of_loss(self._model)}
         return {name: value for name, value in self._found.items() if name not in names}
 
     def _by_name(self) -> dict[str, Any]:
-        compiled: Any = self._model._compile_metrics
+        compiled = compiled_metrics(self._model)
         metrics = [*self._model.metrics, *(compiled.metrics if compiled is not None else ())]
         found = {metric.name: metric for metric in metrics if metric is not compiled}
         try:

@@ -27,6 +27,7 @@ from ..optimizers import (
     made,
     refuse_options,
 )
+from .private import excludes_from_decay
 
 _ONLY: dict[str, Any] = {
     "use_ema": False, "loss_scale_factor": None, "gradient_accumulation_steps": None, "amsgrad": False,
@@ -64,7 +65,7 @@ def from_keras(given: Any, batch_size: int) -> Update:
         )
     config: dict[str, Any] = given.get_config()
     refuse_options(name, config, _ONLY if name == "AdamW" else _ONLY | {"weight_decay": None})
-    if getattr(given, "_exclude_from_weight_decay", None) or getattr(given, "_exclude_from_weight_decay_pattern", None):
+    if excludes_from_decay(given):
         raise ModelRefused(f"{name}.exclude_from_weight_decay(…) is not supported: all parameters have one update rule")
     try:
         rate = _rate(name, config["learning_rate"], batch_size)

@@ -36,6 +36,7 @@ from ..model.program import (
 )
 from ..readers import Batch
 from .optimizer import from_keras
+from .private import layers_of
 
 
 class KerasProgram(ProgramBase):
@@ -288,7 +289,7 @@ def _check(model: Any) -> None:
 
 
 def _check_layers(model: Any) -> None:
-    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+    for layer in layers_of(model):
         if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > LARGEST_EMBEDDING:
             raise ModelRefused(
                 f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would "

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,64 +19,21 @@ from ..model.example_batch import LABEL
 from ..model.fidelity import check_numbers, check_update, differs, is_close, probability
 from ..model.form import numbered
 from ..model.keys import VALUE_BITS
-from ..model.program import LARGEST_EMBEDDING, Gradients, Inputs, Judged, Options, check_labels, flat
-from ..model.tables import Start, TableLayer, Tables, start_of_values
+from ..model.program import Gradients, Inputs, Judged, Options, check_labels, flat
+from ..model.tables import TableLayer, Tables
 from ..readers import Batch
 from .form import TorchForm
-from .lookups import Copy, Draws, Feeding, Noted, Recording, unknown, whole_refused
+from .lookups import Copy, Feeding, Noted, Recording, unknown, whole_refused
 from .objective import Objective
+from .private import leaves_and_structure, leaves_of, nested, was_changed
 from .program import TorchBase, check_modules, summed, tensor_of
+from .tables import Draws, Source, sources_of, start_of
 
 log = logging.getLogger("stretto.torch")
 
 _SAMPLES, _INPUT, _LOOKUPS, _IDS, _KEYS = "samples", "input", "lookups", "ids", "keys"
 """Names in a batch: of the number of its samples, its inputs, its lookups (the table of each and its padding, -1 for
 none: [lookups, 2]) and their ids, and the keys of each table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The table of one or several embedding layers. names: all that the parameter has in the module's state_dict."""
-
-    parameter: Any
-    path: str
-    names: tuple[str, ...]
-    shape: tuple[int, int]
-    padding_idx: int | None
-
-    @property
-    def weights(self) -> F32:
-        """The values of the table: [ids, dimension], in its own memory."""
-        return self.parameter.detach().numpy()
-
-    @property
-    def is_small(self) -> bool:
-        """True if it may be among the dense parameters, which every step pulls."""
-        return self.parameter.numel() <= LARGEST_EMBEDDING
-
-
-def sources_of(model: Any) -> list[Source]:
-    """Return the tables that are trained. Raises ModelRefused for one that is not float32 on the CPU."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    found: dict[int, Source] = {}
-    for path, module in model.named_modules():
-        if not isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
-            continue
-        weight = module._parameters.get("weight")  # none where it is computed, as by a parametrization
-        if weight is None or not weight.requires_grad or id(weight) in found:
-            continue
-        if weight.dtype != torch.float32 or weight.device.type != "cpu":
-            raise ModelRefused(
-                f"layer {path}: its table has type {weight.dtype} on {weight.device}; parameters are float32 on the "
-                "CPU here: leave out half(), bfloat16() and to(device)"
-            )
-        shape = (weight.shape[0], weight.shape[1])
-        found[id(weight)] = Source(
-            weight, path or type(model).__name__, tuple(names[id(weight)]), shape, module.padding_idx
-        )
-    return list(found.values())
 
 
 class AdaptedTorchProgram(TorchBase):
@@ -134,8 +90,8 @@ class AdaptedTorchProgram(TorchBase):
             args, kwargs = self._form.arguments([tensor_of(each.copy()) for each in self._form.first])
             output = self.model(*args, **kwargs)
             args, kwargs = self._form.arguments([tensor_of(each.copy()) for each in self._form.first])
-            again = torch.utils._pytree.tree_leaves(self.model(*args, **kwargs))
-            tensors, self._output_structure = torch.utils._pytree.tree_flatten(output)
+            again = leaves_of(self.model(*args, **kwargs))
+            tensors, self._output_structure = leaves_and_structure(output)
         odd = next((each for each in tensors if not isinstance(each, torch.Tensor)), None)
         if odd is not None or not tensors:
             raise ModelRefused(f"forward gave {type(odd).__name__}; expected tensors, or tuples or dicts of them")
@@ -160,7 +116,7 @@ class AdaptedTorchProgram(TorchBase):
         args, kwargs = self._form.arguments(tensors)
         with _as_refusal(self.model), torch.no_grad():
             self.model(*args, **kwargs)
-        return any(each._version > 0 for each in tensors)
+        return any(was_changed(each) for each in tensors)
 
     def _record_first(self, options: Options) -> None:
         """Find the ids of the first samples, and how: without values, and how early a call may end.
@@ -221,15 +177,8 @@ class AdaptedTorchProgram(TorchBase):
                 )
 
     def _layer(self, source: Source, draws: Draws) -> TableLayer:
-        weights = source.weights
-        draw = draws.of(source.parameter, source.padding_idx)
-        if draw is None:
-            start = start_of_values(weights)
-        else:
-            middle = np.broadcast_to(np.float32(draw.middle), weights.shape) if draw.middle else None
-            start = Start(float(np.float32(draw.scale)), middle, draw.distribution)
-        padding = source.padding_idx
-        fixed = None if padding is None else (padding, weights[padding].copy())
+        start, padding = start_of(source, draws), source.padding_idx
+        fixed = None if padding is None else (padding, source.weights[padding].copy())
         return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names)
 
     def _first_batch(self) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
@@ -404,7 +353,7 @@ class AdaptedTorchProgram(TorchBase):
             return self._called(self._predictor, self._gathered(rows, keys), parameters, buffers, batch)
 
     def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> list[Any]:
-        return [each.cpu() for each in torch.utils._pytree.tree_leaves(self._nested(rows, keys, dense, state, batch))]
+        return [each.cpu() for each in leaves_of(self._nested(rows, keys, dense, state, batch))]
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
         """Return the probabilities of label 1: [n]; of a module without one binary output all its outputs, nested as
@@ -412,7 +361,7 @@ class AdaptedTorchProgram(TorchBase):
         arrays = [each.numpy() for each in self._outputs(rows, keys, dense, state, batch)]
         if self._objective.is_binary:
             return probability(arrays[0], is_logit=self._objective.is_logit)
-        return torch.utils._pytree.tree_unflatten(arrays, self._output_structure)
+        return nested(arrays, self._output_structure)
 
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
         """Predict a batch and compare with its labels."""

@@ -14,13 +14,14 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..errors import ModelRefused
+from .private import as_class, own_buffers, own_parameters, without_subclasses
 
 _functional = torch.nn.functional
 _KNOWN = frozenset(
@@ -29,7 +30,6 @@ _KNOWN = frozenset(
 ) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point}  # fmt: skip
 """Attributes and methods that a table answers without its values."""
 _DEVICE = torch.Tensor.device.__get__
-_DISTRIBUTIONS = {torch.ops.aten.normal_.default: "normal", torch.ops.aten.uniform_.default: "uniform"}
 
 
 # --- tensors ------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def unknown(shape: Sequence[int], origin: str, dtype: Any = torch.float32) -> An
 def _unknown(shaped: Any, origin: str, made_by: Any = None) -> Any:
     if isinstance(shaped, Unknown):
         return shaped
-    found = torch.Tensor._make_subclass(Unknown, _BLANK)
+    found = as_class(Unknown, _BLANK)
     found.origin, found.shaped, found.made_by = origin, shaped, made_by
     return found
 
@@ -122,7 +122,7 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
             return value.to("meta")
         return torch.device("meta") if isinstance(value, torch.device) else value
 
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclasses():
         return func(*_mapped(args, shaped), **_mapped(kwargs, shaped))
 
 
@@ -145,7 +145,7 @@ class Table(torch.Tensor):
     @property
     def lookups(self) -> Lookups:
         """Those of the call."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclasses():
             return self.copy.lookups
 
     @classmethod
@@ -159,7 +159,7 @@ class Table(torch.Tensor):
         if func is _functional.embedding_bag and isinstance(args[1], Table):
             table, given = args[1], _Bag(args[0], *(options.get(name) for name in _OF_BAGS))
             return table.lookups.rows(table.number, given)
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclasses():
             if func == _DEVICE:
                 return args[0].copy.device
             if func in _KNOWN:
@@ -193,12 +193,13 @@ class Copy:
             found.number, found.copy = number, self
             new[id(parameter)] = found
         for module in self.module.modules():
-            for name, each in module._parameters.items():
-                module._parameters[name] = None if each is None else new[id(each)]
-            for name, each in module._buffers.items():
-                module._buffers[name] = None if each is None else each.to(device)
+            parameters, buffers = own_parameters(module), own_buffers(module)
+            for name, each in parameters.items():
+                parameters[name] = None if each is None else new[id(each)]
+            for name, each in buffers.items():
+                buffers[name] = None if each is None else each.to(device)
             is_plain = type(module).__dict__.get("forward", type(module).forward) is torch.nn.Embedding.forward
-            weight = module._parameters.get("weight")
+            weight = parameters.get("weight")
             if is_plain and isinstance(weight, Table) and module.max_norm is None and not module.scale_grad_by_freq:
                 # the same without PyTorch's search for who answers, which takes longer than the answer
                 module.forward = functools.partial(self._looked_up, weight.number, module.padding_idx)
@@ -400,53 +401,3 @@ def _same(ids: Any, noted: NDArray[np.int64]) -> bool:
     at_both = (given.__array_interface__["data"], noted.__array_interface__["data"])
     is_view = given.dtype == noted.dtype and given.strides == noted.strides and at_both[0] == at_both[1]
     return is_view or bool(np.array_equal(given, noted))
-
-
-# --- initial values -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A distribution that all values of a tensor were drawn from."""
-
-    distribution: Literal["uniform", "normal"]
-    middle: float
-    scale: float
-    """Half of the range of a uniform one, the standard deviation of a normal one."""
-
-
-class Draws(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes in a `with` block which matrices were filled at random, however that was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._by_address: dict[int, tuple[Draw, Any]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _DISTRIBUTIONS and args[0].dim() == 2 and args[0].dtype == torch.float32:
-            one, other = (*args[1:3], *(0.0, 1.0)[len(args) - 1 :])
-            if _DISTRIBUTIONS[func] == "normal":
-                draw = Draw("normal", one, other)
-            else:
-                draw = Draw("uniform", (one + other) / 2, (other - one) / 2)
-            self._by_address[args[0].data_ptr()] = draw, _sums(args[0])
-        return result
-
-    def of(self, table: Any, padding_idx: int | None) -> Draw | None:
-        """Return how all rows of a table were drawn but that of the padding; None if some were set since."""
-        found = self._by_address.get(table.data_ptr())
-        if found is None:
-            return None
-        draw, sums = found
-        if len(sums) != len(table):
-            return None
-        is_same = _sums(table.detach()) == sums
-        if padding_idx is not None:
-            is_same[padding_idx] = True
-        return draw if bool(is_same.all()) else None
-
-
-def _sums(table: Any) -> Any:
-    """Return for each row the sum of its bits as integers, which another row hardly has."""
-    return table.detach().contiguous().view(torch.int32).sum(dim=1)

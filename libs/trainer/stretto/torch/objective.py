@@ -12,6 +12,7 @@ from ..errors import ModelRefused
 from ..model.entry_point import Task
 from ..model.example_batch import LABEL
 from ..readers import Batch
+from .private import leaves_of
 
 _PASSED_THROUGH = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Select", "Alias", "Clone", "Slice")
 """Operations that change no value of an output, as the classes of their derivatives begin."""
@@ -82,7 +83,7 @@ class Objective:
         """Return the mean loss: a scalar. Weights multiply the losses of samples; the mean is over all samples."""
         labels = _like(labels, output)
         if self._own is None:
-            output = torch.utils._pytree.tree_leaves(output)[0]
+            output = leaves_of(output)[0]
             labels = labels.reshape(output.shape)
             function = torch.nn.functional
             entropy = function.binary_cross_entropy_with_logits if self.is_logit else function.binary_cross_entropy
@@ -99,7 +100,7 @@ class Objective:
 
 
 def _only(weights: Any) -> Any:
-    return torch.utils._pytree.tree_leaves(weights)[0]
+    return leaves_of(weights)[0]
 
 
 def _like(labels: Any, output: Any) -> Any:
