@@ -69,7 +69,7 @@ def work(model: str, samples: int, seed: int, index: int) -> None:
     import tensorflow as tf
     from stretto.engine import Access, Key, Parameters
     from stretto.worker.step import Trainer, Work
-    from stretto.worker.step_timer import Meter
+    from stretto.worker.step_timer import StepTimer
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     trained = program(model, samples, seed)
@@ -78,7 +78,7 @@ def work(model: str, samples: int, seed: int, index: int) -> None:
     parameters = Parameters(trained.layout, servers, worker=index, access=access, refresh_servers=lambda: dict(servers))
     parameters.seed(trained.initial_dense(), trained.initial_state())
     trained.warm()
-    trainer = Trainer(trained, parameters, BATCH, Meter())
+    trainer = Trainer(trained, parameters, BATCH, StepTimer())
     print("ready", flush=True)
     for line in sys.stdin:
         if line.startswith("{"):

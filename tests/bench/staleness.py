@@ -84,7 +84,7 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
     import tensorflow as tf
     from stretto.engine import Access, Key, Parameters
     from stretto.worker.step import Trainer, Work
-    from stretto.worker.step_timer import Meter
+    from stretto.worker.step_timer import StepTimer
 
     tf.config.threading.set_intra_op_parallelism_threads(1)  # like a pod with one core or less
     model = program(samples)
@@ -92,7 +92,7 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
     parameters = Parameters(model.layout, {0: address}, worker=index, access=access)
     parameters.seed(model.initial_dense(), model.initial_state())
     model.warm()
-    trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline, pipeline_from_step=0)
+    trainer = Trainer(model, parameters, BATCH, StepTimer(), pipeline=pipeline, pipeline_from_step=0)
     print("ready", flush=True)
     for line in sys.stdin:
         shard = int(line)

@@ -14,7 +14,7 @@ from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
 from stretto.model.program import Options
 from stretto.worker.step import Trainer, Work
-from stretto.worker.step_timer import Meter
+from stretto.worker.step_timer import StepTimer
 
 from tests.bench.trainer_task import BATCH
 
@@ -58,7 +58,7 @@ class Worker:
             self.program,
             self.parameters,
             BATCH,
-            Meter(),
+            StepTimer(),
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
             pipeline=pipeline,

@@ -15,7 +15,7 @@ from stretto_plane import Listener, Message, Peer
 from ..batches.preparation import REQUEST_BYTES_MAX, BatchesPrepared, Kind
 from ..errors import DataError, ModelRefused
 from ..pod.process import EXIT_OK, Pod, Usage, run_pod
-from .lane_pool import Lanes
+from .lane_pool import LanePool
 
 log = logging.getLogger("stretto.data_worker")
 
@@ -36,7 +36,7 @@ class DataWorker:
             size_bytes_max=REQUEST_BYTES_MAX,
             encrypted=pod.access.encrypted,
         )
-        self._lanes = Lanes(
+        self._lanes = LanePool(
             settings.spec, max(1, math.floor(settings.cpu_cores)), settings.lane_address, pod.access, self._changed
         )
 

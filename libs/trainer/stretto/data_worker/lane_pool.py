@@ -42,7 +42,7 @@ class _Told:
     refused: str = ""
 
 
-class Lanes:
+class LanePool:
     """So many lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
 
     ``changed`` is called with the addresses of those that serve, whenever they are others.

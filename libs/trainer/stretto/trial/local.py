@@ -27,7 +27,7 @@ from ..model.keys import VALUE_BITS
 from ..model.program import FIRST_SAMPLES, Options, Program, ends_in_single
 from ..server.image_file import ImageWriter, Part
 from ..worker.step import Trainer, Work
-from ..worker.step_timer import Meter, Window
+from ..worker.step_timer import StepTimer, Window
 
 log = logging.getLogger("stretto.trial")
 
@@ -75,7 +75,7 @@ class Here:
         self._parameters = Parameters(
             program.layout, {0: self.server.address}, worker=0, access=access, transfer=transfer
         )
-        self._meter = Meter()
+        self._meter = StepTimer()
         self._trainer = Trainer(
             program,
             self._parameters,

@@ -1,4 +1,4 @@
-"""A worker: it leases shards, trains them and reports; ``python -m stretto.worker``."""
+"""The agent of a worker: it leases shards, trains them and reports."""
 
 from __future__ import annotations
 
@@ -10,36 +10,26 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stretto_messages.actuator import DataWorkersChanged, GetServers, GetServersReply, ServersChanged
-from stretto_messages.base import Record
-from stretto_messages.dispatcher import (
-    NextShard,
-    NextShardReply,
-    ReleaseShard,
-    ReleaseShardReply,
-    ShardHeartbeat,
-    ShardHeartbeatReply,
-)
+from stretto_messages.actuator import DataWorkersChanged, ServersChanged
+from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.pods import (
     EvaluateModel,
     EvaluateModelReply,
-    PodPing,
-    PodPingReply,
     TrainUnder,
     TrainUnderReply,
     WorkerReported,
 )
 from stretto_messages.values import Evaluation, Shard, StepTimes
-from stretto_wire.codec import adapter_of
 
 from ..batches.feed import DataWorkerList, Feed, window_bytes
 from ..batches.preparation import fingerprint_of
 from ..errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from ..pod.process import EXIT_OK, Pod, run_pod
 from ..pod.servers import ServerList
+from ..pod.warm_up import make_readers
 from .leases import Leases
 from .program import build_program
-from .step_timer import Meter, Window
+from .step_timer import StepTimer, Window
 
 if TYPE_CHECKING:
     from ..engine.client import Parameters
@@ -58,13 +48,6 @@ _PULL_PAUSE_S = 0.3
 _ASK_AFTER_END_S = 2.0
 _LINEAGE_PAUSE_S = 0.1
 """Pause before a worker asks again whose parameters and ledger have not both gone back to a checkpoint yet."""
-_SPOKEN: tuple[type[Record], ...] = (
-    PodPing, PodPingReply, TrainUnder, TrainUnderReply, EvaluateModel, EvaluateModelReply, ServersChanged, GetServers,
-    GetServersReply, DataWorkersChanged, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply, ShardHeartbeat,
-    ShardHeartbeatReply, WorkerReported,
-)  # fmt: skip
-"""Messages whose readers are made before the framework is imported. Both parse Python source, and the parser of Python
-3.11 counts its depth for all threads together: it fails now and then if two of them parse (gh-106905)."""
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
@@ -75,7 +58,7 @@ class Worker:
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._spec = pod.settings.spec
-        self._meter = Meter()
+        self._meter = StepTimer()
         self._leases = Leases(pod.bus, pod.leaving)
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
@@ -94,8 +77,7 @@ class Worker:
         bus.follow(ServersChanged, self._servers_changed)
         bus.follow(DataWorkersChanged, self._data_workers_changed)
         self._pod.detail("importing the model's framework")
-        for each in _SPOKEN:
-            adapter_of(each)
+        make_readers()
         self.program = build_program(self._pod)
         self._feed = Feed(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
         fingerprint = fingerprint_of(self._spec, self.program.task)

@@ -30,7 +30,7 @@ from ..errors import (
     StaleAttempt,
 )
 from ..model.program import Gradients, Prepared, Program
-from .step_timer import Meter, StepTime
+from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
 
@@ -110,7 +110,7 @@ class Trainer:
         program: Program,
         parameters: Parameters,
         batch_size: int,
-        meter: Meter,
+        meter: StepTimer,
         keep_going: Callable[[], bool] = lambda: True,
         passed: Callable[[int], None] = lambda _: None,
         *,

@@ -48,7 +48,7 @@ class Window:
     times: StepTime
 
 
-class Meter:
+class StepTimer:
     """Collects the times of steps. Thread-safe; all times come from one monotonic clock."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 from stretto.batches.feed import Feed
 from stretto.batches.preparation import BatchesPrepared, fingerprint_of
 from stretto.build import make_program, options_of
-from stretto.data_worker.lane_pool import Lanes, _environment
+from stretto.data_worker.lane_pool import LanePool, _environment
 from stretto.engine.link import Access
 from stretto.model.entry_point import load
 from stretto.model.program import Program
@@ -43,9 +43,9 @@ def access() -> Access:
 
 
 @pytest.fixture(scope="module")
-def lanes(spec: JobSpec, access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
+def lanes(spec: JobSpec, access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanePool]:
     folder = tmp_path_factory.mktemp("lanes")
-    started = Lanes(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access)
+    started = LanePool(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access)
     wait_for(lambda: len(started.addresses) == 2)
     yield started
     started.close()
@@ -105,14 +105,14 @@ def alone(spec: JobSpec) -> int:
     return trained(spec, nothing, nothing)
 
 
-def joined(lanes: Lanes, access: Access, spec: JobSpec) -> Callable[[Feed, Program], None]:
+def joined(lanes: LanePool, access: Access, spec: JobSpec) -> Callable[[Feed, Program], None]:
     def join(feed: Feed, program: Program) -> None:
         feed.use(lanes.addresses, access, fingerprint_of(spec, program.task))
 
     return join
 
 
-def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, lanes: Lanes, alone: int) -> None:
+def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, lanes: LanePool, alone: int) -> None:
     found: list[Feed] = []
     assert trained(spec, joined(lanes, access, spec), found.append) == alone
     counts = found[0].counts
@@ -126,7 +126,7 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lane_that_dies_or_stops_costs_time_only(
-    spec: JobSpec, access: Access, lanes: Lanes, alone: int, number: int
+    spec: JobSpec, access: Access, lanes: LanePool, alone: int, number: int
 ) -> None:
     wait_for(lambda: len(lanes.addresses) == 2)
     victim = lanes.pids[0]
@@ -149,7 +149,7 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
     """
     slow = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "samples_per_s": BATCH / 0.1}})
     stays, leaves = (
-        Lanes(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
+        LanePool(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
     )
     feeds: list[tuple[Feed, Program]] = []
     left_at: list[int] = []
@@ -183,7 +183,7 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
 
 
 def test_a_lane_with_other_code_is_not_used(
-    spec: JobSpec, access: Access, lanes: Lanes, alone: int, caplog: pytest.LogCaptureFixture
+    spec: JobSpec, access: Access, lanes: LanePool, alone: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def join(feed: Feed, program: Program) -> None:
         feed.use(lanes.addresses, access, {**fingerprint_of(spec, program.task), "numpy": "1.0"})
@@ -198,7 +198,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
     spec: JobSpec, access: Access, alone: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "seed": 6}})
-    wrong = Lanes(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    wrong = LanePool(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
     try:
         wait_for(lambda: wrong.addresses)
 
@@ -214,7 +214,9 @@ def test_a_lane_whose_data_differ_is_found_and_named(
         wrong.close()
 
 
-def test_hostile_peers_are_refused_and_change_nothing(spec: JobSpec, access: Access, lanes: Lanes, alone: int) -> None:
+def test_hostile_peers_are_refused_and_change_nothing(
+    spec: JobSpec, access: Access, lanes: LanePool, alone: int
+) -> None:
     """Goal: no peer without the key, and no damaged frame, is accepted; lanes, trainer and numbers stay as they were.
 
     Method: another process attacks two lanes while they feed a trainer, and is itself a third lane of it.
@@ -250,12 +252,12 @@ def test_hostile_peers_are_refused_and_change_nothing(spec: JobSpec, access: Acc
 POD = """
 import sys, time
 from stretto.engine.link import Access
-from stretto.data_worker.lane_pool import Lanes
+from stretto.data_worker.lane_pool import LanePool
 from stretto_plane import Key
 from stretto_wire.spec import JobSpec
 
 spec = JobSpec.model_validate_json(sys.argv[1])
-lanes = Lanes(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()))
+lanes = LanePool(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()))
 while not lanes.addresses:
     time.sleep(0.01)
 print(lanes.pids[0], flush=True)

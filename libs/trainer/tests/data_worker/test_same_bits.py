@@ -13,7 +13,7 @@ import pytest
 from stretto.batches.feed import Feed
 from stretto.batches.preparation import fingerprint_of
 from stretto.build import make_program, options_of
-from stretto.data_worker.lane_pool import Lanes
+from stretto.data_worker.lane_pool import LanePool
 from stretto.engine.link import Access
 from stretto.model.entry_point import load
 from stretto.readers.criteo import CATEGORIES, INTEGERS
@@ -75,7 +75,7 @@ def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]],
     spec = spec_of(SAMPLES, model={"entry": f"stretto.examples.{model}", "arguments": arguments})
     access = Access(Key.random())
     alone, _ = checksum(spec, access, ())
-    lanes = Lanes(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    lanes = LanePool(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
     try:
         wait_for(lambda: len(lanes.addresses) == 2)
         with_lanes, feed = checksum(spec, access, lanes.addresses)

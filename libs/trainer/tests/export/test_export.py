@@ -29,7 +29,7 @@ from stretto.export.run import Request, export
 from stretto.model.entry_point import load
 from stretto.server.flash_checkpoint import Exports
 from stretto.worker.step import Trainer, Work
-from stretto.worker.step_timer import Meter
+from stretto.worker.step_timer import StepTimer
 from stretto_wire.spec import JobSpec
 from trainer_harness import spec_of, wait_for
 
@@ -77,7 +77,7 @@ def train(folder: Path, spec: JobSpec) -> Trained:
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key))
-    trainer = Trainer(program, parameters, 256, Meter(), pipeline=False)
+    trainer = Trainer(program, parameters, 256, StepTimer(), pipeline=False)
     parameters.seed(program.initial_dense(), program.initial_state())
     assert trainer.train(Work(0, 1, 0, SAMPLES, partition="")) is None
     exports = Exports(spec.name, "ps-0", server.control, folder)

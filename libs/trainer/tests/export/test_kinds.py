@@ -25,7 +25,7 @@ from stretto.export.target import Target  # noqa: E402
 from stretto.model.program import Options  # noqa: E402
 from stretto.server.image_file import ImageWriter, Part  # noqa: E402
 from stretto.worker.step import Trainer, Work  # noqa: E402
-from stretto.worker.step_timer import Meter  # noqa: E402
+from stretto.worker.step_timer import StepTimer  # noqa: E402
 
 BY_DAY = {"functional", "subclassed", "lists", "strings"}
 KINDS = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in TAKEN]
@@ -43,7 +43,7 @@ def trained(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndar
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0, access=Access(server.key))
-    trainer = Trainer(program, parameters, 64, Meter(), pipeline=False)
+    trainer = Trainer(program, parameters, 64, StepTimer(), pipeline=False)
     try:
         parameters.seed(program.initial_dense(), program.initial_state())
         assert trainer.train(Work(0, 1, 0, 512, partition="")) is None

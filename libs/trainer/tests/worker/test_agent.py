@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from stretto.errors import PodError
 from stretto.pod.process import Usage, settings_of
-from stretto.worker.step_timer import Meter, StepTime
+from stretto.worker.step_timer import StepTime, StepTimer
 from stretto_messages.actuator import GetServersReply, ServersChanged
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.pods import EvaluateModel, PodPing, TrainUnder
@@ -26,7 +26,7 @@ from warm_processes import WarmProcesses
 
 
 def test_waiting_for_a_shard_counts_for_no_step():
-    meter = Meter()
+    meter = StepTimer()
     times = StepTime(0.1, 0.2, 0.1, 0.1)
     meter.step(10.0, 10.5, 256, times)
     meter.step(10.5, 11.5, 256, times)

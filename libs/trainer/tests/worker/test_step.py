@@ -14,7 +14,7 @@ from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, 
 from stretto.model.program import Gradients, Prepared
 from stretto.worker import step as training
 from stretto.worker.step import Stopped, Trainer, Work
-from stretto.worker.step_timer import Meter
+from stretto.worker.step_timer import StepTimer
 from stretto_wire.spec import PIPELINE_FROM_STEP
 
 LAYOUT = one_table(2, 3)
@@ -80,7 +80,7 @@ def servers():
 
 @pytest.fixture
 def trainer(servers):
-    trainer = Trainer(Program(), servers, 10, Meter())
+    trainer = Trainer(Program(), servers, 10, StepTimer())
     yield trainer
     trainer.close()
 
@@ -115,7 +115,7 @@ def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pi
         return later
 
     servers.begin_pull = begin_pull
-    trainer = Trainer(Program(), servers, 10, Meter(), pipeline=pipeline)
+    trainer = Trainer(Program(), servers, 10, StepTimer(), pipeline=pipeline)
     assert trainer.train(Work(0, 1, 0, 100, steps_before=steps_before)) is None
     trainer.close()
     missing = [step - seen for step, seen in enumerate(servers.seen)]
@@ -211,7 +211,7 @@ class Checked(Servers):
 def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeline):
     program, servers = Recorded(), Checked()
     servers.starts = {0: 0, 1: 500}
-    trainer = Trainer(program, servers, 10, Meter(), pipeline=pipeline, pipeline_from_step=0)
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline=pipeline, pipeline_from_step=0)
     first, second = Work(0, 1, 0, 30), Work(1, 1, 500, 30)
     program.step_s = 0.02  # long enough that the next batch is read
     assert trainer.train(first, second) is None
@@ -230,7 +230,7 @@ def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
     servers.starts = {0: 0, 1: 500}
     program = Recorded()
     program.step_s = 0.02
-    trainer = Trainer(program, servers, 10, Meter(), pipeline_from_step=0)
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
     assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
     assert trainer.train(Work(1, 1, 500, 10)) is None
     trainer.close()
@@ -242,7 +242,7 @@ def test_what_was_pulled_for_another_shard_of_the_same_samples_is_pulled_again()
     servers, program = Checked(), Recorded()
     servers.starts = {0: 0, 2: 500}
     program.step_s = 0.02
-    trainer = Trainer(program, servers, 10, Meter(), pipeline_from_step=0)
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
     assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
     assert trainer.train(Work(2, 1, 500, 10)) is None
     trainer.close()
@@ -278,7 +278,7 @@ def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards
         Recorded(),
         servers,
         10,
-        Meter(),
+        StepTimer(),
         pipeline=pipeline,
         pipeline_from_step=0,
         keep_going=lambda: len(passed) < left[0],
