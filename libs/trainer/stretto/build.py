@@ -84,17 +84,17 @@ def _keras_program(task: Task, given: Any, options: Options) -> Program:
     """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
     import keras
 
-    from .keras.adapted import AdaptedProgram
+    from .keras.adapted import AdaptedKerasProgram
     from .keras.program import RowsProgram, input_names
 
     if keras.backend.backend() != "tensorflow":
         raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
     if _is_explicit(given):
-        return AdaptedProgram(task, given.model, options)
+        return AdaptedKerasProgram(task, given.model, options)
     is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
     if is_known and any(is_rows(name) for name in input_names(given)):
         return RowsProgram(task, given, options)
-    return AdaptedProgram(task, given, options)
+    return AdaptedKerasProgram(task, given, options)
 
 
 def _torch_program(task: Task, model: Any, options: Options, draws: Any) -> Program:

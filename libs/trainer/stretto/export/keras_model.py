@@ -14,7 +14,7 @@ from stretto_parameters.checksums import MULTIPLIER
 
 from ..engine.layout import Table
 from ..errors import ExportRefused
-from ..keras.adapted import AdaptedProgram
+from ..keras.adapted import AdaptedKerasProgram
 from ..keras.lookups import Lookup
 from ..keras.private import layers_of, table_of
 from ..keras.program import input_names
@@ -55,7 +55,7 @@ def save(model: Any, path: Path) -> None:
 def save_for_serving(program: Program, model: Any, path: Path) -> None:
     """Write a model as a SavedModel with the signature `serving_default`."""
     # Keras would take the ids of a model that is not functional for floats
-    signature = [program.input_signature] if isinstance(program, AdaptedProgram) else None
+    signature = [program.input_signature] if isinstance(program, AdaptedKerasProgram) else None
     model.export(path, format="tf_saved_model", verbose=False, input_signature=signature)
 
 

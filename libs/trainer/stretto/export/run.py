@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from stretto_wire.spec import JobSpec
 
 from ..build import make_program, options_of
 from ..errors import ExportRefused, ModelRefused
+from ..model.adapted import AdaptedProgram
 from ..model.entry_point import Task, load
 from ..model.program import Program
 from . import parquet, safetensors
@@ -158,8 +158,7 @@ def _is_keras(program: Program) -> bool:
 
 
 def _is_adapted(program: Program) -> bool:
-    adapted = sys.modules.get("stretto.keras.adapted")
-    return adapted is not None and isinstance(program, adapted.AdaptedProgram)
+    return isinstance(program, AdaptedProgram)
 
 
 # --- tables beside the model --------------------------------------------------------------------------------

@@ -417,9 +417,9 @@ class AdaptedModel:
                 position = end
         return found
 
-    def original_rows(self, keys: KeyBatch) -> list[F32]:
-        """Return the rows of keys in the model as `build` made it, as differences where they are kept so."""
-        return self.tables.kept(keys, lambda layer: self._weights[id(layer)])
+    def original_weights(self, layer: Any) -> F32:
+        """Return the weights of a layer in the model as `build` made it: [ids, dimension]."""
+        return self._weights[id(layer)]
 
     # --- the step -----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..errors import ModelRefused
+from ..model.adapted import Binary
 from ..model.entry_point import Task
 from ..model.program import Judged, Metrics
 from .private import (
@@ -38,15 +39,6 @@ class Output:
     name: str
     width: int | None
     is_sigmoid: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """The output whose probabilities of label 1 an evaluation ranks. label: its number among the labels."""
-
-    output: int
-    label: int
-    is_logit: bool
 
 
 def ends_in_sigmoid(output: Any) -> bool:

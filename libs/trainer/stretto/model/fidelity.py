@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from stretto_parameters.optimizers import AdamW, Ftrl
 
 from ..engine.layout import F32
-from ..errors import ModelRefused
+from ..errors import DataError, ModelRefused
 from ..optimizers import Update
 from .program import EmbeddingRows
 
@@ -74,3 +75,14 @@ def probability(output: NDArray[Any], *, is_logit: bool) -> F32:
     """Return the probabilities of label 1 that an output says: [n]."""
     flat: F32 = output.reshape(-1).astype(np.float32)
     return (1 / (1 + np.exp(-flat))).astype(np.float32) if is_logit else flat
+
+
+@contextlib.contextmanager
+def refusing(told: str, reason: Callable[[Exception], str] = str) -> Generator[None]:
+    """Turn whatever a user's model raises in a block into ModelRefused. told: what failed; reason: the error's text."""
+    try:
+        yield
+    except (ModelRefused, DataError):
+        raise
+    except Exception as error:
+        raise ModelRefused(f"{told}: {type(error).__name__}: {reason(error)}") from error

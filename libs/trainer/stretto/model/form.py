@@ -20,7 +20,7 @@ from .program import Options
 class DataForm(ABC):
     """Learned from the model and the first samples; the same for every batch.
 
-    inputs: the leaves that the model is called with. first, first_targets: the first samples.
+    inputs: the leaves that the model is called with. first, first_targets: the first samples; first_samples: how many.
     """
 
     inputs: list[Leaf]
@@ -28,7 +28,7 @@ class DataForm(ABC):
     def __init__(self, task: Task, options: Options, *, takes_floats: bool) -> None:
         """Read the first samples. takes_floats: labels are converted to floats. Raises ModelRefused, DataError."""
         self._task = task
-        n = options.first_samples
+        self.first_samples = n = options.first_samples
         if n < 1:
             raise ModelRefused(
                 "the dataset has no sample yet, and the model is adapted to the first ones; add a partition with "

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from numpy.typing import NDArray
 
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
+from ..model.adapted import INPUT, SAMPLES, AdaptedProgram, Binary
 from ..model.entry_point import Task, call_of
-from ..model.example_batch import LABEL
-from ..model.fidelity import check_numbers, check_update, differs, is_close, probability
+from ..model.fidelity import check_numbers, check_update, refusing
 from ..model.form import numbered
 from ..model.keys import VALUE_BITS
-from ..model.program import Gradients, Inputs, Judged, Options, check_labels, flat
+from ..model.program import Gradients, Inputs, Options, flat
 from ..model.tables import TableLayer, Tables
 from ..readers import Batch
 from .form import TorchForm
@@ -31,12 +32,12 @@ from .tables import Draws, Source, sources_of, start_of
 
 log = logging.getLogger("stretto.torch")
 
-_SAMPLES, _INPUT, _LOOKUPS, _IDS, _KEYS = "samples", "input", "lookups", "ids", "keys"
-"""Names in a batch: of the number of its samples, its inputs, its lookups (the table of each and its padding, -1 for
-none: [lookups, 2]) and their ids, and the keys of each table."""
+_LOOKUPS, _IDS, _KEYS = "lookups", "ids", "keys"
+"""Names in a batch: of its lookups (the table of each and its padding, -1 for none: [lookups, 2]), of their ids, and of
+the keys of each table."""
 
 
-class AdaptedTorchProgram(TorchBase):
+class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
     """A PyTorch module as it is, ready to train: its tables are on the servers, its forward is called unchanged.
 
     Larger than 250 lines: the trial of a module and its steps share the form of the data, the tables and the objective.
@@ -67,6 +68,7 @@ class AdaptedTorchProgram(TorchBase):
         self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels), self._device)
         self.has_own_loss = not self._objective.is_default
+        self._binary = Binary(0, 0, self._objective.is_logit) if self._objective.is_binary else None
         self._compare(expected)
         if options.first_samples > 1:  # a BatchNorm takes no single one
             self._try_step()
@@ -82,11 +84,15 @@ class AdaptedTorchProgram(TorchBase):
             "need the values of the forward" if self._needs_values else "are found without dense computation",
         )
 
+    def _refusing(self, place: str = "the module") -> AbstractContextManager[None]:
+        name = type(self.model).__name__
+        return refusing(f"{place} {name} failed" if place == "the module" else f"{place} of {name} failed")
+
     # --- the trial ----------------------------------------------------------------------------------------
 
     def _original_outputs(self) -> tuple[list[Any], list[NDArray[Any] | None]]:
         """Call the module as it is; return its outputs with how they were computed, and those to be compared."""
-        with _as_refusal(self.model):
+        with self._refusing():
             args, kwargs = self._form.arguments([tensor_of(each.copy()) for each in self._form.first])
             output = self.model(*args, **kwargs)
             args, kwargs = self._form.arguments([tensor_of(each.copy()) for each in self._form.first])
@@ -97,24 +103,14 @@ class AdaptedTorchProgram(TorchBase):
             raise ModelRefused(f"forward gave {type(odd).__name__}; expected tensors, or tuples or dicts of them")
         arrays = [each.detach().numpy() for each in tensors]
         names = [f"output_{number}" for number in range(len(arrays))]
-        check_numbers(arrays, names, self._samples_first, "the mean of a list divides by its length")
-        expected = [
-            each if is_close(other.detach().numpy(), each) else None for each, other in zip(arrays, again, strict=True)
-        ]
-        if any(each is None for each in expected):
-            log.warning("the module draws at random in its call, so such outputs are not compared with the original's")
-        return tensors, expected
-
-    @property
-    def _samples_first(self) -> int:
-        labels = self._form.first_targets.get(LABEL)
-        return len(self._form.first[0] if labels is None else labels)
+        check_numbers(arrays, names, self._form.first_samples, "the mean of a list divides by its length")
+        return tensors, self._expected(arrays, [each.detach().numpy() for each in again], names)
 
     def _changes_inputs(self) -> bool:
         """Return whether a call changes its inputs, so that each needs copies."""
         tensors = [tensor_of(each.copy()) for each in self._form.first]
         args, kwargs = self._form.arguments(tensors)
-        with _as_refusal(self.model), torch.no_grad():
+        with self._refusing(), torch.no_grad():
             self.model(*args, **kwargs)
         return any(was_changed(each) for each in tensors)
 
@@ -147,7 +143,7 @@ class AdaptedTorchProgram(TorchBase):
         """Return the lookups of the first samples, once no table is used as a whole any more."""
         while True:
             self._make_recorder()
-            with _as_refusal(self.model):
+            with self._refusing():
                 try:
                     noted, used_whole = self._recorded(self._form.first)
                 except ModelRefused:
@@ -181,32 +177,19 @@ class AdaptedTorchProgram(TorchBase):
         fixed = None if padding is None else (padding, source.weights[padding].copy())
         return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names)
 
-    def _first_batch(self) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
-        return self._with_values(self._batch(self._form.first, self._form.first_targets, 0))
-
-    def _with_values(self, batch: Batch) -> tuple[list[F32], KeyBatch, F32, F32, Batch]:
-        """Return what a step takes for a batch before any training."""
-        keys = self.index(batch)
-        rows = self._tables.kept(keys, lambda source: source.weights)
-        return rows, keys, self.initial_dense(), self.initial_state(), batch
-
-    def _compare(self, expected: Sequence[NDArray[Any] | None]) -> None:
-        """Raise ModelRefused if the adapted module gives other outputs than expected for the first samples."""
-        with _as_refusal(self.model):
-            found = [each.numpy() for each in self._outputs(*self._first_batch())]
-        if not all(is_close(a, b) for a, b in zip(found, expected, strict=True)):
-            raise differs(found, expected, [])
+    def _weights_of(self, owner: Any) -> F32:
+        return owner.weights
 
     def _try_step(self) -> None:
-        with _as_refusal(self.model, "training"):
-            self._gradients(*self._first_batch())
+        with self._refusing("training"):
+            self._gradients(*self._before_training(self._first_batch()))
 
     def _try_single(self, partition: str) -> None:
         """Raise ModelRefused for a module that takes no batch of one sample, as BatchNorm does while it is trained: the
         job would fail at its end."""
         leaves, targets = self._form.read(0, 1, partition, call_of(0, 1, partition))
         try:
-            self._gradients(*self._with_values(self._batch(leaves, targets, 0, 1)))
+            self._gradients(*self._before_training(self._batch(leaves, targets, 0, 1)))
         except ModelRefused as error:
             raise ModelRefused(
                 f"{error}; the last batch of the data has one sample: give another dataset.batch_size, or leave a "
@@ -242,26 +225,13 @@ class AdaptedTorchProgram(TorchBase):
     def _tensors(self, leaves: Sequence[NDArray[Any]]) -> list[Any]:
         return [torch.from_numpy(each.copy() if self._copies_inputs else each) for each in leaves]
 
-    def read(self, start: int, length: int, partition: str = "") -> Batch:
-        """Call the user's ``read``, and find the ids of its samples. Raises DataError."""
-        where = call_of(start, length, partition)
-        leaves, targets = self._form.read(start, length, partition, where)
-        if self._objective.is_default:
-            check_labels(targets[LABEL], start)
-        try:
-            return self._batch(leaves, targets, start, length)
-        except (DataError, ModelRefused):
-            raise
-        except Exception as error:
-            raise DataError(f"{where}: ids cannot be found: {type(error).__name__}: {error}") from error
-
-    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int = 0) -> Batch:
+    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
         noted, used_whole = self._recorded(leaves)
         for number, function in used_whole.items():
             source = self._sources[number]
             raise whole_refused(source.path, self._sources[number].shape, function)
-        batch: dict[str, Any] = {**targets, _SAMPLES: np.array(length or self._samples_first), **_lookups_of(noted)}
-        batch |= {numbered(_INPUT, number): leaf for number, leaf in enumerate(leaves)}
+        batch: dict[str, Any] = {**targets, SAMPLES: np.array(length), **_lookups_of(noted)}
+        batch |= {numbered(INPUT, number): leaf for number, leaf in enumerate(leaves)}
         batch |= {numbered(_KEYS, number): self._keys(number, noted, start) for number in range(len(self.tables))}
         return batch
 
@@ -290,17 +260,8 @@ class AdaptedTorchProgram(TorchBase):
                 )
         raise AssertionError("some id is outside its table")
 
-    def index(self, batch: Batch) -> KeyBatch:
-        """Return the unique keys of a batch."""
-        return self.layout.index(*(batch[numbered(_KEYS, number)] for number in range(len(self.tables))))
-
-    def needed(self, batch: Batch) -> Batch:
-        """Return the arrays that a step and its loss need: all that `read` left."""
-        return batch
-
-    def no_keys(self) -> KeyBatch:
-        """Return a batch without samples, to pull the dense parameters alone."""
-        return self.layout.index(*self._tables.no_ids())
+    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
+        return [batch[numbered(_KEYS, number)] for number in range(len(self.tables))]
 
     # --- computation --------------------------------------------------------------------------------------
 
@@ -322,7 +283,7 @@ class AdaptedTorchProgram(TorchBase):
             mine = [place for place, each in enumerate(noted) if self._place[each.table][0] == group]
             for place, piece in zip(mine, rows.split([noted[place].ids.size for place in mine]), strict=True):
                 pieces[place] = piece
-        leaves = [batch[numbered(_INPUT, number)] for number in range(len(self._form.inputs))]
+        leaves = [batch[numbered(INPUT, number)] for number in range(len(self._form.inputs))]
         args, kwargs = self._form.arguments([each.to(self._device) for each in self._tensors(leaves)])
         of.lookups = Feeding(self._paths, noted, pieces)
         return self._functional(of.module, parameters, buffers, args, kwargs)
@@ -331,9 +292,9 @@ class AdaptedTorchProgram(TorchBase):
         gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
         parameters = [each.requires_grad_() for each in self._parameters(dense)]
         buffers = self._buffers(state)
-        with _as_refusal(self.model, "forward"):
+        with self._refusing("forward"):
             output = self._called(self._learner, gathered, parameters, buffers, batch)
-        with _as_refusal(self.model, "the loss"):
+        with self._refusing("the loss"):
             loss = self._loss(output, batch)
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
         of_rows = tuple(summed(each, of.inverse, len(of)) for of, each in zip(keys.tables, found, strict=False))
@@ -352,29 +313,18 @@ class AdaptedTorchProgram(TorchBase):
             parameters, buffers = self._parameters(dense), self._buffers(state)
             return self._called(self._predictor, self._gathered(rows, keys), parameters, buffers, batch)
 
-    def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> list[Any]:
-        return [each.cpu() for each in leaves_of(self._nested(rows, keys, dense, state, batch))]
+    def _arrays(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> list[NDArray[Any]]:
+        return [each.cpu().numpy() for each in leaves_of(self._nested(rows, keys, dense, state, batch))]
 
-    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
-        """Return the probabilities of label 1: [n]; of a module without one binary output all its outputs, nested as
-        it gives them."""
-        arrays = [each.numpy() for each in self._outputs(rows, keys, dense, state, batch)]
-        if self._objective.is_binary:
-            return probability(arrays[0], is_logit=self._objective.is_logit)
-        return nested(arrays, self._output_structure)
+    def _packed(self, arrays: Sequence[Any]) -> Any:
+        return nested(list(arrays), self._output_structure)
 
-    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
-        """Predict a batch and compare with its labels."""
-        n = int(batch[_SAMPLES])
-        if self._objective.is_binary:
-            label = np.asarray(batch[LABEL], np.float32).reshape(-1)
-            return Judged(n, label, self.predict(rows, keys, dense, state, batch))
-        with torch.no_grad(), _as_refusal(self.model, "the loss"):
-            loss = self._loss(self._nested(rows, keys, dense, state, batch), batch)
-        return Judged(n, None, None, float(loss))
-
-    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
-        return self._tables.places(keys)
+    def _loss_and_outputs(
+        self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch
+    ) -> tuple[float, Any]:
+        with torch.no_grad(), self._refusing("the loss"):
+            output = self._nested(rows, keys, dense, state, batch)
+            return float(self._loss(output, batch)), output
 
     def restore(self, tables: Mapping[str, F32]) -> None:
         """Give the embedding layers their weights back: the module is the user's own again."""
@@ -383,22 +333,6 @@ class AdaptedTorchProgram(TorchBase):
 
 
 # --- pure parts ---------------------------------------------------------------------------------------------
-
-
-class _as_refusal:
-    """Turns what PyTorch raises while it runs a user's module into ModelRefused. place: what it was doing."""
-
-    def __init__(self, model: Any, place: str = "the module") -> None:
-        self._subject = (
-            f"{place} {type(model).__name__}" if place == "the module" else f"{place} of {type(model).__name__}"
-        )
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, (ModelRefused, DataError)):
-            raise ModelRefused(f"{self._subject} failed: {type(error).__name__}: {error}") from error
 
 
 def _lookups_of(noted: Sequence[Noted]) -> Batch:
