@@ -15,7 +15,7 @@ from stretto.batches.feed import Feed
 from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
 from stretto.model.program import Options
-from stretto.pod.bus import Bus
+from stretto.pod.bus import PodBus
 from stretto.pod.tracing import Tracing
 from stretto.worker.agent import Worker
 from stretto_messages.dispatcher import NextShard
@@ -61,7 +61,7 @@ class Bench:
 
     def connect(self, servers, url, batches, key, encrypted=False):
         self.job, self.batches = f"lease-{batches}", batches
-        self.bus = Bus(url, self.job, POD, Tracing(self.job, POD, None))
+        self.bus = PodBus(url, self.job, POD, Tracing(self.job, POD, None))
         self.bus.connect()
         addresses = {int(server): address for server, address in servers.items()}
         access = Access(Key.of(key.encode()), encrypted)

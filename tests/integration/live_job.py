@@ -89,7 +89,7 @@ class LiveJob:
 
     def faults(self, told: LedgerBooks) -> Any:
         """Compare the books with what every column of the parameters counted."""
-        applied, columns = self.ps.control.applied(), self.ps.layout.columns
+        applied, columns = self.ps.store.applied(), self.ps.layout.columns
         each = zip(applied.samples, applied.fingerprints, strict=True)
         counted = [Counted((i,), int(n), int(p)) for i, (n, p) in enumerate(each)]
         parts = [

@@ -8,7 +8,7 @@ from .control import Control
 from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .layout import KeyBatch, Layout, Table, one_table
 from .link import Access
-from .locked_store import Operations
+from .locked_store import LockedStore
 from .migration import MoveStep, move
 from .ownership import Own, owners
 from .server import ParameterServer
@@ -22,8 +22,8 @@ __all__ = [
     "Key",
     "KeyBatch",
     "Layout",
+    "LockedStore",
     "MoveStep",
-    "Operations",
     "Own",
     "ParameterServer",
     "Parameters",

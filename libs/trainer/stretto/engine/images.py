@@ -34,7 +34,7 @@ from stretto_parameters.parts import INDEX_BYTES_MAX
 from ..errors import CheckpointError
 from .client import FINISHED
 from .layout import I64, U64, UNKNOWN, Layout
-from .locked_store import Operations
+from .locked_store import LockedStore
 from .ownership import Own
 
 VERSION = 5
@@ -131,11 +131,11 @@ class PsImage:
         return Layout.from_dict(self.manifest["layout"])
 
 
-def image_bytes(control: Operations, base: Base | None = None) -> int:
+def image_bytes(store: LockedStore, base: Base | None = None) -> int:
     """Return an upper bound for an image taken soon: rows and keys, slices, progress. base: of a difference to it."""
     if base is None:
-        return int(_MARGIN * control.image_bytes()) + _MARGIN_BYTES
-    return int(_DIFFERENCE_MARGIN * control.image_bytes(base.epoch)) + _MARGIN_BYTES
+        return int(_MARGIN * store.image_bytes()) + _MARGIN_BYTES
+    return int(_DIFFERENCE_MARGIN * store.image_bytes(base.epoch)) + _MARGIN_BYTES
 
 
 class _Blocks:
@@ -160,39 +160,39 @@ class _Blocks:
         self.entries[name]["checksum"] = of_block(raw)
 
 
-def export_image(control: Operations, image: Image, base: Base | None = None) -> Exported:
+def export_image(store: LockedStore, image: Image, base: Base | None = None) -> Exported:
     """Export everything that a server owns, while workers go on pushing. Runs in the server's process only.
 
     base: an earlier image of this process, for a difference to it. The result is a full image if no bucket gains by it.
     Raises CheckpointError if ownership changes meanwhile, and what `image` raises.
     """
-    columns = control.columns()
-    layout = control.layout
+    columns = store.columns()
+    layout = store.layout
     blocks = _Blocks(image)
     progress = _Progress()
     pause_s = 0.0
     if base is not None and base.layout != layout:
         base = None
-    with control.turn.alone():
-        epoch = control.store.next_epoch()
+    with store.turn.alone():
+        epoch = store.unlocked.next_epoch()
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
     if len(slices):
-        pause_s = _export_slices(control, slices, blocks, progress)
+        pause_s = _export_slices(store, slices, blocks, progress)
     whole: list[int] = []
     for bucket in (c for c in columns if c < BUCKETS):
         since = base.epoch if base is not None and bucket in base.columns else None
-        held_s, is_whole = _export_bucket(control, bucket, since, blocks, progress)
+        held_s, is_whole = _export_bucket(store, bucket, since, blocks, progress)
         pause_s = max(pause_s, held_s)
         whole += [bucket] * is_whole
-    if control.columns() != columns or control.layout != layout:
+    if store.columns() != columns or store.layout != layout:
         raise CheckpointError(
-            f"ps-{control.server}: columns changed their owner during the export; repeat it after the move"
+            f"ps-{store.server}: columns changed their owner during the export; repeat it after the move"
         )
     for name, block in progress.blocks().items():
         blocks.add(name, block)
     manifest = {
         "version": VERSION,
-        "server": control.server,
+        "server": store.server,
         "layout": layout.to_dict(),
         "columns": columns,
         "base": "" if base is None or set(whole) == {c for c in columns if c < BUCKETS} else base.digest,
@@ -203,10 +203,10 @@ def export_image(control: Operations, image: Image, base: Base | None = None) ->
     return Exported(manifest, pause_s, epoch)
 
 
-def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
-    with control.turn.shared():
+def _export_slices(store: LockedStore, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
+    with store.turn.shared():
         begun = time.perf_counter()
-        raw, at = control.store.export_slices(ids), control.store.records.progress(progress.known_finished)
+        raw, at = store.unlocked.export_slices(ids), store.unlocked.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
     for name, block in (("ids", ids), ("rows", raw.rows), ("seeded", raw.seeded), ("state", raw.state)):
         blocks.add(f"slices/{name}", block)
@@ -215,26 +215,26 @@ def _export_slices(control: Operations, ids: I64, blocks: _Blocks, progress: _Pr
 
 
 def _export_bucket(
-    control: Operations, bucket: int, since: int | None, blocks: _Blocks, progress: _Progress
+    store: LockedStore, bucket: int, since: int | None, blocks: _Blocks, progress: _Progress
 ) -> tuple[float, bool]:
     """Copy a bucket, or its rows that changed after the epoch `since`.
 
     Return (seconds under the lock, True if it is whole).
     """
     blocks.settle()
-    with control.turn.shared():
+    with store.turn.shared():
         begun = time.perf_counter()
-        store = control.store
-        is_whole = since is None or store.emptied_epoch(bucket) > since
-        for table, (count, row_bytes) in enumerate(store.table_sizes(bucket)):
-            chosen = None if is_whole or since is None else store.changed_rows(bucket, table, since)
+        raw = store.unlocked
+        is_whole = since is None or raw.emptied_epoch(bucket) > since
+        for table, (count, row_bytes) in enumerate(raw.table_sizes(bucket)):
+            chosen = None if is_whole or since is None else raw.changed_rows(bucket, table, since)
             rows = count if chosen is None else len(chosen)
             of_keys, of_rows = _names(bucket, table)
             to = blocks.room(of_keys, 8 * rows, "<u8", (rows,))
-            blocks.entries[of_keys]["checksum"] = store.copy_keys(bucket, table, to, chosen)
+            blocks.entries[of_keys]["checksum"] = raw.copy_keys(bucket, table, to, chosen)
             to = blocks.room(of_rows, rows * row_bytes, "<f4", (rows, row_bytes // 4))
-            blocks.entries[of_rows]["checksum"] = store.copy_rows(bucket, table, to, chosen)
-        at = store.records.progress(progress.known_finished)
+            blocks.entries[of_rows]["checksum"] = raw.copy_rows(bucket, table, to, chosen)
+        at = raw.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
     progress.add([bucket], at)
     return held_s, is_whole
@@ -310,7 +310,7 @@ def loaded_bytes(images: Sequence[PsImage], columns: Iterable[int]) -> int:
     return int(total)
 
 
-def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable[int]) -> None:
+def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[int]) -> None:
     """Make a server own more `columns`, from the images of all servers of the checkpoint (any number of servers).
 
     Attempts start again from zero, because the ledger that is restored with it counts them anew. A shard whose records
@@ -320,13 +320,13 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
     """
     wanted = sorted(set(columns))
     holder = holders(images)
-    _adopt(control, images)
-    with control.turn.alone():
-        control.store.clear(wanted)  # a column that was here once left its slice and its progress behind
+    _adopt(store, images)
+    with store.turn.alone():
+        store.unlocked.clear(wanted)  # a column that was here once left its slice and its progress behind
     try:
-        _load_columns(control, images, holder, wanted)
+        _load_columns(store, images, holder, wanted)
     except (InputRefused, StoreFull) as error:
-        raise CheckpointError(f"the checkpoint does not fit into ps-{control.server}: {error}") from error
+        raise CheckpointError(f"the checkpoint does not fit into ps-{store.server}: {error}") from error
     everywhere, shards, offsets, dense_samples = _join_progress(holder)
     finished = (offsets == FINISHED).all(axis=1)
     records = np.zeros((len(shards), COLUMNS + 2), np.int64)
@@ -335,37 +335,37 @@ def load_image(control: Operations, images: Sequence[PsImage], columns: Iterable
     samples = np.array([image.blocks["progress/samples"][c] for c, image in enumerate(holder)], np.int64)
     fingerprints = np.array([image.blocks["progress/fingerprints"][c] for c, image in enumerate(holder)], np.int64)
     marks = np.concatenate([everywhere, shards[finished]])
-    control.merge_columns(wanted, Progress(shards[~finished], records[~finished], marks, samples, fingerprints))
-    control.set_own(wanted, Own.MINE)
+    store.merge_columns(wanted, Progress(shards[~finished], records[~finished], marks, samples, fingerprints))
+    store.set_own(wanted, Own.MINE)
 
 
 def _load_columns(
-    control: Operations, images: Sequence[PsImage], holder: Sequence[PsImage], wanted: Sequence[int]
+    store: LockedStore, images: Sequence[PsImage], holder: Sequence[PsImage], wanted: Sequence[int]
 ) -> None:
     for image in images:
         layout, mine = image.layout, [c for c in wanted if holder[c] is image]
         buckets, slices = [c for c in mine if c < BUCKETS], [c - BUCKETS for c in mine if c >= BUCKETS]
         if layout == UNKNOWN:
             for bucket in buckets:
-                control.drop_bucket(bucket)
+                store.drop_bucket(bucket)
             continue
         for bucket in buckets:
-            _load_bucket(control, bucket, len(layout.tables), image.links(bucket))
+            _load_bucket(store, bucket, len(layout.tables), image.links(bucket))
         if slices:
-            control.import_slices(_slices(image, np.array(slices, np.int64)))
+            store.import_slices(_slices(image, np.array(slices, np.int64)))
 
 
-def _load_bucket(control: Operations, bucket: int, tables: int, links: Sequence[PsImage]) -> None:
+def _load_bucket(store: LockedStore, bucket: int, tables: int, links: Sequence[PsImage]) -> None:
     """Load a bucket from the image that has it whole, then the rows that changed after it."""
     whole, *differences = links
     try:
         for table in range(tables):
             of_keys, of_rows = _names(bucket, table)
-            whole.blocks.copied(of_rows, partial(_load_rows, control, bucket, table, whole.blocks[of_keys]))
+            whole.blocks.copied(of_rows, partial(_load_rows, store, bucket, table, whole.blocks[of_keys]))
         for difference in differences:
-            control.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
+            store.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
     except BaseException:
-        control.drop_bucket(bucket)  # what is damaged, or there in part, takes no memory
+        store.drop_bucket(bucket)  # what is damaged, or there in part, takes no memory
         raise
 
 
@@ -392,9 +392,9 @@ def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
     return [RawBucket(image.blocks[of_keys], image.blocks[of_rows]) for of_keys, of_rows in names]
 
 
-def _load_rows(control: Operations, bucket: int, table: int, keys: U64, rows: Bytes) -> tuple[int, None]:
-    with control.turn.alone():
-        return control.store.load_bucket(bucket, table, keys, rows), None
+def _load_rows(store: LockedStore, bucket: int, table: int, keys: U64, rows: Bytes) -> tuple[int, None]:
+    with store.turn.alone():
+        return store.unlocked.load_bucket(bucket, table, keys, rows), None
 
 
 def holders(images: Sequence[PsImage]) -> list[PsImage]:
@@ -418,12 +418,12 @@ def holders(images: Sequence[PsImage]) -> list[PsImage]:
     return [holder[c] for c in range(COLUMNS)]
 
 
-def _adopt(control: Operations, images: Sequence[PsImage]) -> None:
+def _adopt(store: LockedStore, images: Sequence[PsImage]) -> None:
     """Let the server take the layout of the images."""
     for image in images:
         try:
             if image.layout != UNKNOWN:  # of a server that no worker had told the layout before the checkpoint
-                control.adopt(image.layout)
+                store.adopt(image.layout)
         except InputRefused as error:
             raise CheckpointError(
                 f"image of ps-{image.manifest['server']} was saved with another layout; the model or its optimiser "

@@ -51,7 +51,7 @@ take."""
 log = logging.getLogger("stretto.pod")
 
 
-class Bus:
+class PodBus:
     """The connection of ``pod`` of ``job``. Methods may be called from any thread but the bus's own."""
 
     def __init__(self, url: str, job: str, pod: str, tracing: Tracing, identity: RenewableLogin | None = None) -> None:

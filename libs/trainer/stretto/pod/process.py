@@ -27,7 +27,7 @@ from stretto_wire.spec import JobSpec
 
 from ..engine.link import Access
 from ..errors import CallRefused, DataError, ModelRefused, PodError
-from .bus import Bus
+from .bus import PodBus
 from .code import bring
 from .credentials import identity_of
 from .tracing import Tracing
@@ -244,7 +244,7 @@ class Pod:
         self.usage = Usage()
         self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
         identity = identity_of(settings.nats_credentials, settings.nats_ca)
-        self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
+        self.bus = PodBus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
         self.access = access_of(settings)
         self._report_interval_s = REPORT_INTERVAL_S
         self._ready = False

@@ -12,7 +12,7 @@ from stretto_messages.actuator import GetServers, GetServersReply
 from stretto_messages.values import DataWorker, ParameterServer
 
 from ..errors import BusError
-from .bus import Bus
+from .bus import PodBus
 
 log = logging.getLogger("stretto.pod")
 
@@ -26,7 +26,7 @@ class ServerList:
     ``use_data_workers`` is called with the addresses of the data workers whenever there are newer ones.
     """
 
-    def __init__(self, bus: Bus, use_data_workers: Callable[[Collection[str]], None] = lambda _: None) -> None:
+    def __init__(self, bus: PodBus, use_data_workers: Callable[[Collection[str]], None] = lambda _: None) -> None:
         self._bus = bus
         self._use_data_workers = use_data_workers
         self._data_version = 0

@@ -39,7 +39,7 @@ from stretto_messages.pods import (
 from stretto_messages.values import BUCKETS, SLICES
 from stretto_parameters import Applied
 
-from ..engine import Operations, ParameterServer, move
+from ..engine import LockedStore, ParameterServer, move
 from ..engine.layout import I64
 from ..errors import ImageDamaged, LayoutError, NoRoom, StrettoError
 from ..pod.process import EXIT_OK, Pod, resident_bytes, run_pod
@@ -74,7 +74,7 @@ class Agent:
         )
         self._emptied_version = 0
         self._emptying = threading.Lock()
-        self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
+        self._exports = Exports(self._job, settings.pod, self._store, settings.pod_folder)
         self._move = Move(self._server)
         self._imports = Imports(self._job, self._server, self._exports, lambda: self._memory_bytes)
         bus = self._pod.bus
@@ -96,9 +96,9 @@ class Agent:
         return EXIT_OK
 
     @property
-    def _control(self) -> Operations:
-        """The operations of the server's current life."""
-        return self._server.control
+    def _store(self) -> LockedStore:
+        """The store of the server's current life."""
+        return self._server.store
 
     def _resized(self, event: PodResized) -> None:
         """Know the limits that this pod has now: its environment names those of its start."""
@@ -112,9 +112,9 @@ class Agent:
             if request.version > self._emptied_version:
                 self._emptied_version = request.version
                 self._server.empty()
-                self._exports.follow(self._control)
+                self._exports.follow(self._store)
                 log.info("emptied in place: the job goes back to a checkpoint")
-            elif owned := len(self._control.columns()):
+            elif owned := len(self._store.columns()):
                 # the request repeated or late, or of an installation that was restored from a backup
                 detail = f"owns {owned} columns since return {self._emptied_version}; {request.version} is late"
                 return EmptyServerReply(job=self._job, accepted=False, detail=detail)
@@ -131,7 +131,7 @@ class Agent:
 
     def _claim(self, request: ClaimBuckets) -> ClaimBucketsReply:
         wanted = self._columns(request.buckets, request.slices)
-        has = self._control.columns()
+        has = self._store.columns()
         if has and has != wanted:
             detail = f"owns {len(has)} columns already, not the {len(wanted)} claimed: send TakeBuckets instead"
             return ClaimBucketsReply(job=self._job, accepted=False, detail=detail)
@@ -141,12 +141,12 @@ class Agent:
         return ClaimBucketsReply(job=self._job, accepted=True)
 
     def _ownership(self, request: GetOwnership) -> GetOwnershipReply:
-        own = self._control.own().tolist()
+        own = self._store.own().tolist()
         return GetOwnershipReply(
             job=self._job,
             buckets=tuple(own[:BUCKETS]),
             slices=tuple(own[BUCKETS:]),
-            bucket_rows=tuple(self._control.sizes().tolist()),
+            bucket_rows=tuple(self._store.sizes().tolist()),
             applied_samples=self._applied_samples(),
             image_bytes=self._exports.room_bytes(request.base_id),
         )
@@ -163,7 +163,7 @@ class Agent:
 
         Every column counts every push, so all agree. If one column differs, its count is returned: it shows the fault.
         """
-        counts = self._control.applied().samples[self._control.own() != 0]
+        counts = self._store.applied().samples[self._store.own() != 0]
         if not len(counts):
             return 0
         middle = np.median(counts)
@@ -201,16 +201,16 @@ class Agent:
 
     def _reading(self) -> tuple[I64, Applied, I64, I64, bool]:
         """Read ownership, counters and records; the last value is True if none of them changed meanwhile."""
-        own = self._control.own()
-        before = self._control.applied()
-        ids, records = self._control.records()
-        after = self._control.applied()
-        steady = bool((before.fingerprints == after.fingerprints).all() and (own == self._control.own()).all())
+        own = self._store.own()
+        before = self._store.applied()
+        ids, records = self._store.records()
+        after = self._store.applied()
+        steady = bool((before.fingerprints == after.fingerprints).all() and (own == self._store.own()).all())
         return own, before, ids, records, steady
 
     def _books(self, request: GetBooks) -> GetBooksReply:
-        stats = self._control.stats()
-        own = self._control.own()
+        stats = self._store.stats()
+        own = self._store.own()
         applied, steady = self._columns_applied(set(request.shards))
         return GetBooksReply(
             job=self._job,
@@ -218,8 +218,8 @@ class Agent:
             skipped_repeats=stats.repeated_samples,
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[BUCKETS:] != 0).any()),
-            rows=self._control.categories(),
-            checksum=f"{self._control.checksum():016x}" if request.checksum else "",
+            rows=self._store.categories(),
+            checksum=f"{self._store.checksum():016x}" if request.checksum else "",
             applied=applied,
             steady=steady,
         )
@@ -229,7 +229,7 @@ class Agent:
         if begun < self._report_next_s:
             return
         used = self._pod.usage.measure()
-        stats = self._control.stats()
+        stats = self._store.stats()
         updates = stats.updates - self._last_stats[0]
         seconds = stats.update_seconds - self._last_stats[1]
         self._last_stats = (stats.updates, stats.update_seconds)
@@ -242,10 +242,10 @@ class Agent:
                 updates=max(0, updates),  # they are counted anew once the server was emptied
                 update_time_s=max(0.0, seconds) / max(1, updates),
                 applied_samples_total=self._applied_samples(),
-                categories=self._control.categories(),
-                row_bytes=self._control.row_bytes(),
-                table_bytes=self._control.memory_bytes(),
-                buckets=int((self._control.own()[:BUCKETS] != 0).sum()),
+                categories=self._store.categories(),
+                row_bytes=self._store.row_bytes(),
+                table_bytes=self._store.memory_bytes(),
+                buckets=int((self._store.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._cpu_cores,
                 memory_used_bytes=used.memory_bytes,
@@ -293,7 +293,7 @@ class Imports:
         self._job = job
         self._memory_limit_bytes = memory_limit_bytes
         self._server = server
-        self._control = server.control  # of the life that the fields below are about
+        self._store = server.store  # of the life that the fields below are about
         self._exports = exports
         self._lock = threading.Lock()
         self._restored = ""  # the manifest of the last import of everything, successful or not
@@ -302,14 +302,14 @@ class Imports:
     def load(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
         """Own the columns ``wanted``, as the checkpoint has them."""
         with self._lock:  # a restarted service may repeat the request while the first one runs
-            if self._control is not self._server.control:  # emptied: whatever runs in the life before, fails
-                self._control = self._server.control
+            if self._store is not self._server.store:  # emptied: whatever runs in the life before, fails
+                self._store = self._server.store
                 self._restored = ""
                 self._number = 0
             return self._load_alone(request, wanted)
 
     def _load_alone(self, request: ImportState, wanted: list[int]) -> ImportStateReply:
-        has = self._control.columns()
+        has = self._store.columns()
         url = request.checkpoint.url
         if request.number < self._number:
             # from a service that was frozen while its successor went on, or delayed in a queue
@@ -318,36 +318,36 @@ class Imports:
         self._number = request.number
         if request.beside:
             return self._load_beside(request, sorted({*wanted} - {*has}))
-        if has == wanted and url == self._restored and not self._control.stats().updates:
-            self._control.set_lineage(request.lineage)
+        if has == wanted and url == self._restored and not self._store.stats().updates:
+            self._store.set_lineage(request.lineage)
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated
-        if has and (not self._restored or self._control.stats().updates):
+        if has and (not self._restored or self._store.stats().updates):
             detail = f"owns {len(has)} columns already; import into a new parameter server"
             return ImportStateReply(job=self._job, accepted=False, detail=detail)
         if self._restored:
             # another server could not read its part, and the job goes back to an older checkpoint: no record of the
             # newer one may stay, or samples between the two would be applied here twice, or never
-            self._control.clear()
+            self._store.clear()
         self._restored = url
-        self._control.set_lineage(request.lineage)
+        self._store.set_lineage(request.lineage)
         return self._load(request, wanted)
 
     def _load_beside(self, request: ImportState, missing: list[int]) -> ImportStateReply:
         """Load lost columns while this server goes on with its own; a column that it owns stays as it is."""
         if not missing:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated, or none named
-        lineage = self._control.lineage()
-        if lineage != request.lineage and self._control.columns():
+        lineage = self._store.lineage()
+        if lineage != request.lineage and self._store.columns():
             detail = f"its columns come from return {lineage} to a checkpoint, not from {request.lineage}"
             return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
-        self._control.set_lineage(request.lineage)
+        self._store.set_lineage(request.lineage)
         return self._load(request, missing, self._memory_limit_bytes() - resident_bytes())
 
     def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url
         begun = time.monotonic()
         try:
-            size = self._exports.load(url, columns, request.cache_url, room_bytes, self._control)
+            size = self._exports.load(url, columns, request.cache_url, room_bytes, self._store)
         except StrettoError as error:
             damaged = isinstance(error, (ImageDamaged, NoRoom))
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])

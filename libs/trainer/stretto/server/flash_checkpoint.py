@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Literal, cast
 from fsspec.implementations.local import LocalFileSystem
 from stretto_wire.filesystems import StoreLibraryMissing, open_store
 
-from ..engine import Base, Exported, Operations, export_image, image_bytes, load_image, loaded_bytes
+from ..engine import Base, Exported, LockedStore, export_image, image_bytes, load_image, loaded_bytes
 from ..errors import CheckpointError, NoRoom
 from .image_file import ImageWriter, Part, ReadRange, open_chain, verified
 from .shared_memory import Mappings, hold_whole, open_reserved
@@ -61,27 +61,27 @@ class Export:
 class Exports:
     """The exports of one server, one at a time. At most one bucket of an image is in memory of this process."""
 
-    def __init__(self, job: str, pod: str, control: Operations, pod_folder: Path | None = None) -> None:
+    def __init__(self, job: str, pod: str, store: LockedStore, pod_folder: Path | None = None) -> None:
         self._job = job
         self._pod = pod
-        self._control = control
+        self._store = store
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
         self._mappings = Mappings()
 
-    def follow(self, control: Operations) -> None:
+    def follow(self, store: LockedStore) -> None:
         """Write from the next life of the server from now on: it was emptied.
 
         Its images of before stay, and are bases for nothing: every bucket has lost rows since (engine/images.py).
         """
-        self._control = control
+        self._store = store
 
     # --- writing ------------------------------------------------------------------------------------------
 
     def room_bytes(self, base: str = "") -> int:
         """Return an upper bound for the size of an image taken now. base: the checkpoint that it may add to."""
-        return image_bytes(self._control, self._base(base))
+        return image_bytes(self._store, self._base(base))
 
     def _base(self, checkpoint: str) -> Base | None:
         export = self._exports.get(checkpoint)
@@ -127,7 +127,7 @@ class Exports:
                 with contextlib.ExitStack() as undo:
                     file = undo.enter_context(open_reserved(path) if path else self._on_disk())
                     writer = ImageWriter(file, memory=self._mappings.of(file)) if path else ImageWriter(file)
-                    image = export_image(self._control, writer, base)
+                    image = export_image(self._store, writer, base)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()
@@ -137,7 +137,7 @@ class Exports:
                 log.warning("no image at %s", wrong[-1])
                 _free(path)
         raise CheckpointError(
-            f"a checkpoint of at most {image_bytes(self._control, base)} bytes has no room ({'; '.join(wrong)}); "
+            f"a checkpoint of at most {image_bytes(self._store, base)} bytes has no room ({'; '.join(wrong)}); "
             "free space on the disk of the state folder, or enlarge /dev/shm"
         )
 
@@ -216,11 +216,11 @@ class Exports:
         columns: Sequence[int],
         cache_url: str = "",
         room_bytes: float = math.inf,
-        control: Operations | None = None,
+        store: LockedStore | None = None,
     ) -> int:
         """Own ``columns`` as the checkpoint has them; return the bytes read.
 
-        control: the life of the server that owns them; ServerEmptied if it ends meanwhile.
+        store: the life of the server that owns them; ServerEmptied if it ends meanwhile.
         Raises NoRoom, with nothing changed, if they might take more than ``room_bytes``, and CheckpointError.
         """
         parts = read_manifest(manifest_url).parts
@@ -234,7 +234,7 @@ class Exports:
                 raise NoRoom(
                     f"{len(columns)} columns of up to {needed} bytes have no room: {int(room_bytes)} bytes are left"
                 )
-            load_image(control or self._control, images, columns)
+            load_image(store or self._store, images, columns)
         return counted[0]
 
 

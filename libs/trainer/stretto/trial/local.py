@@ -199,7 +199,7 @@ def _export(program: Program, server: ParameterServer, samples: int, target: Tar
         image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
         with open(image, "wb") as file:
             writer = ImageWriter(file)
-            exported = export_image(server.control, writer)
+            exported = export_image(server.store, writer)
             size, digest = writer.finish(exported.manifest)
         columns = tuple(exported.manifest["columns"])
         part = Part("ps-0", image.name, f"file://{image}", size, digest, columns)

@@ -19,7 +19,7 @@ from stretto_messages.dispatcher import (
 from stretto_messages.values import PartialEvaluation, Shard
 
 from ..errors import BusError, CallRefused
-from ..pod.bus import Bus
+from ..pod.bus import PodBus
 
 log = logging.getLogger("stretto.worker")
 
@@ -46,7 +46,7 @@ class _Ahead:
 class Leases:
     """The current lease. Thread-safe: the training thread requests and reports, a timer sends heartbeats."""
 
-    def __init__(self, bus: Bus, leaving: threading.Event) -> None:
+    def __init__(self, bus: PodBus, leaving: threading.Event) -> None:
         self._bus = bus
         self._leaving = leaving
         self._lock = threading.Lock()

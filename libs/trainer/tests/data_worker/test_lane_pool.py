@@ -66,7 +66,7 @@ def trained(
         midway(feed)
         here.train(BATCH * BATCHES // 2, BATCH * BATCHES // 2)
         afterwards(feed)
-        return here.server.control.checksum()
+        return here.server.store.checksum()
 
 
 def test_work_never_becomes_less_when_a_lane_that_ended_is_counted_first() -> None:

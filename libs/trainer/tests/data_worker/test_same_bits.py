@@ -64,7 +64,7 @@ def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple
         if addresses:
             feed.use(addresses, access, fingerprint_of(spec, program.task))
         here.train(0, SAMPLES)
-        return here.server.control.checksum(), feed
+        return here.server.store.checksum(), feed
 
 
 @pytest.mark.slow

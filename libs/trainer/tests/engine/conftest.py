@@ -140,7 +140,7 @@ class ClusterHere(Cluster):
 
         index = len(self.processes)
         self.processes[index] = server = ParameterServer(index, self.layout, key=self.access.key)
-        self.addresses[index], self._controls[index] = server.address, server.control
+        self.addresses[index], self._controls[index] = server.address, server.store
         return index
 
     def place(self):

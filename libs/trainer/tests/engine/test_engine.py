@@ -408,6 +408,6 @@ def test_the_example_of_the_readme_runs():
     text = text.replace("row_gradients, dense_gradient", "pulled.rows, pulled.dense")
     names: dict = {"np": np}
     exec(text, names)
-    assert (names["server"].control.applied().samples == 512).all()
+    assert (names["server"].store.applied().samples == 512).all()
     names["parameters"].close()
     names["server"].close()

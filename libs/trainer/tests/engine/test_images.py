@@ -138,7 +138,7 @@ def test_what_columns_take_is_known_before_they_are_loaded(cluster_here, bare_he
     images = save(servers)
     loaded = restore(bare_here, images, 1, layout).control(0)
     assert loaded.categories() > 2000
-    row_bytes = loaded.store.row_bytes()
+    row_bytes = loaded.row_bytes()
     assert row_bytes * loaded.categories() <= loaded_bytes(images, loaded.columns())
     assert loaded_bytes(images, loaded.columns()) <= 1.5 * row_bytes * loaded.categories()
 
@@ -151,16 +151,16 @@ def test_no_push_waits_for_a_disk():
     for bucket in range(3):
         keys = (np.arange(50, dtype=np.uint64) * 7 + np.uint64(bucket << 58)).astype(np.uint64)
         rows = random.random((50, RowFormat.of_table(LAYOUT.tables[0]).words), np.float32)
-        here.control.import_bucket(bucket, [RawBucket(keys, rows)])
+        here.store.import_bucket(bucket, [RawBucket(keys, rows)])
     held = []
 
     class Disk(io.BytesIO):
         def write(self, data):
-            held.append(here.control.turn.lock._free.locked())
+            held.append(here.store.turn.lock._free.locked())
             return super().write(data)
 
     writer = ImageWriter(Disk())
-    writer.finish(export_image(here.control, writer).manifest)
+    writer.finish(export_image(here.store, writer).manifest)
     here.close()
     assert len(held) > 6
     assert not any(held)

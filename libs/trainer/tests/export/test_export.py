@@ -80,7 +80,7 @@ def train(folder: Path, spec: JobSpec) -> Trained:
     trainer = Trainer(program, parameters, 256, StepTimer(), pipeline=False)
     parameters.seed(program.initial_dense(), program.initial_state())
     assert trainer.train(Work(0, 1, 0, SAMPLES, partition="")) is None
-    exports = Exports(spec.name, "ps-0", server.control, folder)
+    exports = Exports(spec.name, "ps-0", server.store, folder)
     exports.begin("c1", "", f"file://{folder}/{spec.name}/c1")
     wait_for(lambda: exports.status("c1")[0] in ("stored", "failed"))
     stage, part, detail = exports.status("c1")

@@ -53,7 +53,7 @@ def trained(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndar
         outputs = program._raw(pulled.rows, keys, pulled.dense, pulled.state, batch)
         with open(folder / "image", "wb") as file:
             writer = ImageWriter(file)
-            image = export_image(server.control, writer)
+            image = export_image(server.store, writer)
             size, digest = writer.finish(image.manifest)
     finally:
         trainer.close()

@@ -44,7 +44,7 @@ class Job:
     def __post_init__(self) -> None:
         self.server = ParameterServer(0, self.layout)
         self.server.own(range(self.layout.columns))
-        self.exports = Exports("job", "ps-0", self.server.control, self.folder)
+        self.exports = Exports("job", "ps-0", self.server.store, self.folder)
         self.worker = Parameters(self.layout, {0: self.server.address}, worker=0, access=Access(self.server.key))
 
     def start(self) -> Job:

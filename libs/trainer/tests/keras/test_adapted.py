@@ -25,7 +25,7 @@ from adapted_kinds import REFUSED, TAKEN, Measured, functional, layers  # noqa: 
 from planted import ITEMS, USERS, Kind, columns, document_table, named  # noqa: E402
 from stretto.build import make_program  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
-from stretto.engine.locked_store import Operations  # noqa: E402
+from stretto.engine.locked_store import LockedStore  # noqa: E402
 from stretto.keras.adapt import restore  # noqa: E402
 from stretto.keras.objective import CompiledMetrics  # noqa: E402
 from stretto.keras.tables import start_of  # noqa: E402
@@ -531,11 +531,11 @@ def drawn(seed: int | None) -> Kind:
 
 def test_initial_weights_that_differ_between_processes_are_refused():
     one, other = (program_of(drawn(None)).layout for _ in range(2))
-    server = Operations(0, UNKNOWN, 2**30)
+    server = LockedStore(0, UNKNOWN, 2**30)
     server.adopt(one)
     with pytest.raises(InputRefused, match="seed what build\\(\\) draws"):
         server.adopt(other)
-    server = Operations(0, UNKNOWN, 2**30)
+    server = LockedStore(0, UNKNOWN, 2**30)
     for _ in range(2):
         server.adopt(program_of(drawn(3)).layout)
     assert Layout.from_dict(one.to_dict()) == one
@@ -546,7 +546,7 @@ def test_an_image_without_digests_of_initial_weights_is_taken():
     old = replace(known, tables=tuple(replace(each, base="") for each in known.tables))
     assert old != known
     assert all("base" not in table for table in old.to_dict()["tables"])
-    server = Operations(0, UNKNOWN, 2**30)
+    server = LockedStore(0, UNKNOWN, 2**30)
     server.adopt(Layout.from_dict(old.to_dict()))
     server.adopt(known)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stretto.pod.code
 from object_store import environment_of, s3_server
 from stretto.errors import ModelRefused, PodError
-from stretto.pod import code as pod_folder
 from stretto.pod.code import bring
 from stretto_wire.allowed import Allowed
 from stretto_wire.jobfile import read_job
@@ -112,7 +112,7 @@ class TestCode:
     def test_of_a_url_is_fetched_again_until_the_server_is_back(
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pod_folder, "_PAUSES_S", (0.01, 0.01))
+        monkeypatch.setattr(stretto.pod.code, "_PAUSES_S", (0.01, 0.01))
         file = packed(tmp_path / "ads.tar.gz")
         with serving(tmp_path, failures=2) as url:
             assert brought(job({"url": f"{url}/ads.tar.gz", "sha256": sha256(file)}), folder) == 42
@@ -120,7 +120,7 @@ class TestCode:
     def test_of_a_url_that_never_answers_is_not_the_users_fault(
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pod_folder, "_PAUSES_S", (0.01, 0.01))
+        monkeypatch.setattr(stretto.pod.code, "_PAUSES_S", (0.01, 0.01))
         with serving(tmp_path, failures=99) as url, pytest.raises(PodError, match=r"503 .*network\.egress"):
             brought(job({"url": f"{url}/ads.zip", "sha256": "0" * 64}), folder)
 
@@ -239,7 +239,7 @@ class TestAHostileArchive:
     def test_that_unpacks_to_too_much_is_refused(
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        monkeypatch.setattr(pod_folder, "UNPACKED_BYTES_MAX", 1000)
+        monkeypatch.setattr(stretto.pod.code, "UNPACKED_BYTES_MAX", 1000)
         file = packed(tmp_path / name, {"a": bytes(600), "b": bytes(600)})
         with pytest.raises(ModelRefused, match="unpacks to more than 1000 bytes"):
             brought(job({"url": str(file)}), folder)
@@ -247,7 +247,7 @@ class TestAHostileArchive:
     def test_with_too_many_files_is_refused(
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pod_folder, "ENTRIES_MAX", 2)
+        monkeypatch.setattr(stretto.pod.code, "ENTRIES_MAX", 2)
         file = packed(tmp_path / "many.zip", {name: b"" for name in "abc"})
         with pytest.raises(ModelRefused, match="more than 2 files"):
             brought(job({"url": str(file)}), folder)
@@ -255,7 +255,7 @@ class TestAHostileArchive:
     def test_that_is_too_long_is_not_fetched_whole(
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pod_folder, "ARCHIVE_BYTES_MAX", 1000)
+        monkeypatch.setattr(stretto.pod.code, "ARCHIVE_BYTES_MAX", 1000)
         (tmp_path / "long.zip").write_bytes(bytes(2000))
         with serving(tmp_path) as url, pytest.raises(ModelRefused, match="more than 1000 bytes"):
             brought(job({"url": f"{url}/long.zip", "sha256": "0" * 64}), folder)
@@ -329,7 +329,7 @@ class TestPackages:
             port = probe.getsockname()[1]
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
-        monkeypatch.setattr(pod_folder, "_PAUSES_S", (0.01,))
+        monkeypatch.setattr(stretto.pod.code, "_PAUSES_S", (0.01,))
         with pytest.raises(PodError, match=r"model\.requirements = absent-of-a-test==1: no answer"):
             bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
         assert [each.levelname for each in caplog.records if "again in" in each.message] == ["WARNING"]
@@ -344,7 +344,7 @@ class TestPackages:
                 bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
 
     def test_that_take_too_long_end_the_pod(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pod_folder, "_PIP_TIMEOUT_S", 0.001)
+        monkeypatch.setattr(stretto.pod.code, "_PIP_TIMEOUT_S", 0.001)
         with pytest.raises(PodError, match="pip has not ended within"):
             bring(job(None, ("absent-of-a-test==1",)), folder, imports_code=True, tell=lambda text: None)
 

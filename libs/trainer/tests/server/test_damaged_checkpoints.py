@@ -14,7 +14,7 @@ import pytest
 import redis
 from stretto.engine import Access, Parameters, ParameterServer, one_table
 from stretto.errors import CheckpointError, ImageDamaged
-from stretto.server import flash_checkpoint as exports
+from stretto.server import flash_checkpoint
 from stretto.server.flash_checkpoint import Exports
 from stretto_checkpoints.memory import SharedMemory
 from stretto_runtime.server import free_port
@@ -54,7 +54,7 @@ class Job:
 
     def take(self, name: str, memory: str = "", cache: str = "") -> dict:
         """Take a checkpoint and wait until it is stored; return the server's part of the manifest, with its detail."""
-        made = Exports("job", "ps-0", self.server.control, self.folder)
+        made = Exports("job", "ps-0", self.server.store, self.folder)
         made.begin(name, cache, f"file://{self.folder}/{name}", memory)
         wait_for(lambda: made.status(name)[0] in ("stored", "failed"))
         stage, part, detail = made.status(name)
@@ -69,14 +69,14 @@ class Job:
         return self.folder / name / f"{name}.ps-0.image"
 
     def read(self, server, name: str, cache: str = "") -> int:
-        reader = Exports("job", "ps-0", server.control, self.folder)
+        reader = Exports("job", "ps-0", server.store, self.folder)
         return reader.load(f"file://{self.manifest(name)}", range(self.layout.columns), cache)
 
     def same(self, server) -> bool:
         """Compare parameters, optimiser slots and books to the last bit."""
-        one, other = server.control.applied(), self.server.control.applied()
+        one, other = server.store.applied(), self.server.store.applied()
         books = (one.samples == other.samples).all() and (one.fingerprints == other.fingerprints).all()
-        return bool(books) and server.control.checksum() == self.server.control.checksum()
+        return bool(books) and server.store.checksum() == self.server.store.checksum()
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_reason_and_the_one_before_it_r
             job.read(server, f"bad{number}")
         assert str(job.image(f"bad{number}")) in str(refused.value), what
         assert "use another checkpoint" in str(refused.value)
-        assert server.control.columns() == []
+        assert server.store.columns() == []
         job.read(server, f"good{number}")
         assert job.same(server), what
 
@@ -160,7 +160,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_reason_and_the_one_before_it_r
 def test_what_was_read_before_the_damage_leaves_no_trace(job):
     """A block of the last bucket is damaged: the other buckets are in the tables when it is found."""
     job.take("before")
-    expected = job.server.control.checksum(), job.server.control.applied().samples.tolist()
+    expected = job.server.store.checksum(), job.server.store.applied().samples.tolist()
     job.train()
     job.take("after")
     flip(job.image("after"), middle_of_last_rows(job.image("after")))
@@ -168,7 +168,7 @@ def test_what_was_read_before_the_damage_leaves_no_trace(job):
     with pytest.raises(ImageDamaged, match="bucket"):
         job.read(server, "after")
     job.read(server, "before")
-    assert (server.control.checksum(), server.control.applied().samples.tolist()) == expected
+    assert (server.store.checksum(), server.store.applied().samples.tolist()) == expected
 
 
 def test_a_manifest_that_is_no_manifest_is_refused(job):
@@ -196,7 +196,7 @@ def small_memory(tmp_path):
 
 def test_shared_memory_that_is_full_costs_the_fast_way_back_nothing_else(job, small_memory, tmp_path):
     shared = SharedMemory(small_memory, tmp_path)
-    room = exports.image_bytes(job.server.control)
+    room = flash_checkpoint.image_bytes(job.server.store)
     assert room > 2**20
     assert shared.reserve("job", "c", {"ps-0": room}) == {}
     assert not [path for path in small_memory.rglob("*") if path.is_file()], (
@@ -250,7 +250,7 @@ def test_redis_killed_between_two_checkpoints_costs_the_cache_only(job, cache):
 
 def test_redis_that_lost_a_piece_or_hangs_does_not_hold_a_restore_up(job, cache, monkeypatch):
     """If each block asked a hanging Redis, the restore would take too long."""
-    monkeypatch.setattr(exports, "_CACHE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(flash_checkpoint, "_CACHE_TIMEOUT_S", 0.5)
     url, process = cache
     job.take("c", cache=url)
     with redis.Redis.from_url(url) as client:

@@ -11,7 +11,7 @@ import pytest
 from stretto.engine import Exported, one_table
 from stretto.engine.images import VERSION, _Blocks
 from stretto.errors import CheckpointError
-from stretto.server import flash_checkpoint as exports
+from stretto.server import flash_checkpoint
 from stretto.server.flash_checkpoint import Exports
 from stretto.server.image_file import ImageWriter, Part, verified
 from stretto.server.shared_memory import Mappings, hold_whole, open_reserved
@@ -34,8 +34,8 @@ def export(control, image, base=None):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(exports, "export_image", export)
-    monkeypatch.setattr(exports, "image_bytes", lambda control, base=None: 400_000)
+    monkeypatch.setattr(flash_checkpoint, "export_image", export)
+    monkeypatch.setattr(flash_checkpoint, "image_bytes", lambda store, base=None: 400_000)
     (tmp_path / "pod").mkdir()
     return Exports("full", "ps-0", None, tmp_path / "pod")  # type: ignore[arg-type]
 

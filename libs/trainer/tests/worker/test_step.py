@@ -12,7 +12,7 @@ from stretto.batches.feed import Feed
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.model.program import Gradients, Prepared
-from stretto.worker import step as training
+from stretto.worker import step
 from stretto.worker.step import Stopped, Trainer, Work
 from stretto.worker.step_timer import StepTimer
 from stretto_wire.spec import PIPELINE_FROM_STEP
@@ -225,7 +225,7 @@ def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeli
 
 
 def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
-    monkeypatch.setattr(training, "_PULL_KEPT_S", 0.0)
+    monkeypatch.setattr(step, "_PULL_KEPT_S", 0.0)
     servers = Checked()
     servers.starts = {0: 0, 1: 500}
     program = Recorded()
