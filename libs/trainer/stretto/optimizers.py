@@ -87,7 +87,7 @@ def made(name: str, make: Callable[[], Optimizer]) -> Optimizer:
 
 
 def refuse_options(name: str, options: Mapping[str, Any], only: Mapping[str, Any]) -> None:
-    """Raise ModelRefused for an option that has another value than the one that the servers apply."""
+    """Raise ModelRefused for an option with another value than the servers apply."""
     for option, value in only.items():
         if option in options and options[option] != value:
             raise ModelRefused(

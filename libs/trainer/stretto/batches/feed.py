@@ -1,7 +1,7 @@
 """The feed of a trainer: batches in the order in which they are trained, prepared here or by lanes elsewhere.
 
-The decisions are those of :mod:`stretto_pipeline.feeding`. This is their edge: a thread that prepares batches here, and
-two threads for each lane, each with one connection and one request at a time.
+`stretto_pipeline.feeding` decides; this module carries the decisions out: a thread prepares batches here, and two
+threads for each lane ask it, each with one connection and one request at a time.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from .preparation import Fingerprint, Kind, arrays_of, bytes_of, difference_of, 
 log = logging.getLogger("stretto.feed")
 
 WINDOW_BYTES, WINDOW_SHARE = 64 * 1024**2, 0.05
-"""Batches that wait, or are being prepared, have at most so many bytes, and so much of the trainer's memory."""
+"""Bounds of the batches that wait or are being prepared: bytes, and a share of the trainer's memory."""
 CONNECT_S = 5.0
 ANSWER_S = 30.0
-"""Time after which a lane that does not answer is left. Others prepare its batches long before."""
+"""Seconds after which a lane that does not answer is left. Other lanes prepare its batches long before."""
 AGAIN_S = 1.0
 OTHER_AGAIN_S = 30.0
-"""Pauses before a lane is tried again that was lost, and one that would prepare other batches than this process."""
+"""Pauses before a lane is tried again: a lost lane, and a lane that would prepare other batches than this process."""
 
 
 def window_bytes(memory_bytes: int) -> int:
@@ -83,17 +83,17 @@ class Feed:
         self._here: dict[tuple[Range, str], Prepared | BaseException] = {}
         self._needed: Future[Prepared] | None = None
         self._lanes: dict[str, _Lane] = {}
-        """by address"""
+        """Lanes in use, by address."""
         self._leaving: dict[str, _Lane] = {}
-        """by name: lanes that are not used any more, and still have batches in hand"""
+        """Lanes that were left out and still have batches in hand, by name."""
         self._numbers = itertools.count()
         self._counted = (0, 0)
-        """batches delivered, and those of lanes, when a share was last asked for"""
+        """Batches delivered, and how many of them lanes prepared, when a share was last asked for."""
         self._closed = False
         self._took: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
-        """seconds, and processor seconds, of the last preparations here"""
+        """Seconds and processor seconds of the last preparations here."""
         self.differing = ""
-        """where a lane prepared other values than this process, in words"""
+        """The place where a lane prepared other values than this process, in words; empty if none did."""
         self._home = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._timer: threading.Thread | None = None
 
@@ -115,16 +115,16 @@ class Feed:
         return (from_lanes - before[1]) / max(1, delivered - before[0])
 
     def follow(self, ranges: Sequence[Range]) -> None:
-        """State the batches to come, in order. Without any, a batch that was asked for does not come."""
+        """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
         with self._lock:
             if not ranges:
                 self._needed = None
             self._tell(Wanted(tuple(ranges)))
 
     def take(self) -> Future[Prepared]:
-        """Return the first batch that is to come, once it is prepared; its error may be DataError.
+        """Return the future of the first batch to come; its error may be DataError.
 
-        The next call may follow before it is, but takes the batch after it only once it is.
+        The next call must wait until this batch is delivered.
         """
         future: Future[Prepared] = Future()
         with self._lock:
@@ -134,7 +134,7 @@ class Feed:
         return future
 
     def use(self, addresses: Collection[str], access: Access, fingerprint: Fingerprint) -> None:
-        """Use the lanes at these addresses, and no others; those that are left out finish what they have in hand."""
+        """Use the lanes at these addresses, and no others. A lane that is left out finishes its batches in hand."""
         with self._lock:
             if self._closed:
                 return
@@ -181,7 +181,7 @@ class Feed:
                 self._due.notify()
 
     def _lane_changed(self, event: Joined | Left) -> None:
-        """Note that a lane can be asked, or is lost; one that is not used any more has come too late."""
+        """Note that a lane can be asked, or is lost. A lane that joins after it was left out is ignored."""
         with self._lock:
             is_used = any(lane.name == event.lane for lane in self._lanes.values())
             if is_used or isinstance(event, Left):
@@ -271,7 +271,7 @@ class _Lane:
         answered: Callable[[str, Range, Prepared | None], None],
     ) -> None:
         self.name = name
-        """of this object alone: a late word of one that is closed is not taken for another's at its address"""
+        """Unique to this object. A new lane may reuse an address; a late answer of the old one has another name."""
         self._address = address
         self._access = access
         self._fingerprint = fingerprint
@@ -309,7 +309,7 @@ class _Lane:
             self._closed.wait(again_s)
 
     def _serve(self) -> str:
-        """Ask the lane until it is lost; return where it differs from this process, if it does. Raises PlaneError."""
+        """Ask the lane until it is lost; return how its fingerprint differs, "" if not. Raises PlaneError."""
         with contextlib.ExitStack() as opened:
             connections = [opened.enter_context(self._open()) for _ in range(CREDITS)]
             theirs = json.loads(bytes(connections[0].call(Kind.HELLO, []).parts[0]))
@@ -354,7 +354,7 @@ class _Lane:
 
 
 class DataWorkerList:
-    """Keeps a feed's lanes those of the job's data workers. Thread-safe."""
+    """Lets a feed use the lanes of the job's data workers, as they come and go. Thread-safe."""
 
     def __init__(self, feed: Feed, access: Access, fingerprint: Fingerprint) -> None:
         self._feed = feed
@@ -362,7 +362,7 @@ class DataWorkerList:
         self._fingerprint = fingerprint
         self._lock = threading.Lock()
         self._lanes: dict[str, tuple[str, ...]] = {}
-        """by the data worker's address"""
+        """Addresses of the lanes that each data worker named, by the data worker's address."""
         self._asking: dict[str, threading.Event] = {}
 
     def use(self, addresses: Collection[str]) -> None:
@@ -380,7 +380,7 @@ class DataWorkerList:
             self._tell()
 
     def _follow(self, address: str, ended: threading.Event) -> None:
-        """Ask a data worker for its lanes again and again. One that does not answer keeps those that it had."""
+        """Ask a data worker for its lanes again and again. While it does not answer, its last lanes stay in use."""
         while not ended.is_set():
             with (
                 contextlib.suppress(PlaneError, ValueError),

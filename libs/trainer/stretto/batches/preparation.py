@@ -25,7 +25,7 @@ from ..model.program import Prepared
 
 REQUEST_BYTES_MAX = 64 * 1024
 LEAVE_S = 5.0
-"""Time that trainers have to take what they have asked of a lane that leaves (taste: longer than a batch takes)."""
+"""Seconds that a lane which leaves gives trainers to take what they asked for (taste: longer than a batch takes)."""
 _ARRAY = "batch "
 _KEYS = ("stored", "inverse", "counts")
 
@@ -34,11 +34,11 @@ class Kind(IntEnum):
     """Requests to a lane, and to a data worker, which names its lanes."""
 
     HELLO = 1
-    """no part; the answer's part is the lane's fingerprint, JSON"""
+    """Greets a lane: no part; the answer's part is the lane's fingerprint, JSON."""
     PREPARE = 2
-    """part 0: start and length, int64; part 1: the partition's name. The answer has the prepared batch"""
+    """Asks for a batch: start and length, int64, then the partition's name; the answer has the prepared batch."""
     LANES = 3
-    """no part; the answer's part has the addresses of the lanes that serve, a JSON list"""
+    """Asks a data worker for its lanes: no part; the answer's part is a JSON list of their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class BatchesPrepared:
         return BatchesPrepared(self.batches + other.batches, self.busy_s + other.busy_s)
 
     def since(self, before: BatchesPrepared) -> BatchesPrepared:
-        """Return what was done after ``before``. Sums over lanes in another order may differ in their last bits."""
+        """Return the work since ``before``. Sums over lanes in another order may differ in their last bits."""
         return BatchesPrepared(self.batches - before.batches, max(0.0, self.busy_s - before.busy_s))
 
 
@@ -97,7 +97,7 @@ def range_of(message: Message) -> Range:
 
 
 Fingerprint = Mapping[str, str]
-"""All that decides what preparing a batch gives: the same in a trainer and its lanes, or a lane is not used."""
+"""Everything that determines a prepared batch. A data worker is used only if its fingerprint equals the trainer's."""
 
 
 def fingerprint_of(spec: JobSpec, task: object) -> Fingerprint:

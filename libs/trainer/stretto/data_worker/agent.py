@@ -1,4 +1,4 @@
-"""A data worker: it prepares batches for the workers of its job, and holds nothing; ``python -m stretto.data``."""
+"""The agent of a data worker: it starts lanes, names them to the workers of its job and reports their work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WATCH_S = 0.2
 
 
 class DataWorker:
-    """One data worker pod: a lane for each of its cores, and an address at which workers ask for theirs."""
+    """A data worker pod: a lane for each of its cores, and an address at which workers ask for the lanes."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod

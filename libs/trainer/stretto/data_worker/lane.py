@@ -21,7 +21,7 @@ from ..model.program import Program
 log = logging.getLogger("stretto.data_worker")
 
 LOOK_S = 0.02
-"""Interval between looks at the connections that are left."""
+"""Seconds between two looks at the connections that are still open."""
 
 
 class Lane:
@@ -32,7 +32,7 @@ class Lane:
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
         self.work = BatchesPrepared()
-        """of this lane so far; another thread reads it, so it changes as a whole"""
+        """Batches that this lane has prepared so far. Another thread reads it, so it is replaced as a whole."""
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
         self._listener = Listener(
             address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
@@ -40,9 +40,9 @@ class Lane:
         self.address = self._listener.address
 
     def leave(self) -> None:
-        """Serve on until no trainer is connected any more, or for LEAVE_S; then end.
+        """Serve on until every trainer has disconnected, or for LEAVE_S; then end.
 
-        A trainer that was told of it asks for nothing more, and closes its connections once it has its answers.
+        A trainer that has heard of the end asks for nothing more, and closes its connections once it has its answers.
         """
         end_s = time.monotonic() + LEAVE_S
         while self._listener.connections and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""The lanes of a pod: processes, forked from one that has imported the user's code, and replaced when they die."""
+"""The lanes of a pod: processes forked from a process that has imported the user's code, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ log = logging.getLogger("stretto.data_worker")
 START_S = 120.0
 RETRY_S = 1.0
 STOP_S = LEAVE_S + 2.0
-"""Seconds in which a lane leaves: more than its trainers may take."""
+"""Seconds that a lane may take to leave: more than its trainers may take to fetch their answers."""
 COUNT_S = 0.5
-"""Seconds between two words of a lane on its work."""
+"""Seconds between two messages of a lane about its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The first word of a lane: its address, or why it cannot serve."""
+    """The first message of a lane to its pod: its address, or why it cannot serve."""
 
     address: str = ""
     refused: str = ""
 
 
 class LanePool:
-    """So many lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
+    """A number of lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
 
-    ``changed`` is called with the addresses of those that serve, whenever they are others.
+    ``changed`` is called with the addresses of the lanes that serve, whenever these change.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class LanePool:
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, BaseProcess] = {}
         self._work: dict[int, BatchesPrepared] = {}
-        """by number, of the processes that run now"""
+        """Work of each lane whose process runs now, by its number."""
         self._work_of_ended = BatchesPrepared()
         self.refused = ""
-        """why the user's code cannot be used, in its own words"""
+        """The reason why the user's code cannot be used, in the words of its error; empty if it can."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["stretto.data_worker.preload"])
         # the process that lanes are forked from finds modules by PYTHONPATH alone
@@ -90,7 +90,7 @@ class LanePool:
 
     @property
     def work(self) -> BatchesPrepared:
-        """The work of all lanes so far, those that have ended included."""
+        """The work of all lanes so far, including lanes that have ended."""
         with self._lock:
             return sum(self._work.values(), self._work_of_ended)
 
@@ -154,7 +154,7 @@ class LanePool:
             self._work_of_ended += self._work.pop(number, BatchesPrepared())
 
     def _count(self, number: int, process: BaseProcess, told: Connection) -> None:
-        """Note what a lane tells of its work until it ends. What user code has forked may hold its pipe longer."""
+        """Note what a lane tells of its work until it ends. A process that user code forked may hold its pipe."""
         with contextlib.suppress(EOFError, OSError):
             while told in wait([told, process.sentinel]):
                 work = told.recv()
@@ -177,7 +177,7 @@ class LanePool:
 def _short_temporary_folder() -> Generator[None]:
     """Let multiprocessing make its socket in the temporary folder by a short path: the kernel takes 107 bytes of it.
 
-    It is connected to by the same path again and again, so the descriptor stays open.
+    Every connection uses this path again, so the descriptor stays open.
     """
     before = tempfile.gettempdir()
     tempfile.tempdir = f"/proc/self/fd/{os.open(before, os.O_PATH)}"
@@ -189,7 +189,7 @@ def _short_temporary_folder() -> Generator[None]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None]:
-    """Add variables for a process that starts meanwhile. Other threads find all others at any time."""
+    """Set variables for a process that starts within the block; other threads see all other variables unchanged."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -229,7 +229,7 @@ def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connectio
 
 
 def _end_with_pod() -> None:
-    """End this process when its pod's has ended, however that was."""
+    """End this process when its pod's process has ended, for whatever reason."""
     pod = multiprocessing.parent_process()
     assert pod is not None
     wait([pod.sentinel])

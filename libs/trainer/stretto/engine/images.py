@@ -88,7 +88,7 @@ class Base:
 class Exported:
     """The result of an export.
 
-    pause_seconds: the longest that a push or pull waited for it. epoch: the one that it ended.
+    pause_seconds: the longest that a push or pull waited for the export. epoch: the epoch that it ended.
     manifest (JSON-able): version, server, layout, columns, base (digest, "" for a full image), whole (buckets that need
     no base), bytes, blocks {name: offset, bytes, checksum, dtype, shape}.
     """
@@ -116,7 +116,7 @@ class PsImage:
         return list(self.manifest["columns"])
 
     def links(self, bucket: int) -> list[PsImage]:
-        """Return the images that have rows of a bucket, from the one that has it whole to this one."""
+        """Return the images that have rows of a bucket, from the image that has it whole to this image."""
         links: list[PsImage] = []
         image: PsImage | None = self
         while image is not None:
@@ -313,8 +313,8 @@ def loaded_bytes(images: Sequence[PsImage], columns: Iterable[int]) -> int:
 def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[int]) -> None:
     """Make a server own more `columns`, from the images of all servers of the checkpoint (any number of servers).
 
-    Attempts start again from zero, because the ledger that is restored with it counts them anew. A shard whose records
-    were deleted in every column stays finished. A shard whose records were deleted in some columns only is skipped
+    Attempts start again from zero, as in the ledger that is restored with the images. A shard whose records were
+    deleted in every column stays finished. A shard whose records were deleted in some columns only is skipped
     there and replayed elsewhere.
     Raises CheckpointError if the images do not fit the layout or do not hold each column exactly once.
     """
@@ -370,9 +370,9 @@ def _load_bucket(store: LockedStore, bucket: int, tables: int, links: Sequence[P
 
 
 def bucket_rows(image: PsImage, bucket: int, table: int, skip: int = 0) -> Iterator[RawBucket]:
-    """Yield a table's rows of a bucket, from the image that has it whole to this one.
+    """Yield a table's rows of a bucket, from the image that has it whole to `image`.
 
-    A row of a later image replaces that of an earlier one. skip: how many of the images are left out at the beginning.
+    A row of a later image replaces the same row of an earlier one. skip: how many images to leave out at the beginning.
     Raises CheckpointError.
     """
     of_keys, of_rows = _names(bucket, table)

@@ -46,8 +46,8 @@ def _no_lock(_: Turn) -> AbstractContextManager[None]:
 class LockedStore:
     """The columns of one server, in one life of it: from its start, or from when it was emptied, to the next time.
 
-    Most methods are those of `Store` under the lock. A server that does not know the layout yet owns columns and holds
-    nothing; `adopt` gives it the layout.
+    Most methods are methods of `Store` under the lock. A server that does not know the layout yet owns columns and
+    holds nothing; `adopt` gives it the layout.
     """
 
     def __init__(
@@ -59,21 +59,21 @@ class LockedStore:
         *,
         emptied: tuple[Store, SharedLock] | None = None,
     ) -> None:
-        """emptied: store and lock of the life before."""
+        """Begin a life with an empty store. emptied: store and lock of the life before, to go on with."""
         self.server = index
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
         self.unlocked, lock = emptied or (Store(layout, memory_bytes_max), SharedLock())
-        """The store itself, for whoever has `turn`."""
+        """The store itself, for code that holds `turn`."""
         self.turn = Turn(lock)
-        """The lock, for whoever reads or changes much at one instant in this process."""
+        """The lock, for code of this process that reads or changes much at one instant."""
         self._lineage = 0
         self._update_s = 0.0
 
     def next_life(self) -> LockedStore:
-        """Drop everything but the layout, end this life, and return the store of the next one.
+        """Drop everything but the layout, end this life, and return the store of the next life.
 
-        Once it returns, no operation of this life changes or copies anything any more: each raises ServerEmptied.
+        Once it returns, every operation of the ended life raises ServerEmptied, and changes or copies nothing.
         """
         with self.turn.alone():
             self.unlocked.reset()
@@ -137,7 +137,7 @@ class LockedStore:
     columns = _under(_no_lock, Store.columns)
 
     def placement(self) -> tuple[I64, int]:
-        """Return the state of each column: [columns] of Own, and the lineage of those that are owned."""
+        """Return the state of each column: [columns] of Own, and the lineage of the owned columns."""
         with self.turn.shared():
             return self.unlocked.own(), self._lineage
 
@@ -176,7 +176,7 @@ class LockedStore:
     checksum = _under(Turn.shared, Store.checksum)
 
     def image_bytes(self, since_epoch: int = 0) -> int:
-        """Return the bytes that an image taken now would have: all rows, or those that changed after an epoch."""
+        """Return the bytes of an image taken now: with all rows, or with the rows that changed after an epoch."""
         with self.turn.shared():
             size_bytes = self.unlocked.dense_bytes() + self.unlocked.progress_bytes()
         for bucket in (c for c in self.columns() if c < self.layout.buckets):

@@ -261,16 +261,16 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 def _copy_buckets(
     here: LockedStore | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
 ) -> int:
-    """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
+    """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes."""
     return sum(_copy_bucket(here, source, column, since_epoch, pace) for column in columns if column < BUCKETS)
 
 
 def _copy_bucket(here: LockedStore | Control, source: Control, bucket: int, since_epoch: int, pace: float) -> int:
     """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
 
-    While the bucket is trained, rows change and are appended between two ranges. All of these have a later epoch than
-    the one that ended before the copy, so the difference that follows under the freeze has them. A bucket that is
-    frozen does not change. The first range of a whole copy replaces what a move that broke off may have left here.
+    While the bucket is trained, rows change and are appended between two ranges. All of these rows have a later epoch
+    than the epoch that ended before the copy, so the difference that follows under the freeze has them. A frozen bucket
+    does not change. The first range of a whole copy replaces what a move that broke off may have left here.
     """
     moved_bytes = table = first = 0
     replace = not since_epoch
@@ -295,9 +295,9 @@ def _copy(
 ) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
 
-    Rows are those that changed after `since_epoch`, 0 for all: the others are here already. So are the first
-    `known_finished` marks. Those of shards that finished since must come with the records, from which these shards are
-    gone: a late push for one would find offset 0 here.
+    Rows are copied if they changed after `since_epoch` (0: all rows): the other rows are here already. So are the first
+    `known_finished` marks. Marks of shards that finished since must come with the records, which have lost these
+    shards: without a mark, a late push for such a shard would find offset 0 here.
     """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)

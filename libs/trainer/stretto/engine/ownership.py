@@ -14,7 +14,7 @@ from .layout import I64
 
 
 def owners(own: Mapping[int, I64], columns: int) -> I64:
-    """Return the server that serves reads of each column: [columns], -1 where there is none.
+    """Return the server that serves reads of each column: [columns], -1 for a column without a server.
 
     MINE goes before FROZEN. Between the two last steps of a move one column has both states, and the server where it
     is MINE is ahead.

@@ -36,9 +36,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The owner of each column [columns], those that are moving, and each server's part.
+    """The owner of each column [columns], the columns that are moving, and each server's part.
 
-    generation: that of the servers, see `Routes`. lineage: the number of the return to a checkpoint that all columns
+    generation: of the servers, see `Routes`. lineage: the number of the return to a checkpoint that all columns
     come from; 0: none.
     """
 
@@ -52,7 +52,7 @@ class Route:
 class Routes:
     """Links to all servers, and the route: the owner of each column, as last read. Thread-safe.
 
-    The arguments are those of `Parameters`. `generation` rises with the first route after a server was lost: the
+    The arguments are named as in `Parameters`. `generation` rises with the first route after a server was lost: the
     servers may then hold an earlier state, restored from a checkpoint.
     """
 
@@ -176,7 +176,7 @@ class Routes:
 
     @property
     def generation(self) -> int:
-        """The generation of the current route, or of the last one while there is none."""
+        """The generation of the current route, or of the last route while there is none."""
         with self._lock:
             return self._generation
 

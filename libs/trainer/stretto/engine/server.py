@@ -90,10 +90,10 @@ class ParameterServer:
         self._listener.size_bytes_max = self._size_bytes_max()
 
     def empty(self) -> None:
-        """Begin a new life that owns nothing, as a process that has just started; only the layout stays.
+        """Begin a new life that owns nothing, like a process that has just started; only the layout stays.
 
-        Clients take it for another process: their connections end, and a new one shows another life. A request that
-        was on its way belongs to the life in which its connection began, so it changes nothing any more.
+        Clients take the server for another process: their connections end, and a new connection shows another life. A
+        request on its way belongs to the life in which its connection began, so it changes nothing in the new life.
         """
         with self._lives:
             self.store = self.store.next_life()

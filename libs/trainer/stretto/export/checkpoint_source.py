@@ -43,7 +43,7 @@ class Checkpoint:
     """The SHA-256 of each image's description: they name the contents."""
     _holders: list[PsImage]
     _chains: dict[int, list[str]]
-    """Digests of each image with those that it adds to, the full one first, by the image's `id`."""
+    """Digests of each image and of the images that it adds to, the full image first, by the image's `id`."""
     _last: dict[tuple[int, int], Rows] = field(default_factory=dict[tuple[int, int], Rows])
 
     def dense(self) -> tuple[F32, F32]:

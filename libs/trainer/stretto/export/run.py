@@ -1,4 +1,4 @@
-"""One export: a checkpoint of a job and the job's code, made into files that programs without Stretto read."""
+"""An export: a checkpoint of a job and the job's code, made into files that programs without Stretto read."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write(
     memory_bytes: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """Write an export of a program, and give it its name; return its export.json. The arguments are those of Request.
+    """Write an export of a program, and give it its name; return its export.json. Arguments are named as in Request.
 
     Raises ExportRefused and CheckpointError.
     """
@@ -140,7 +140,7 @@ def _document(made: _Export, chosen: Format, counts: Mapping[str, int], earlier:
 
 
 def _format(program: Program, asked: Format | None, earlier: Earlier | None) -> Format:
-    """Return the format to write. Raises ExportRefused for one that does not suit."""
+    """Return the format to write. Raises ExportRefused for a format that does not suit."""
     usual: Format = "keras" if _is_keras(program) else "safetensors"
     chosen = asked or (usual if earlier is None else "parquet")
     if earlier is not None and chosen != "parquet":

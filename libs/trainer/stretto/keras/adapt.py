@@ -152,9 +152,10 @@ class AdaptedModel:
         targets: Sequence[Leaf] = (),
         loss: Callable[[Any, Sequence[Any], Any], Any] | None = None,
     ) -> None:
-        """leaves: the inputs; pack: makes of their tensors what the model is called with. The model must be built.
+        """Change the layers of a built model into lookups. Raises ModelRefused.
 
-        loss: that of inputs, targets and outputs, if it may look up rows, too. Raises ModelRefused.
+        leaves: the inputs; pack: makes of their tensors what the model is called with; loss: a function of inputs,
+        targets and outputs that may look up rows, too.
         """
         self.model = model
         self._loss = loss
@@ -196,7 +197,7 @@ class AdaptedModel:
 
     @property
     def separate_variables(self) -> set[int]:
-        """The ids of the variables that are no dense parameters: tables of the servers, and those that never change."""
+        """The ids of variables that are no dense parameters: tables of the servers, and tables that never change."""
         return {id(table_of(layer)) for layer in [*self._lookups, *self._frozen]}
 
     def call(self, leaves: Sequence[Any], training: bool) -> Any:
@@ -246,7 +247,7 @@ class AdaptedModel:
         return recording, tf.function(noted, autograph=False).get_concrete_function(*signature)
 
     def _led_by_samples(self, sample: Sequence[NDArray[Any]]) -> set[int]:
-        """Return the lookups whose ids have the samples as their first dimension; those of positions have not."""
+        """Return the lookups whose ids have the samples as their first dimension; lookups of positions have not."""
         n = len(sample[0])
         whole = self.noted(sample)
         less = self.noted([each[: n - 1] for each in sample]) if n > 1 else whole
@@ -442,7 +443,7 @@ class AdaptedModel:
         return [self._leaves[c.leaf] if c.leaf >= 0 else spec_of(self.events[c.event].value) for c in of]
 
     def narrow(self, graph: Any, given: Sequence[Any]) -> None:
-        """Let a step be fed only with what its results depend on. graph: that of a step that is given all of it."""
+        """Feed a step only with values that its results depend on. graph: of a step that is fed with all candidates."""
         reached = sources(graph.outputs, graph.control_outputs)
         self.fed = tuple(
             candidate
@@ -463,7 +464,7 @@ class AdaptedModel:
         return self.call(self.fed_leaves(of, fed), training)
 
     def fed_leaves(self, of: Sequence[Candidate], fed: Sequence[Any]) -> list[Any]:
-        """Return all inputs; those that are not fed are values that nothing depends on in the end."""
+        """Return a value for every input. Inputs not listed in `of` get a placeholder; no output depends on them."""
         leaves = {candidate.leaf: value for candidate, value in zip(of, fed, strict=True) if candidate.leaf >= 0}
         return [leaves[n] if n in leaves else placeholder(spec) for n, spec in enumerate(self._leaves)]
 
@@ -496,7 +497,7 @@ class AdaptedModel:
     # --- the original -------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Free the memory of the tables on the servers, which the model cannot read any more."""
+        """Free the memory of the tables that are on the servers: from now on the model cannot read them."""
         for layer in self._lookups:
             variable = table_of(layer)
             replace_value(variable, tf.Variable(tf.zeros((0, layer.output_dim)), name=variable.name))
@@ -505,7 +506,7 @@ class AdaptedModel:
     def differing(
         self, leaves: Sequence[Any], expected: Sequence[Any], is_close: Callable[[Any, Any], bool]
     ) -> list[str]:
-        """Return the layers with which the model gives other outputs when their ids are those of the keys."""
+        """Return the layers that change the outputs of the model when they look up the ids that keys were made of."""
         found: list[str] = []
         noted = self.noted(leaves)
         for layer in self._lookups:

@@ -101,7 +101,7 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
     # --- what is computed ---------------------------------------------------------------------------------
 
     def _original_outputs(self) -> list[NDArray[Any]]:
-        """Call the model as it is, which also builds one that is subclassed; return its outputs."""
+        """Call the model as it is, which also builds a subclassed model; return its outputs."""
         with self._refusing():
             inputs = self._form.first_tensors[0]
             output = self.model(inputs, training=False) if takes_training(self.model) else self.model(inputs)
@@ -295,7 +295,7 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error; that of TensorFlow without the stack in it, but with the innermost place."""
+    """Return the message of an error; a message of TensorFlow without its stack, but with the innermost place."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "File ", "[[{{node"))]
     if not isinstance(error, tf.errors.OpError) or not said:

@@ -257,7 +257,7 @@ class Feeding:
 
 @dataclass(slots=True)
 class Direct:
-    """Looks up in tables at hand: of `layer` the noted ids, of all others those that they are called with."""
+    """Looks up in tables at hand: `layer` its noted ids, every other layer the ids that it is called with."""
 
     layer: Any
     noted: list[Any]
@@ -341,6 +341,6 @@ def spec_of(value: Any) -> Any:
 
 
 def placeholder(spec: Any) -> Any:
-    """Return a value that nothing depends on in the end."""
+    """Return a value in the place of an input that no output depends on."""
     parts = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in components(spec)]
     return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)

@@ -1,4 +1,4 @@
-"""The loss and the metrics of a Keras model: the task's, those that the user compiled, or binary cross-entropy."""
+"""The loss and the metrics of a Keras model: given by the task, compiled by the user, or binary cross-entropy."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class ModelMetrics(Metrics):
         self._turn.release()
 
     def sums(self) -> dict[str, tuple[float, float]]:
-        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+        """Return total and count of each metric that is a mean: these add up over several workers."""
         results = self.results()
         return {
             name: (float(metric.total), float(metric.count))

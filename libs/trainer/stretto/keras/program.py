@@ -47,7 +47,10 @@ class KerasProgram(ProgramBase):
     def __init__(
         self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
     ) -> None:
-        """apart: the ids of variables that are neither dense parameters nor state. Raises ModelRefused."""
+        """Take the variables of a model, except ids in `apart`: these have their rows elsewhere, or never change.
+
+        Raises ModelRefused.
+        """
         self.model = model
         self._trainable = [each for each in model.trainable_variables if id(each) not in apart]
         self._fixed = [each for each in model.non_trainable_variables if id(each) not in apart]
@@ -72,7 +75,7 @@ class KerasProgram(ProgramBase):
         return [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state]
 
     def _signature(self, inverse: list[Any], fed: Any) -> tuple[Any, ...]:
-        """Return the types of what a graph is given. inverse, fed: those of the subclass's own."""
+        """Return the types of a graph's arguments. inverse, fed: the types of the arguments that a subclass adds."""
         return (
             [tf.TensorSpec((None, of.dimension), tf.float32) for of in self.tables.values()],
             inverse,
@@ -345,7 +348,7 @@ def _own_loss(task: Task, model: Any) -> Callable[[Any, Any], Any] | None:
 
 
 def _of_unique(gradient: Any, rows: Any, *, squared: bool = False) -> Any:
-    """Return the gradient of unique rows, which is that of their gathers added up. squared: add up their squares."""
+    """Return the gradient of unique rows: the sum over the places that gather a row. squared: the sum of squares."""
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.square(gradient.values) if squared else gradient.values
         return tf.math.unsorted_segment_sum(values, gradient.indices, tf.shape(rows)[0])

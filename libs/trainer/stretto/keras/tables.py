@@ -15,13 +15,13 @@ from ..errors import ModelRefused
 from ..model.tables import Start, start_of_values
 
 _COMPARED_FLOATS = 2**26
-"""Floats of a table up to which its values are compared with those of its initialiser, drawn again."""
+"""Largest table, in floats, whose values are compared with its initialiser's, drawn again."""
 
 
 def start_of(layer: Any, weights: F32, *, is_restored: bool = False) -> Start:
     """Return how rows of a layer begin: by the servers' own uniform distribution where the layer's is one.
 
-    is_restored: the weights come from an earlier model, and may look like those of the initialiser.
+    is_restored: the weights come from an earlier model, though they may look as if the initialiser had drawn them.
     """
     bounds = None if is_restored else _uniform_bounds(layer.embeddings_initializer, weights.shape)
     if bounds is not None and _is_fresh(layer.embeddings_initializer, weights, bounds):
@@ -43,7 +43,7 @@ def _uniform_bounds(initializer: Any, shape: tuple[int, ...]) -> tuple[float, fl
 
 
 def _is_fresh(initializer: Any, weights: F32, bounds: tuple[float, float]) -> bool:
-    """Return whether the weights are those of the initialiser, which draws the same ones again."""
+    """Return whether the initialiser drew these weights: it draws the same values again."""
     if not isinstance(initializer.seed, int):
         return False
     if weights.size <= _COMPARED_FLOATS:

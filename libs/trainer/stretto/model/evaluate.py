@@ -30,8 +30,8 @@ class Quality:
     """The quality of a model over a number of samples.
 
     loss: mean log loss, and auc (0.5 if only one label occurs), of the first output with probabilities of 0/1 labels.
-    Without one, loss is the mean of the model's own loss, and auc NaN, as it is for labels that are fractions.
-    metrics: those that the user compiled, by name.
+    Without such an output, loss is the mean of the model's own loss, and auc NaN, as for labels that are fractions.
+    metrics: the metrics that the user compiled, by name.
     """
 
     samples: int

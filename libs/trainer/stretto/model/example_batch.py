@@ -48,7 +48,7 @@ def parts_of(given: Any, where: str) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array of every batch. dtype: that of TensorFlow; shape: without the samples, None for any length."""
+    """An array of every batch. dtype: a name of TensorFlow; shape: without the samples, None for any length."""
 
     name: str
     path: Path

@@ -32,7 +32,7 @@ def is_close(found: NDArray[Any], expected: NDArray[Any] | None) -> bool:
 def differs(
     found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any] | None], layers: Sequence[str]
 ) -> ModelRefused:
-    """Return the refusal of an adapted model with other outputs than expected. layers: those that are the cause."""
+    """Return the refusal of an adapted model with other outputs than expected. layers: the cause, where it is known."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b is not None and a.shape == b.shape]
     largest = max((float(np.max(np.abs(a - b))) for a, b in pairs), default=float("inf"))
     named = f"layer {', '.join(layers)}" if layers else "no single layer is the cause"

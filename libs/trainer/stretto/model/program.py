@@ -82,7 +82,7 @@ class Program(Protocol):
     task: Task
     layout: Layout
     tables: Mapping[str, Rows]
-    """The tables of the layout by name: that of the input that receives their rows, where there is one."""
+    """The tables of the layout by name: the name of the input that receives their rows, if there is such an input."""
     model: Any
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
@@ -180,7 +180,7 @@ class Metrics(ABC):
 
     @abstractmethod
     def sums(self) -> dict[str, tuple[float, float]]:
-        """Return total and count of each metric that is a mean, so that those of several workers add up."""
+        """Return total and count of each metric that is a mean: these add up over several workers."""
 
     @abstractmethod
     def close(self) -> None:
@@ -199,7 +199,7 @@ class Options:
     is_dimension_stated: bool = False
     """True if a model that says otherwise contradicts the specification."""
     restore_from: str = ""
-    """URL of a model with the weights to start with, empty for those of its initialisers."""
+    """URL of a model with the weights to start with; empty to start with the initialisers' weights."""
     seed: int = 0
     row_weights: Literal["float32", "bfloat16"] = "float32"
     first_samples: int = FIRST_SAMPLES
@@ -250,7 +250,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a model by name: those that receive rows, each of a table of its own, and those of the batch."""
+    """The inputs of a model by name: tables, whose rows they receive, and features, which are arrays of the batch."""
 
     tables: Mapping[str, Rows]
     features: Mapping[str, Feature]
@@ -283,7 +283,7 @@ class ProgramBase(ABC):
         optimizer: object,
         foreign: Callable[[Any], Update],
     ) -> None:
-        """optimizer: that of the compiled model, if any; `foreign` understands those of the framework."""
+        """Lay out the parameters. optimizer: the compiled model's, if any; foreign: reads a framework's optimizer."""
         self.task = task
         self.tables = inputs.tables
         self._features = inputs.features

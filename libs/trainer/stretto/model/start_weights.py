@@ -12,7 +12,7 @@ from ..errors import ModelRefused
 
 
 def take_weights(model: Any, url: str) -> None:
-    """Set all variables of a Keras model to those of a `.keras` file or SavedModel of the same model.
+    """Set all variables of a Keras model from a `.keras` file or SavedModel of the same model.
 
     Raises ModelRefused if it cannot be read, or is of another model.
     """

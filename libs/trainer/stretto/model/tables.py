@@ -19,9 +19,9 @@ from .program import EmbeddingRows, Rows
 
 FIELDS_MAX = 2**15
 _DIGESTED = 2**16
-"""Values of a table, about, that its digest is of."""
+"""Values of a table, about, that its digest covers."""
 _CLEAR = 1e-3
-"""Share of the largest value from which on a sign is no matter of rounding."""
+"""Share of the largest value below which a sign may be a matter of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def start_of_values(weights: F32) -> Start:
 class TableLayer:
     """An embedding layer on the parameter servers: `ids` rows of `dimension` floats.
 
-    owner: the object whose rows they are, a layer or a parameter. penalty: that of its rows, equal for equal ones.
+    owner: the object whose rows they are, a layer or a parameter. penalty: of its rows; equal penalties are ==.
     """
 
     owner: Any
@@ -67,8 +67,7 @@ class TableLayer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A lookup of a table: the number of its event. shape: that of a sample's ids, None where it is not always the
-    same."""
+    """A lookup of a table. event: its number among the events; shape: of a sample's ids, None where it varies."""
 
     event: int
     field: int
@@ -78,8 +77,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lookups that are gathered together, one after the other: those of a known number of ids a sample, or a single
-    one. Lookups of equal shape are neighbours."""
+    """Lookups that are gathered together, one after the other: all with a known number of ids a sample, or a single
+    lookup without. Lookups of equal shape are neighbours."""
 
     calls: tuple[Call, ...]
 
@@ -140,9 +139,9 @@ class Group:
         return any(each.start.values is not None for each in self.layers)
 
     def digest(self) -> str:
-        """Return that of the initial values, which every process makes for itself; "" if no layer has several.
+        """Return a digest of the initial values, which every process makes for itself; "" if no layer has several.
 
-        It is of the signs of some values: their last bits may differ between kinds of processors.
+        The digest covers the signs of some values: their last bits may differ between kinds of processors.
         """
         found = hashlib.blake2b(digest_size=16)
         is_any = False
@@ -175,7 +174,7 @@ class Tables:
     def __init__(
         self, layers: Sequence[TableLayer], parts: Callable[[Sequence[TableLayer]], tuple[Part, ...]] = lambda _: ()
     ) -> None:
-        """parts: the lookups of layers that share a table, where they are known. Raises ModelRefused."""
+        """Divide layers into tables. parts: returns the lookups of layers that share a table. Raises ModelRefused."""
         groups: list[Group] = []
         for kind in dict.fromkeys(each.kind for each in layers):
             members = tuple(each for each in layers if each.kind == kind)
@@ -245,9 +244,9 @@ class Tables:
         return found
 
     def kept(self, keys: KeyBatch, weights: Callable[[Any], F32]) -> list[F32]:
-        """Return rows as the servers would have them: those of keys, as differences where they are kept so.
+        """Return the rows of keys as the servers would have them: differences to the initial ones where these are kept.
 
-        weights: those of an owner, [ids, dimension].
+        weights: returns the weights of an owner, [ids, dimension].
         """
         found: list[F32] = []
         for group, table in zip(self.groups, keys.tables, strict=True):

@@ -1,7 +1,7 @@
 """A pod's connection to the bus: an asyncio loop in a thread of its own, so that training never waits for it.
 
-The connection, its repairs and the repetition of requests are those of ``stretto_bus``. A pod adds the thread, its
-renewable credentials, and the requests that it answers itself.
+``stretto_bus`` connects, mends the connection and repeats requests. A pod adds the thread, its renewable credentials,
+and the requests that it answers itself.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Handler = Callable[[Any], Message]
 _AGAIN_S = 1.0
 _RENEWED_EVERY_S = 3600.0
 _RENEWED_AFTER = 0.5
-"""of the life of credentials, where that is sooner than ``_RENEWED_EVERY_S``"""
+"""Share of the life of credentials after which they are renewed, where that is sooner than ``_RENEWED_EVERY_S``."""
 _RENEWED_AGAIN = 0.1
-"""of the time between renewals: time until a failed one is tried again"""
+"""Share of the time between renewals after which a failed renewal is tried again."""
 _QUIET_WITHIN = 0.25
-"""of the time between renewals: time to wait for a moment without requests. By default it is as long as a restore may
-take."""
+"""Share of the time between renewals that a reconnection waits for a moment without requests. By default as long as a
+restore may take."""
 
 log = logging.getLogger("stretto.pod")
 
@@ -67,10 +67,10 @@ class PodBus:
         self._serials = itertools.count(1)
         self._reports = 0
         self._exchanges = 0
-        """requests and answers on their way"""
+        """Number of requests and answers on their way."""
         self._followers: set[asyncio.Task[None]] = set()
         self._staying: Future[None] | None = None
-        """the renewal of the credentials, which ends with the connection"""
+        """The renewal of the credentials, which ends with the connection."""
         threading.Thread(target=self._loop.run_forever, name="bus", daemon=True).start()
 
     def connect(self, timeout_s: float = 30.0) -> None:
@@ -125,7 +125,7 @@ class PodBus:
                 log.warning("credentials not prolonged yet, they last for %.0f s: %s", left_s, error)
 
     async def _come_back(self, quiet_within_s: float) -> None:
-        """Connect anew at a moment when nobody waits.
+        """Connect again, with the renewed credentials, at a moment when nobody waits.
 
         Requests on their way would have to be asked again, by services, too: the server lets this pod answer only
         what it was asked on the same connection.
@@ -154,7 +154,7 @@ class PodBus:
     # --- requests of this pod -----------------------------------------------------------------------------
 
     def request_id(self, kind: type[Message]) -> str:
-        """A new id in the lane of this kind of request; the same id again is the same request."""
+        """Return a new id in the lane of this kind of request; the same id again is the same request."""
         serial = next(self._serials)  # one step, so that no other thread gets it
         return f"{self._life}-{registry.channel_of(kind).name}.{serial}"
 

@@ -118,7 +118,7 @@ def code_folders(model: ModelSpec, code: CodeSpec, folder: Path) -> list[Path]:
 
 
 def add_code(folders: list[Path]) -> None:
-    """Put folders in front of the import path, of this process and of those that it starts."""
+    """Put folders in front of the import path of this process and of its child processes."""
     texts = [str(folder) for folder in folders]
     sys.path[:0] = texts
     os.environ[_PATH] = os.pathsep.join([*texts, *filter(None, [os.environ.get(_PATH, "")])])
@@ -243,7 +243,7 @@ _UNPLACEABLE = frozenset({errno.ENAMETOOLONG, errno.EILSEQ})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of an archive. ``link``: the target if it is a symbolic link. ``open`` reads a file."""
+    """An entry of an archive. ``link``: the target if it is a symbolic link. ``open`` reads a file."""
 
     name: str
     is_folder: bool
@@ -349,7 +349,7 @@ def _of_zip(file: Path, opened: contextlib.ExitStack) -> Iterator[Entry]:
 
 
 def install(requirements: tuple[str, ...], folder: Path) -> Path:
-    """Install packages below ``folder``, beside those of the image, which stay as they are.
+    """Install packages below ``folder``, beside the packages of the image, which stay as they are.
 
     Raises:
         ModelRefused: pip cannot install them.
@@ -389,7 +389,7 @@ def _run_pip(named: str, command: list[str]) -> None:
 
 
 def add_packages(prefix: Path) -> None:
-    """Put installed packages behind the import path, of this process and of those that it starts."""
+    """Put installed packages behind the import path of this process and of its child processes."""
     found = [each for name in ("site", "dist") for each in prefix.glob(f"**/lib*/python*/{name}-packages")]
     for each in found:
         site.addsitedir(str(each))

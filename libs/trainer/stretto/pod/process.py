@@ -208,7 +208,7 @@ class Usage:
         return [self._process, *self._process.children(recursive=True)]
 
     def _spent_s(self) -> float:
-        """Return the processor time so far; that of children which have ended is not part of it."""
+        """Return the processor time so far, without children that have ended."""
         spent_s = 0.0
         for process in self._tree() if self._with_children else [self._process]:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -31,7 +31,7 @@ class ServerList:
         self._use_data_workers = use_data_workers
         self._data_version = 0
         self._telling = threading.Lock()
-        """held while data workers are passed on: else a thread could pass on older ones after another's newer ones"""
+        """Held while data workers are passed on: without it, a thread could pass an older list on after a newer one."""
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._version = 0

@@ -1,4 +1,4 @@
-"""A parameter server and its agent on the bus; ``python -m stretto.ps``.
+"""The agent of a parameter server: it answers requests of services on the bus, and reports.
 
 The server's own vectors are the only record of what it owns; the answers here are read from them.
 """
@@ -101,7 +101,7 @@ class Agent:
         return self._server.store
 
     def _resized(self, event: PodResized) -> None:
-        """Know the limits that this pod has now: its environment names those of its start."""
+        """Take the limits that this pod has now: its environment names the limits of its start."""
         if event.pod == self._pod.settings.pod:
             self._cpu_cores, self._memory_bytes = event.cpu_cores, event.memory_bytes
 
@@ -357,7 +357,7 @@ class Imports:
 
 
 class Move:
-    """One migration into this server at a time, in a thread."""
+    """Migrations into this server, one at a time, in a thread."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server

@@ -45,7 +45,7 @@ _REMEMBERED = 16
 
 @dataclass(slots=True)
 class Export:
-    """One image of this server.
+    """An image that this server has written, or writes now.
 
     memory: its path in shared memory. pause_s: the longest that a push waited for it. base: what a difference needs.
     """
@@ -73,7 +73,8 @@ class Exports:
     def follow(self, store: LockedStore) -> None:
         """Write from the next life of the server from now on: it was emptied.
 
-        Its images of before stay, and are bases for nothing: every bucket has lost rows since (engine/images.py).
+        Images of the life before stay, but no difference adds to them: every bucket has lost rows since
+        (engine/images.py).
         """
         self._store = store
 
@@ -174,7 +175,7 @@ class Exports:
     def _uncache_older(self, newest: str, cache_url: str) -> None:
         """Drop older checkpoints from the cache.
 
-        It holds the newest of each server, with those that this adds to, and a second while it is written.
+        The cache holds each server's newest image, the images that it adds to, and another one while it is written.
         """
         kept = {part.file for part in self._exports[newest].part.as_base()} if newest in self._exports else set[str]()
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]

@@ -33,7 +33,7 @@ ReadRange = Callable[[int, int], bytes | memoryview]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One server's file in a checkpoint's manifest."""
+    """The file of a server in a checkpoint's manifest."""
 
     pod: str
     file: str
@@ -142,7 +142,7 @@ class ImageWriter:
 
 
 def open_chain(part: Part, sources: Callable[[Part], Sequence[tuple[str, ReadRange]]]) -> PsImage:
-    """Open an image with those that it adds to. sources: the copies of each. Raises what `open_image` raises."""
+    """Open an image and the images that it adds to. sources: returns an image's copies. Raises as `open_image` does."""
     image: PsImage | None = None
     digest = ""
     for link in part.as_base():

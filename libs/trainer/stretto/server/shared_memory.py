@@ -39,7 +39,7 @@ def open_reserved(path: Path) -> BinaryIO:
 def hold_whole(opened: int, path: str | Path) -> None:
     """Lock the open file, so that it is not used for another image, however long this process may be frozen.
 
-    The checkpoints service renames an image that is not needed any more, and reuses its memory if no process holds the
+    The checkpoints service renames an image that is no longer needed, and reuses its memory if no process holds the
     lock. Raises FileNotFoundError if it did so before, and OSError if the file has holes.
     """
     try:
@@ -65,7 +65,7 @@ class Mappings:
     """Mappings of reserved files, kept from one image to the next: mapping a page costs half as much as the copy to it.
 
     A mapping keeps the memory of a file that was removed. `tidy` ends such mappings; the server calls it with every
-    report. A mapping holds no lock: a file may be given to another image, and is opened and locked for it anew.
+    report. A mapping holds no lock: a file may be given to another image, and is then opened and locked again.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Mappings:
 
 
 def _reaches(memory: mmap.mmap, size_bytes: int) -> bool:
-    """Return True if a mapping has so many bytes, or could be made longer: a model grows, and its image with it."""
+    """Return True if a mapping has `size_bytes`, or could be made that long: a model grows, and its image with it."""
     if len(memory) >= size_bytes:
         return True
     try:

@@ -44,7 +44,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
     """
 
     def __init__(self, task: Task, model: Any, options: Options, draws: Draws) -> None:
-        """draws: how `build` filled the tables. Raises ModelRefused, DataError."""
+        """Try the module on the first samples. draws: how `build` filled the tables. Raises ModelRefused, DataError."""
         begun = time.monotonic()
         self.task, self.model = task, model
         _check_is_plain(model)
@@ -140,7 +140,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
         self._stop_after = len(noted)
 
     def _recorded_first(self) -> list[Noted]:
-        """Return the lookups of the first samples, once no table is used as a whole any more."""
+        """Return the lookups of the first samples, once every table that is used as a whole is left out."""
         while True:
             self._make_recorder()
             with self._refusing():
@@ -236,7 +236,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
         return batch
 
     def _keys(self, group: int, noted: Sequence[Noted], start: int) -> NDArray[np.int64]:
-        """Return the keys of a table of the store: those of its lookups, one after the other."""
+        """Return the keys of a table of the store: the keys of its lookups, one after the other."""
         mine = [each for each in noted if self._place[each.table][0] == group]
         if not mine:
             return np.zeros(0, np.int64)

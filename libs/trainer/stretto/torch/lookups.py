@@ -144,7 +144,7 @@ class Table(torch.Tensor):
 
     @property
     def lookups(self) -> Lookups:
-        """Those of the call."""
+        """The lookups of the call that is running."""
         with without_subclasses():
             return self.copy.lookups
 
@@ -180,9 +180,9 @@ class Copy:
     def __init__(
         self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None, device: Any = _CORES
     ) -> None:
-        """tables: the parameters whose rows are elsewhere. instead: by the id of another parameter, its replacement.
+        """Copy a module. tables: parameters whose rows are elsewhere. instead: replacements of other parameters, by id.
 
-        All other parameters are those of the module itself, or copies on the device.
+        The copy shares all other parameters with the module, or has copies of them on the device.
         """
         self.device = device
         self.module = copy.deepcopy(model, {id(each): each for each in model.parameters()})
@@ -311,8 +311,10 @@ class Recording(Lookups):
     """Notes the lookups of a call, in their order."""
 
     def __init__(self, names: Sequence[str], widths: Sequence[int], *, has_values: bool, stop_after: int = 0) -> None:
-        """has_values: a lookup gives zeros and not an `Unknown`, for a forward that needs some. stop_after: end the
-        call with this lookup; 0: never."""
+        """Begin without a lookup. has_values: lookups give zeros and not an `Unknown`, for a forward that needs values.
+
+        stop_after: the number of the lookup that ends the call; 0: none does.
+        """
         super().__init__(names)
         self._widths = widths
         self._has_values = has_values

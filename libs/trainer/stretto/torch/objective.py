@@ -60,8 +60,11 @@ class Objective:
     """The loss as a function of labels, outputs and weights of samples."""
 
     def __init__(self, task: Task, outputs: Sequence[Any], targets: Batch, has_labels: bool, device: Any) -> None:
-        """outputs: the tensors that the module gave for the first samples, with their derivatives. targets: labels and
-        weights of these. device: where losses are computed. Raises ModelRefused where nothing says what the loss is."""
+        """Choose the loss. Raises ModelRefused where nothing says what it is.
+
+        outputs: the tensors that the module gave for the first samples, with their derivatives. targets: labels and
+        weights of the first samples. device: where losses are computed.
+        """
         self._own = own_loss(task, device)
         self.is_default = self._own is None
         if self.is_default and not has_labels:

@@ -59,10 +59,10 @@ def was_changed(tensor: Any) -> bool:
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
-    """Return the parameters of a module alone, by name, to read and to replace; None for one that is not there."""
+    """Return the parameters of a module without its submodules, by name, to read or replace; None for an unset one."""
     return _attribute(module, "_parameters")
 
 
 def own_buffers(module: Any) -> dict[str, Any]:
-    """Return the buffers of a module alone, by name, to read and to replace; None for one that is not there."""
+    """Return the buffers of a module without its submodules, by name, to read and to replace; None for an unset one."""
     return _attribute(module, "_buffers")

@@ -50,7 +50,10 @@ class TorchBase(ProgramBase):
     def __init__(
         self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
     ) -> None:
-        """apart: the ids of parameters whose rows are on the servers. Raises ModelRefused."""
+        """Take the parameters of a module, but not those whose id is in `apart`: their rows are on the servers.
+
+        Raises ModelRefused.
+        """
         self.model = model
         self._device = device_of(options)
         self._trained: dict[str, Any] = {
@@ -124,7 +127,7 @@ class TorchBase(ProgramBase):
         return output
 
     def _state_delta(self, buffers: Mapping[str, Any], state: F32) -> F32:
-        """Return what a step adds to the state: [state_size]; 0 to an infinite number that stays, as those of masks."""
+        """Return what a step adds to the state: [state_size]; 0 for an infinite number that stays, as in masks."""
         new = flat([buffer.cpu().numpy() for buffer in buffers.values()])
         return np.subtract(new, state, out=np.zeros_like(state), where=new != state)
 
@@ -208,7 +211,7 @@ def device_of(options: Options) -> Any:
 
 
 def _inputs(task: Task, model: Any, options: Options) -> Inputs:
-    """Return the arguments of `forward`. Raises ModelRefused for one that nothing could fill."""
+    """Return the arguments of `forward`. Raises ModelRefused for an argument that nothing could fill."""
     parameters = inspect.signature(model.forward).parameters
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

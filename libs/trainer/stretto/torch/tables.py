@@ -39,7 +39,7 @@ class Source:
 
 
 def sources_of(model: Any) -> list[Source]:
-    """Return the tables that are trained. Raises ModelRefused for one that is not float32 on the CPU."""
+    """Return the tables that are trained. Raises ModelRefused for a table that is not float32 on the CPU."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -104,7 +104,7 @@ class Draws(DispatchMode):
         return result
 
     def of(self, table: Any, padding_idx: int | None) -> Draw | None:
-        """Return how all rows of a table were drawn but that of the padding; None if some were set since."""
+        """Return how the rows of a table were drawn, leaving the padding row out; None if some were set since."""
         found = self._by_address.get(table.data_ptr())
         if found is None:
             return None

@@ -151,11 +151,11 @@ def train_locally(
     export_to: str = "",
     export_format: Format | None = None,
 ) -> Trained:
-    """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
+    """Train on samples [0, samples) as a worker of a job would, then evaluate on the samples that follow.
 
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
-    samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the one to
-    evaluate on.
+    samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the
+    partition to evaluate on.
     export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
@@ -194,7 +194,7 @@ def train_locally(
 
 
 def _export(program: Program, server: ParameterServer, samples: int, target: Target, format: Format | None) -> None:
-    """Take a checkpoint of the server, and write it out as that of a job."""
+    """Take a checkpoint of the server, and export it as a job's checkpoint is exported."""
     with target, tempfile.TemporaryDirectory() as folder:
         image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
         with open(image, "wb") as file:

@@ -53,7 +53,7 @@ _HOPELESS_SHARDS = 5
 
 
 class Worker:
-    """One worker pod. Larger than 250 lines: connection, lease and model serve one loop."""
+    """A worker pod. Larger than 250 lines: connection, lease and model serve one loop."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
@@ -345,7 +345,7 @@ class Worker:
         return TrainUnderReply(job=request.job)
 
     def evaluate(self, samples: int) -> Evaluation:
-        """Evaluate on the held-out samples: a partition, or those behind the training samples. Raises StrettoError."""
+        """Evaluate on the held-out samples: a partition, or samples behind the training data. Raises StrettoError."""
         from ..model.evaluate import evaluate, evaluation_of
 
         data = self._spec.dataset

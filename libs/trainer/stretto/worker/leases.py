@@ -59,7 +59,7 @@ class Leases:
     def next(self, generation: int) -> NextShardReply | None:
         """Report the finished shard, if any, and ask for another. None means no answer: call again.
 
-        The same request, with its id, is repeated until it is answered, even across calls. ``generation``: that of the
+        The same request, with its id, is repeated until it is answered, even across calls. ``generation``: of the
         parameter servers, read before the request was first sent.
         """
         if self._request is None:

@@ -52,7 +52,7 @@ class Work:
     """The generation of the parameter servers when the shard was requested; None: the current one."""
     partition: str = ""
     lineage: int | None = None
-    """The return to a checkpoint that the ledger comes from which leased the shard; None: that of the parameters."""
+    """The return to a checkpoint that the leasing ledger comes from; None: the same as the parameters."""
     steps_before: int = 0
     """Steps of the job, on all workers, before the shard's first."""
 

@@ -143,7 +143,7 @@ def test_no_push_of_before_is_ever_applied_after(cluster_here, seed, returns):
     ],
 )
 def test_an_operation_of_the_life_before_is_refused(cluster_here, late):
-    """It waited for the lock while the server was emptied: its connection had read it already."""
+    """The operation waited for the lock while the server was emptied: its connection had read it already."""
     server = cluster_here(LAYOUT, 1).processes[0]
     before = server.store
     server.empty()

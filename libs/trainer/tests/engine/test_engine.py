@@ -328,7 +328,7 @@ def test_a_server_is_opened_once_and_only_another_address_is_a_loss(cluster, mon
 
 
 def test_a_server_that_left_the_list_counts_as_lost_though_it_answers(cluster):
-    """Its node may be cut off from the cluster, and its columns back on another server."""
+    """The server's node may be cut off from the cluster, and its columns back on another server."""
     servers = cluster(LAYOUT, 2)
     parameters = servers.worker(timeout_s=5)
     keys, rows, dense = batch(LAYOUT, 1)

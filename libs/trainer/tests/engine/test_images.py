@@ -109,7 +109,7 @@ def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_h
 
 
 def test_a_column_comes_back_where_it_was_before(cluster_here, training):
-    """It moved away after the image, and its new owner was lost: nothing of the earlier stay may count."""
+    """The column moved away after the image, and its new owner was lost: nothing of the earlier stay may count."""
     servers = cluster_here(LAYOUT, 2)
     worker = servers.worker()
     training.train_shard(worker, 0, attempt=1, length=128)

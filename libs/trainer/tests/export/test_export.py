@@ -155,7 +155,7 @@ def test_one_model_predicts_what_the_job_measured(
 
 @pytest.mark.night
 def test_rows_that_adam_moves_without_a_batch_predict_the_same(tmp_path: Path) -> None:
-    """Their steps are made when they are read: by the job's own evaluation, and by the export."""
+    """The steps of such rows are made when the rows are read: by the job's own evaluation, and by the export."""
     model = {"row_weights": "float32", "optimizer": "adam", "learning_rate": 0.01}
     trained = train(tmp_path, spec_of(SAMPLES, name="adam", model=model))
     trained.export(tmp_path / "out", format="keras")

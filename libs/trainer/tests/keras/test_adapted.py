@@ -297,7 +297,7 @@ def test_one_worker_trains_as_fit_does(optimizer: Any, regularizer: Any, error: 
 
 @pytest.mark.parametrize("name", ["strings", "normal", "subclassed"])
 def test_the_trained_model_is_the_users_own_with_its_tables(name: str, tmp_path: Path):
-    """Its predictions, also of the saved and loaded one, are those of the evaluation."""
+    """The model predicts what the evaluation saw, also once it is saved and loaded."""
     kind = TAKEN[name]
     trained = train_locally(Task(kind), 4000, batch_size=100, evaluate_samples=500)
     inputs, labels, _ = as_fit_takes(kind.read(4000, 500))
@@ -507,7 +507,7 @@ def test_a_metric_that_raises_is_the_users_fault_and_the_next_evaluation_begins(
 
 @pytest.mark.parametrize("compared", [2**26, 300_000])
 def test_weights_that_were_restored_are_never_drawn_again(compared: int, monkeypatch: pytest.MonkeyPatch):
-    """Those of a large table are not compared with its initialiser's; restored ones may have the same range."""
+    """Weights of a large table are not compared with its initialiser's; restored weights may have the same range."""
     monkeypatch.setattr("stretto.keras.tables._COMPARED_FLOATS", compared)
     drawn = np.random.default_rng(1).uniform(-0.05, 0.05, (40_000, 8)).astype(np.float32)
     layer = layers.Embedding(40_000, 8, embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05, seed=3))

@@ -229,7 +229,7 @@ def trained_by_pytorch(kind: Kind, program: Any, optimizer: Any, samples: int, s
 )
 @pytest.mark.parametrize("name", ["plain", "sum"])
 def test_training_is_that_of_pytorch(name: str, rule: Any, of_losses: float, of_weights: float):
-    """One worker without a pipeline: the losses of the last batch of each shard, and in the end the mean difference of
+    """A worker trains without a pipeline: the losses of the last batch of each shard, and in the end the mean difference of
     the weights."""
     kind, size, shards = TAKEN[name], 50, 6
     trained = train_locally(Task(kind, optimizer=rule), 16 * size * shards, batch_size=size, pipeline=False)
@@ -480,7 +480,7 @@ def test_a_loss_in_the_form_of_pytorch_gets_the_output_first(loss: Any, share: f
 
 
 def test_a_loss_with_parameters_of_its_own_is_refused():
-    """They are not among the model's, so that nobody would train them."""
+    """The loss's parameters are not among the model's, so that nobody would train them."""
     loss = nn.BCEWithLogitsLoss()
     loss.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(ModelRefused, match="loss BCEWithLogitsLoss has parameters of its own, scale"):

@@ -118,7 +118,7 @@ def test_a_module_computes_on_the_gpu_that_it_is_given_as_on_the_cores() -> None
 
 
 def test_a_module_stays_on_the_cores_where_the_job_states_no_devices(tmp_path: Path) -> None:
-    """Its process sees no GPU, so that neither framework takes one that another pod was given."""
+    """The worker's process sees no GPU, so that neither framework takes one that another pod was given."""
     ask = f"{IMPORTED}\nprint(repr(os.environ.get('CUDA_VISIBLE_DEVICES')), program._device)"
     command = [sys.executable, "-c", ask, "stretto.examples.wide_deep_torch:WideDeep"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "0"}

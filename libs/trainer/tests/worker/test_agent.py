@@ -156,7 +156,7 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, silent: bool):
-    """It learns this from a heartbeat or, if heartbeats are silent, from a server that refuses its push."""
+    """The worker learns this from a heartbeat or, if heartbeats are silent, from a server that refuses its push."""
     cluster = make()
     cluster.silent = silent
     cluster.start_ps(0)

@@ -45,7 +45,7 @@ def made(**arguments: Any) -> tuple[LedgerBus, Leases]:
 
 
 def test_a_promised_shard_is_of_the_servers_of_the_question_that_reserved_it():
-    """They may have been replaced since: what was leased before may not go into the new ones."""
+    """The servers may have been replaced since: what was leased before may not go into the new servers."""
     _, leases = made()
     leases.next(1)
     promised = leases.ahead
