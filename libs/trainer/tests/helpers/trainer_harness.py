@@ -57,7 +57,7 @@ def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:
 
 
 class Cluster:
-    """One job. The dispatcher keeps shards in a list, and requeues leases of a dead pod with attempt + 1."""
+    """A job. The dispatcher keeps shards in a list, and requeues leases of a dead pod with attempt + 1."""
 
     def __init__(self, folder: Path, spec: JobSpec, warm: WarmProcesses | None = None) -> None:
         self.folder, self.spec, self.job = folder, spec, spec.name

@@ -229,8 +229,7 @@ def trained_by_pytorch(kind: Kind, program: Any, optimizer: Any, samples: int, s
 )
 @pytest.mark.parametrize("name", ["plain", "sum"])
 def test_training_is_that_of_pytorch(name: str, rule: Any, of_losses: float, of_weights: float):
-    """A worker trains without a pipeline: the losses of the last batch of each shard, and in the end the mean difference of
-    the weights."""
+    """A worker without a pipeline has PyTorch's losses at the end of each shard, and in the end its weights."""
     kind, size, shards = TAKEN[name], 50, 6
     trained = train_locally(Task(kind, optimizer=rule), 16 * size * shards, batch_size=size, pipeline=False)
     program = make_program(Task(kind, optimizer=rule), Options(batch_size=size))
