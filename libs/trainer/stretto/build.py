@@ -108,7 +108,7 @@ def _torch_program(task: Task, model: Any, options: Options, draws: Any) -> Prog
 
 
 def _is_explicit(model: Any) -> bool:
-    """Return whether this is a model that `stretto.adapt` was called with; its module imports Keras."""
+    """Return whether `build` gave what `stretto.adapt` returns, without importing Keras for its class."""
     return type(model).__name__ == "Explicit"
 
 

@@ -127,7 +127,7 @@ def named_inputs(inputs: Any, names: Sequence[str], where: str) -> list[Any]:
 
 
 class _Uneven(Exception):
-    """Samples that make no array. row: the first such one in the batch."""
+    """Samples that make no array. row: the number in the batch of the first such sample."""
 
     def __init__(self, row: int, told: str) -> None:
         super().__init__(told)
@@ -165,7 +165,7 @@ def array_of(value: Any, leaf: Leaf | None, where: str, start: int = 0) -> NDArr
 
 
 def _converted(array: NDArray[Any], leaf: Leaf, start: int) -> NDArray[Any]:
-    """Return the numbers in the leaf's type; one with a fraction is not rounded to a whole one, but refused."""
+    """Return the numbers in the leaf's type. A number with a fraction is refused where the type is of whole numbers."""
     to = _type(leaf.dtype)
     if to is None or to.kind not in "biu" or np.can_cast(array.dtype, to, "safe"):
         return array.astype(leaf.dtype, copy=False)

@@ -20,7 +20,7 @@ _TOLERANCE = 1e-4
 
 
 def is_close(found: NDArray[Any], expected: NDArray[Any] | None) -> bool:
-    """Return whether an output is the expected one but for float noise. None: any is."""
+    """Return whether an output equals the expected one up to float noise; where None is expected, every output does."""
     if expected is None:
         return True
     if found.shape != expected.shape:
@@ -72,7 +72,7 @@ def check_update(embeddings: Sequence[EmbeddingRows], update: Update, remedy: st
 
 
 def probability(output: NDArray[Any], *, is_logit: bool) -> F32:
-    """Return the probabilities of label 1 that an output says: [n]."""
+    """Return the probabilities of label 1 in an output: [n]. is_logit: the output is the logit of them."""
     flat: F32 = output.reshape(-1).astype(np.float32)
     return (1 / (1 + np.exp(-flat))).astype(np.float32) if is_logit else flat
 

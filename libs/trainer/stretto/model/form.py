@@ -115,13 +115,13 @@ def leaf_like(path: tuple[str | int, ...], value: Any, where: str) -> Leaf:
 
 
 def _as_float(leaf: Leaf) -> Leaf:
-    """Return the leaf for numbers with a fraction, which the first samples may happen to have none of."""
+    """Return the leaf as float32 if the first samples are whole numbers: later samples may have fractions."""
     is_whole = leaf.dtype != "string" and np.dtype(leaf.dtype).kind in "biu"
     return replace(leaf, dtype="float32") if is_whole else leaf
 
 
 def members(nested: Any, leaves: Sequence[Leaf], where: str) -> list[Any]:
-    """Return the values of some leaves. Raises DataError where there are others."""
+    """Return the values of the leaves, in their order. Raises DataError if a batch has other leaves."""
     found = dict(leaves_of(nested))
     paths = [leaf.path for leaf in leaves]
     if set(found) != set(paths):

@@ -197,13 +197,13 @@ class Options:
     """Samples of a step: a schedule by steps becomes one by samples."""
     embedding_dim: int = 16
     is_dimension_stated: bool = False
-    """True if a model that says otherwise contradicts the specification."""
+    """True if the specification states `embedding_dim`: a model of another width is then refused."""
     restore_from: str = ""
     """URL of a model with the weights to start with; empty to start with the initialisers' weights."""
     seed: int = 0
     row_weights: Literal["float32", "bfloat16"] = "float32"
     first_samples: int = FIRST_SAMPLES
-    """Samples at the beginning of the data, or of `first_partition`, that may be read to see what they are like."""
+    """Samples at the beginning of the data, or of `first_partition`, that a model may be tried on."""
     first_partition: str = ""
     ends_in_single: bool = False
     """True if the last batch of the data, or of a partition, has one sample."""
@@ -235,7 +235,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An input that is an array of the batch. shape: its lengths, the batch's first, None for any; None: any shape."""
+    """An input that is an array of the batch. shape: lengths, samples first, None for any length; None: any shape."""
 
     shape: tuple[int | None, ...] | None = None
     is_needed: bool = True

@@ -1,7 +1,7 @@
 """Readers of messages, made before a pod imports the framework of its model.
 
-Both parse Python source, and the parser of Python 3.11 counts its depth for all threads together: it fails now and then
-if two threads parse (gh-106905).
+Making a reader and importing a framework both parse Python source, and the parser of Python 3.11 counts its depth for
+all threads together: it fails now and then if two threads parse (gh-106905).
 """
 
 from __future__ import annotations

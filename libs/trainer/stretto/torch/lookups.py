@@ -388,7 +388,7 @@ class Feeding(Lookups):
 
 
 def whole_refused(name: str, shape: Sequence[int], function: str) -> ModelRefused:
-    """Return the refusal of a table that is used as a whole. function: by which it is."""
+    """Return the refusal of a table that is used as a whole. function: the name of the function that uses it."""
     return ModelRefused(
         f"layer {name}: {function} uses its whole table of {shape[0]} x {shape[1]} floats, and a worker has the rows "
         "of a batch only; look rows up by calling the layer"
@@ -396,7 +396,7 @@ def whole_refused(name: str, shape: Sequence[int], function: str) -> ModelRefuse
 
 
 def _same(ids: Any, noted: NDArray[np.int64]) -> bool:
-    """Return whether a call has the ids that were noted. Those of an input are in the same memory."""
+    """Return whether a call has the ids that were noted. Ids that are an input are in the same memory."""
     given = ids.detach().cpu().numpy()
     if given.shape != noted.shape:
         return False
