@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-from stretto_actuator.local.backend.control_groups import Cgroups, Group
+from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_plane import Key
 
 from tests.bench.claims import Claim, at_least

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_actuator.local.backend.backend import LocalBackend
-from stretto_actuator.local.backend.control_groups import Cgroups
+from stretto_actuator.local.backend import LocalBackend
+from stretto_actuator.local.control_groups import Cgroups
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_arbiter.service import Arbiter

@@ -16,7 +16,7 @@ from stretto.errors import BusError, CallRefused, PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
 from stretto.pod.tracing import Tracing
-from stretto_actuator.local.backend.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.pod.credentials import Issuer
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stretto_actuator.local.backend.control_groups import Cgroups, Group
+from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_checkpoints.memory import SharedMemory
 
 SIZE = 32 * 2**20
