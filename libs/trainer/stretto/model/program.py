@@ -399,6 +399,14 @@ class ProgramBase(ABC):
         return None
 
     @abstractmethod
+    def initial_dense(self) -> F32:
+        """Return the trained parameters as the user's initialisers made them: [dense_size]."""
+
+    @abstractmethod
+    def initial_state(self) -> F32:
+        """Return what is not trained, such as moving statistics: [state_size]."""
+
+    @abstractmethod
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
         """Return the probabilities of label 1: [n]."""
 

@@ -165,7 +165,7 @@ def test_a_move_of_before_takes_nothing_over(cluster_here, emptied):
     with pytest.raises((ServerEmptied, ServerLost)):
         for _ in steps:
             pass
-    assert (source if emptied == "source" else here).control.columns() == []
+    assert (source if emptied == "source" else here).store.columns() == []
 
 
 def test_a_server_that_joins_takes_the_lineage_of_what_it_takes_over(cluster_here):
