@@ -203,7 +203,7 @@ def test_a_failure_within_a_graph_is_told_in_a_line_with_its_place():
         program_of(Kind("", Failing, named("user")))
     told = str(refusal.value)
     assert re.search(
-        r"samples: InvalidArgumentError: Incompatible shapes: .*\[17,1\].* \(File .*test_adapt.py.*in call\)$", told
+        r"samples: InvalidArgumentError: Incompatible shapes: .*\[17,1\].* \(File .*test_adapted.py.*in call\)$", told
     )
 
 

@@ -66,7 +66,7 @@ def test_losses_and_metrics() -> None:
     assert [each for each in private.layers_of(model) if private.adds_losses(each)]
     total = float(private.total_loss(model, IDS, LABELS, model(IDS), None))
     assert total == pytest.approx(2.0 + float(loss(LABELS, model(IDS))), abs=1e-5)
-    assert [each.name for each in private.compiled_metrics(model).metrics] == ["mean_absolute_error"]
+    assert [each.name for each in private.compiled_metrics(model).metrics] == ["mae"]
     assert [each.name for each in private.means_of_loss(model)] == ["loss"]
 
 
