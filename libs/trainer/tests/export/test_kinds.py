@@ -50,7 +50,7 @@ def trained(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndar
         batch = program.read(600, 64)
         keys = program.index(batch)
         pulled = parameters.pull(keys)
-        outputs = program._raw(pulled.rows, keys, pulled.dense, pulled.state, batch)
+        outputs = program._arrays(pulled.rows, keys, pulled.dense, pulled.state, batch)
         with open(folder / "image", "wb") as file:
             writer = ImageWriter(file)
             image = export_image(server.store, writer)

@@ -310,7 +310,7 @@ PEAK = """
 import resource, sys
 from stretto.engine.layout import BUCKETS
 from stretto.export import parquet
-from stretto.export.checkpoint import open_checkpoint
+from stretto.export.checkpoint_source import open_checkpoint
 from stretto.export.tables import Change, KeyTable
 from stretto.export.target import Target
 import numpy as np

@@ -624,7 +624,7 @@ def test_the_memory_of_tables_is_given_back_and_restored(tmp_path: Path):
 MEMORY = """
 import gc
 import keras, numpy as np, psutil
-from stretto.model import Options
+from stretto.model.program import Options
 from stretto.build import make_program
 
 class Task:

@@ -22,8 +22,8 @@ from stretto import DataError
 from stretto.readers import Batch
 from stretto.readers import places as places_module
 from stretto.readers.arrow import Arrow
-from test_tables import COLUMNS as COLUMNS_OF_ROWS
-from test_tables import FORMATS, plain, rows_of, write
+from table_files import COLUMNS as COLUMNS_OF_ROWS
+from table_files import FORMATS, plain, rows_of, write
 
 COLUMNS: dict[str, Any] = {"dense": ["x"], "categorical": ["c"]}
 LATENCY_S = 0.02

@@ -346,7 +346,7 @@ def test_initial_values_that_the_servers_draw_are_no_values_of_a_worker():
 MEMORY = """
 import gc
 import numpy as np, psutil
-from stretto.model import Options
+from stretto.model.program import Options
 from stretto.build import make_program
 from torch import nn
 
