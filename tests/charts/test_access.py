@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_actuator.kubernetes.manifest import Installation, policy
+from stretto_actuator.kubernetes.backend.manifest import Installation, policy
 from stretto_actuator.settings import ActuatorSettings, networks_of
 
 from tests.charts.rendering import (

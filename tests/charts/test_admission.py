@@ -12,7 +12,7 @@ import celpy
 import celpy.adapter
 import pytest
 from stretto_actuator.backend import PodSpec
-from stretto_actuator.kubernetes.manifest import Installation, manifest, policy, secret
+from stretto_actuator.kubernetes.backend.manifest import Installation, manifest, policy, secret
 from stretto_wire.kubernetes import KubernetesSpec
 from stretto_wire.pod_files import VolumeSpec
 

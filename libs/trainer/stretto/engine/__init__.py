@@ -1,5 +1,6 @@
 """The parameter-server engine: servers, clients, live migration and checkpoint images."""
 
+from stretto_parameters import Own
 from stretto_plane import Key
 
 from .client import FINISHED, Parameters, Pulled, PushResult
@@ -10,7 +11,7 @@ from .layout import KeyBatch, Layout, Table, one_table
 from .link import Access
 from .locked_store import LockedStore
 from .migration import MoveStep, move
-from .ownership import Own, owners
+from .routing import owners
 from .server import ParameterServer
 
 __all__ = [

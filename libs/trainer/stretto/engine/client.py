@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from stretto_parameters import Code
+from stretto_parameters import Code, Own
 
 from ..errors import (
     BatchMisaligned,
@@ -22,7 +22,6 @@ from ..errors import (
 from . import codec, protocol
 from .layout import F32, I64, U64, Bools, KeyBatch, Layout
 from .link import Access, Link
-from .ownership import Own
 from .protocol import Kind, Transfer
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import InputRefused, Progress, RawBucket, RawSlices, StoreFull
+from stretto_parameters import InputRefused, Own, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
 from stretto_parameters.parts import INDEX_BYTES_MAX
 
@@ -35,7 +35,6 @@ from ..errors import CheckpointError
 from .client import FINISHED
 from .layout import I64, U64, UNKNOWN, Layout
 from .locked_store import LockedStore
-from .ownership import Own
 
 VERSION = 5
 COLUMNS = BUCKETS + SLICES

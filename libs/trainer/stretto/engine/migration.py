@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from stretto_messages.values import BUCKETS
-from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters import InputRefused, Own, StoreFull
 from stretto_parameters.layout import RowFormat
 
 from ..errors import MigrationError, StrettoError
@@ -25,7 +25,6 @@ from .control import Control
 from .layout import I64, Layout
 from .link import Access
 from .locked_store import LockedStore
-from .ownership import Own
 from .server import ParameterServer
 
 _POLL_S = 0.004

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from stretto_parameters import Own
 
 from ..errors import OwnershipUnknown, ServerBusy, ServerLost
 from . import codec
 from .layout import I64, Bools, Layout
 from .link import Access, Link, Pending
-from .ownership import Own, owners
 from .protocol import Kind
 
 FIRST_BACKOFF_S = 0.002
@@ -47,6 +47,19 @@ class Route:
     parts: dict[int, Part]
     generation: int
     lineage: int
+
+
+def owners(own: Mapping[int, I64], columns: int) -> I64:
+    """Return the server that serves reads of each column: [columns], -1 for a column without a server.
+
+    MINE goes before FROZEN: between the two last steps of a move a column has both states, and the server where it is
+    MINE is ahead. Where a column should be, the actuator plans (`stretto_core.actuator.placement`).
+    """
+    route = np.full(columns, -1, np.int64)
+    for state in (Own.FROZEN, Own.MINE):
+        for server, vector in own.items():
+            route[vector == state] = server
+    return route
 
 
 class Routes:

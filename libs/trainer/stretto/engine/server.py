@@ -12,14 +12,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil
-from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters import InputRefused, Own, StoreFull
 from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
 from ..errors import LayoutError, ServerEmptied
 from . import codec, protocol
 from .layout import UNKNOWN, Layout
 from .locked_store import LockedStore
-from .ownership import Own
 from .protocol import Kind
 
 log = logging.getLogger("stretto.engine")

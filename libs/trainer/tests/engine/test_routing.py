@@ -1,5 +1,5 @@
 import numpy as np
-from stretto.engine.ownership import Own, owners
+from stretto.engine import Own, owners
 from stretto_core.actuator import placement
 from stretto_core.actuator.placement import owner_of
 
