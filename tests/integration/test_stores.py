@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
-from stretto.images import Part
+from stretto.server.image_file import Part
 from stretto_actuator.backend import BackendError
 from stretto_actuator.pod.logs import PodLogs
 from stretto_checkpoints import manifest
@@ -23,13 +23,13 @@ from stretto_runtime import SettingsFault, store_check
 from stretto_runtime.store_check import StoreCheck
 from stretto_wire import EVENTS_KEPT_S
 from stretto_wire.jobspec.training_code import REMOTE
-from stretto_wire.stores.filesystems import OBJECT_STORES, check_library, check_store, open_store
 from stretto_wire.stores import filesystems
+from stretto_wire.stores.filesystems import OBJECT_STORES, check_library, check_store, open_store
 
 from tests.supply_chain import pins
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "libs/trainer/tests"))  # the server of the readers' tests
+sys.path.insert(0, str(ROOT / "libs/trainer/tests/helpers"))  # the server of the readers' tests
 
 from object_store import Proxy, environment_of, folders, s3_server  # noqa: E402
 
