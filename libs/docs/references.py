@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
-from stretto.pod import EXIT_OK, EXIT_PLATFORM, EXIT_USER
+from stretto.pod.process import EXIT_OK, EXIT_PLATFORM, EXIT_USER
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES

@@ -10,7 +10,7 @@ import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from stretto.engine import Key, Layout, ParameterServer
-from stretto.exports import Exports
+from stretto.server.flash_checkpoint import Exports
 from stretto_parameters import RawBucket
 
 COPIED_BYTES = 2**28
@@ -49,7 +49,7 @@ fsspec.register_implementation("slow", SlowStore)
 def start(state, index, layout, folder, key=None):
     state["layout"] = Layout.from_dict(layout)
     state["ps"] = ps = ParameterServer(index, state["layout"], key=Key.of(key.encode()) if key else None)
-    state["exports"] = Exports("bench", f"ps-{index}", ps.control, pod_folder=Path(folder))
+    state["exports"] = Exports("bench", f"ps-{index}", ps.store, pod_folder=Path(folder))
     return {"address": ps.address}
 
 
@@ -62,8 +62,8 @@ def fill(state, columns, rows):
     for column in (c for c in columns if c < layout.buckets):
         keys = np.unique(random.integers(0, low, rows, np.uint64)) + np.uint64(column * low)
         values = random.random((len(keys), 2 * layout.tables[0].dimension), np.float32)
-        ps.control.import_bucket(column, [RawBucket(keys, values)])
-    return {"rows": ps.control.categories(), "room": state["exports"].room_bytes()}
+        ps.store.import_bucket(column, [RawBucket(keys, values)])
+    return {"rows": ps.store.categories(), "room": state["exports"].room_bytes()}
 
 
 def fill_ids(state, columns, rows):
@@ -76,8 +76,8 @@ def fill_ids(state, columns, rows):
     for column in (c for c in columns if c < layout.buckets):
         stored = keys.stored[ends[column] - keys.counts[column] : ends[column]]
         values = random.random((len(stored), 2 * layout.tables[0].dimension), np.float32)
-        ps.control.import_bucket(column, [RawBucket(stored, values)])
-    return {"rows": ps.control.categories()}
+        ps.store.import_bucket(column, [RawBucket(stored, values)])
+    return {"rows": ps.store.categories()}
 
 
 def room(state, base):
@@ -111,7 +111,7 @@ def load(state, manifest, columns):
 
 
 def checksum(state):
-    return {"checksum": state["ps"].control.checksum(), "rows": state["ps"].control.categories()}
+    return {"checksum": state["ps"].store.checksum(), "rows": state["ps"].store.categories()}
 
 
 def copy(state, new=False):

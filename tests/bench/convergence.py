@@ -54,9 +54,9 @@ HELD_OUT = 20_480
 
 def program(model: str, samples: int, seed: int) -> Any:
     """Build the model. The data have a separate seed, so that every run trains the same."""
-    from stretto.entry import instantiate
-    from stretto.model import Options
-    from stretto.program import make_program
+    from stretto.build import make_program
+    from stretto.model.entry_point import instantiate
+    from stretto.model.program import Options
 
     module, name = MODELS[model]
     task = getattr(importlib.import_module(module), name)
@@ -68,8 +68,8 @@ def work(model: str, samples: int, seed: int, index: int) -> None:
     """Run a worker: it reads the job's key and the servers from two lines, and trains the shards that follow."""
     import tensorflow as tf
     from stretto.engine import Access, Key, Parameters
-    from stretto.meter import Meter
-    from stretto.training import Trainer, Work
+    from stretto.worker.step import Trainer, Work
+    from stretto.worker.step_timer import StepTimer
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     trained = program(model, samples, seed)
@@ -78,7 +78,7 @@ def work(model: str, samples: int, seed: int, index: int) -> None:
     parameters = Parameters(trained.layout, servers, worker=index, access=access, refresh_servers=lambda: dict(servers))
     parameters.seed(trained.initial_dense(), trained.initial_state())
     trained.warm()
-    trainer = Trainer(trained, parameters, BATCH, Meter())
+    trainer = Trainer(trained, parameters, BATCH, StepTimer())
     print("ready", flush=True)
     for line in sys.stdin:
         if line.startswith("{"):
@@ -196,7 +196,7 @@ class Job:
 
     def quality(self) -> dict[str, float]:
         from stretto.engine import Parameters
-        from stretto.evaluate import evaluate
+        from stretto.model.evaluate import evaluate
 
         parameters = Parameters(self.layout, dict(self.servers.addresses), worker=99, access=self.access)
 

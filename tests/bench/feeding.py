@@ -26,16 +26,16 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stretto.batches.feed import Feed
+from stretto.batches.preparation import fingerprint_of
+from stretto.build import make_program, options_of
+from stretto.data_worker.lane_pool import LanePool
 from stretto.engine import Parameters
 from stretto.engine.link import Access
-from stretto.entry import load
-from stretto.feed import Feed
-from stretto.lanes import Lanes
-from stretto.meter import Meter
-from stretto.preparation import fingerprint_of
-from stretto.program import make_program, options_of
+from stretto.model.entry_point import load
 from stretto.readers.criteo import CATEGORIES
-from stretto.training import Trainer, Work
+from stretto.worker.step import Trainer, Work
+from stretto.worker.step_timer import StepTimer
 from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
 
@@ -101,7 +101,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.program = make_program(load(self.spec.model), options_of(self.spec))
-        self.feed, self.meter = Feed(self.program), Meter()
+        self.feed, self.meter = Feed(self.program), StepTimer()
         self.opened = ExitStack()
         key = Key.random()
         address = self.opened.enter_context(server(self.program.layout, key))
@@ -118,7 +118,7 @@ class Bench:
         self.parameters.seed(self.program.initial_dense(), self.program.initial_state())
         self.program.warm()
         address_of = lambda number: f"unix:{self.folder}/lane-{number}.sock"  # noqa: E731
-        self.lanes = Lanes(self.spec, self.lanes_most, address_of, self.access)
+        self.lanes = LanePool(self.spec, self.lanes_most, address_of, self.access)
         self.until_served()
 
     def _passed(self) -> None:

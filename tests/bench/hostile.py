@@ -1,6 +1,6 @@
 """A trainer that lanes feed while another process attacks them: steps per second beside those without the attacker.
 
-The attacker (libs/trainer/tests/hostile_peers.py) tries other keys, a replayed handshake, requests beyond the limit,
+The attacker (the trainer's hostile_peers.py) tries other keys, a replayed handshake, requests beyond the limit,
 slow strangers and 10,000 damaged frames with the job's key. A lane of its own answers the trainer's requests with
 arrays of objects, with shapes that do not fit, and with schemas that are too large. It has the lowest priority, since
 it would run elsewhere: measured is the cost to lanes and trainer. The slow store of the module ``feeding`` sets the
@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stretto.preparation import fingerprint_of
+from stretto.batches.preparation import fingerprint_of
 
 from tests.bench.feeding import BATCH, HIDDEN, STORE_S, WARM, Bench, bench
 from tests.bench.rows import Row, row
 
-ATTACKER = Path(__file__).parents[2] / "libs" / "trainer" / "tests" / "hostile_peers.py"
+ATTACKER = Path(__file__).parents[2] / "libs" / "trainer" / "tests" / "helpers" / "hostile_peers.py"
 LANES, ROUNDS, FRAMES, STEPS = 4, 4, 10_000, 500
 FRAMES_PER_S = 250.0
 RATIO_BAR = 0.95

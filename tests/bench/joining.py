@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+from stretto.batches.feed import DataWorkerList
+from stretto.batches.preparation import fingerprint_of
 from stretto.engine.link import Access
-from stretto.feed import DataWorkerList
-from stretto.preparation import fingerprint_of
 from stretto_pipeline.feeding import CREDITS
 from stretto_plane import Key
 
@@ -36,7 +36,7 @@ from tests.bench.feeding import BATCH, HIDDEN, STORE_S, WARM, Bench, bench
 from tests.bench.feeding_server import ROOT
 from tests.bench.rows import Row, row, row_at_most
 
-HELPERS = ROOT / "libs" / "trainer" / "tests"
+HELPERS = ROOT / "libs" / "trainer" / "tests" / "helpers"
 ENTRY = "tests.bench.feeding_task:Noted"
 STARTS, FIRST_BATCH_BAR_S = 4, 1.5
 HELD, SWAPS, SWAP_S, ROUNDS = 4, 5, 6.0, 2

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import tensorflow as tf
-from stretto.bus import Bus
+from stretto.batches.feed import Feed
+from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
-from stretto.feed import Feed
-from stretto.model import Options
-from stretto.program import make_program
-from stretto.tracing import Tracing
-from stretto.worker import Worker
+from stretto.model.program import Options
+from stretto.pod.bus import PodBus
+from stretto.pod.tracing import Tracing
+from stretto.worker.agent import Worker
 from stretto_messages.dispatcher import NextShard
 from stretto_wire.jobspec.spec import JobSpec
 
@@ -61,7 +61,7 @@ class Bench:
 
     def connect(self, servers, url, batches, key, encrypted=False):
         self.job, self.batches = f"lease-{batches}", batches
-        self.bus = Bus(url, self.job, POD, Tracing(self.job, POD, None))
+        self.bus = PodBus(url, self.job, POD, Tracing(self.job, POD, None))
         self.bus.connect()
         addresses = {int(server): address for server, address in servers.items()}
         access = Access(Key.of(key.encode()), encrypted)

@@ -28,7 +28,7 @@ from stretto.readers.synthetic import Synthetic
 
 from tests.bench.rows import Row, row
 
-HELPERS = Path(__file__).parents[2] / "libs" / "trainer" / "tests"
+HELPERS = Path(__file__).parents[2] / "libs" / "trainer" / "tests" / "helpers"
 LATENCY_S = 0.02
 FILES, ROWS, ROW_GROUP = 4, 50_000, 25_000
 LINKS = 6

@@ -29,7 +29,7 @@ from tests.bench.trainer_joining import Pods
 
 if TYPE_CHECKING:
     from stretto.engine.layout import U64
-    from stretto.engine.operations import Operations
+    from stretto.engine.locked_store import LockedStore
 
 SERVERS, WORKERS = 2, 2
 SIZES = (1_000_000, 5_000_000)
@@ -271,12 +271,12 @@ def grown(engine: Engine, times: int) -> dict[str, float]:
 
 def measure_shared_pulls() -> list[Row]:
     """Return the row of pulls of two connections at one server, beside those of one: a lock that they share."""
-    from stretto.engine.operations import Operations
+    from stretto.engine.locked_store import LockedStore
     from stretto_parameters import Own, RawBucket
     from stretto_parameters.layout import RowFormat
 
     layout = one_table(16, 1200)
-    control = Operations(0, layout, 2**33)
+    control = LockedStore(0, layout, 2**33)
     control.set_own(range(layout.columns), Own.MINE)
     draw = np.random.default_rng(1)
     words = RowFormat.of_table(layout.tables[0]).words
@@ -291,7 +291,7 @@ def measure_shared_pulls() -> list[Row]:
     return [row("server: pulls of two threads beside those of one", two, "1/s", ">= 1.3", two >= 1.3 * one, note, one)]
 
 
-def pulls_per_s(control: Operations, wanted: list[U64]) -> float:
+def pulls_per_s(control: LockedStore, wanted: list[U64]) -> float:
     """Return the pulls a second of as many threads as there are batches."""
     ends = time.perf_counter() + ROUND_S
     counts = [0] * len(wanted)

@@ -31,17 +31,17 @@ WORKERS = 3
 
 
 def program(samples: int) -> Any:
-    from stretto.entry import instantiate
+    from stretto.build import make_program
     from stretto.examples.wide_deep import WideDeep
-    from stretto.model import Options
-    from stretto.program import make_program
+    from stretto.model.entry_point import instantiate
+    from stretto.model.program import Options
 
     dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
     return make_program(instantiate(WideDeep, dataset, 16), Options(learning_rate=LEARNING_RATE, seed=7))
 
 
 def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
-    from stretto.evaluate import evaluate
+    from stretto.model.evaluate import evaluate
 
     def pull(keys: Any) -> Any:
         pulled = parameters.pull(keys)
@@ -83,8 +83,8 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
     """Run a worker: read the job's key, then train the shards whose numbers come on the input, and answer each."""
     import tensorflow as tf
     from stretto.engine import Access, Key, Parameters
-    from stretto.meter import Meter
-    from stretto.training import Trainer, Work
+    from stretto.worker.step import Trainer, Work
+    from stretto.worker.step_timer import StepTimer
 
     tf.config.threading.set_intra_op_parallelism_threads(1)  # like a pod with one core or less
     model = program(samples)
@@ -92,7 +92,7 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
     parameters = Parameters(model.layout, {0: address}, worker=index, access=access)
     parameters.seed(model.initial_dense(), model.initial_state())
     model.warm()
-    trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline, pipeline_from_step=0)
+    trainer = Trainer(model, parameters, BATCH, StepTimer(), pipeline=pipeline, pipeline_from_step=0)
     print("ready", flush=True)
     for line in sys.stdin:
         shard = int(line)

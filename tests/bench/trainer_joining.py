@@ -16,15 +16,15 @@ import psutil
 
 from tests.bench.rows import Row, row_at_most
 
-TESTS = Path(__file__).parents[2] / "libs/trainer/tests"
+HELPERS = Path(__file__).parents[2] / "libs/trainer/tests/helpers"
 JOINS = 3
 MIB = 2**20
 
 
 def harness() -> Any:
-    if str(TESTS) not in sys.path:
-        sys.path.insert(0, str(TESTS))
-    spec = importlib.util.spec_from_file_location("trainer_harness", TESTS / "trainer_harness.py")
+    if str(HELPERS) not in sys.path:
+        sys.path.insert(0, str(HELPERS))
+    spec = importlib.util.spec_from_file_location("trainer_harness", HELPERS / "trainer_harness.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

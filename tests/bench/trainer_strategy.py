@@ -16,8 +16,8 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import numpy as np
 import tensorflow as tf
-from stretto.model import Options
-from stretto.program import make_program
+from stretto.build import make_program
+from stretto.model.program import Options
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
 

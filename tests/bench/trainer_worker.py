@@ -10,11 +10,11 @@ import time
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import tensorflow as tf
+from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
-from stretto.meter import Meter
-from stretto.model import Options
-from stretto.program import make_program
-from stretto.training import Trainer, Work
+from stretto.model.program import Options
+from stretto.worker.step import Trainer, Work
+from stretto.worker.step_timer import StepTimer
 
 from tests.bench.trainer_task import BATCH
 
@@ -58,7 +58,7 @@ class Worker:
             self.program,
             self.parameters,
             BATCH,
-            Meter(),
+            StepTimer(),
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
             pipeline=pipeline,

@@ -14,7 +14,7 @@ from tests.docs.site import OWN
 from tests.e2e.tutorials import fences, save
 from tests.e2e.typed import ROOT, TYPED
 
-sys.path.insert(0, str(ROOT / "libs/trainer/tests"))  # the server of the readers' tests
+sys.path.insert(0, str(ROOT / "libs/trainer/tests/helpers"))  # the server of the readers' tests
 
 from object_store import environment_of, s3_server
 

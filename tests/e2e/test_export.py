@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from stretto.evaluate import log_loss
 from stretto.examples.wide_deep import WideDeep
+from stretto.model.evaluate import log_loss
 from stretto_cli.options import connect
 from stretto_client.documents import Documents
 from stretto_client.errors import Refused

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from stretto.pod import Pod, run_pod
+from stretto.pod.process import Pod, run_pod
 from stretto_messages.actuator import GetServers, GetServersReply
 from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply
 

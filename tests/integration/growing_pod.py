@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stretto.pod import Pod, run_pod
+from stretto.pod.process import Pod, run_pod
 from stretto_messages.pods import (
     ClaimBuckets,
     ClaimBucketsReply,

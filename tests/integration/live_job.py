@@ -91,7 +91,7 @@ class LiveJob:
 
     def faults(self, told: LedgerBooks) -> Any:
         """Compare the books with what every column of the parameters counted."""
-        applied, columns = self.ps.control.applied(), self.ps.layout.columns
+        applied, columns = self.ps.store.applied(), self.ps.layout.columns
         each = zip(applied.samples, applied.fingerprints, strict=True)
         counted = [Counted((i,), int(n), int(p)) for i, (n, p) in enumerate(each)]
         parts = [
@@ -108,8 +108,8 @@ async def live_job(
     import tensorflow as tf
     from stretto.engine import Key
     from stretto.engine import ParameterServer as Server
-    from stretto.pod import Pod, PodSettings
-    from stretto.worker import Worker
+    from stretto.pod.process import Pod, PodSettings
+    from stretto.worker.agent import Worker
 
     module, text = model
     (tmp_path / f"{module}.py").write_text(text)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto.bus import Bus
 from stretto.errors import BusError, CallRefused, PodError
-from stretto.identity import identity_of
-from stretto.tracing import Tracing
+from stretto.pod.bus import PodBus
+from stretto.pod.credentials import identity_of
+from stretto.pod.tracing import Tracing
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.pod.credentials import Issuer
 from stretto_actuator.service import Actuator
@@ -46,7 +46,7 @@ class Stage:
         assert server.keys is not None
         self.server, self.client, self.folder, self.keys = server, client, folder, server.keys
         self.report = folder / "report.jsonl"
-        self.buses: list[Bus] = []
+        self.buses: list[PodBus] = []
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
 
@@ -160,12 +160,12 @@ async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock
     assert "not prolonged" not in stage.log()
 
 
-def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[Bus, RenewableLogin]:
+def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[PodBus, RenewableLogin]:
     """A pod's own connection, in threads of its own."""
     file = stage.folder / f"{name}.creds"
     file.write_text(mint(stage.key, stage.keys.pods_account, JOB, pod, time.time(), life_s))
     identity = identity_of(file)
-    stage.buses.append(Bus(stage.server.url, JOB, pod, Tracing(JOB, pod, stage.folder, ""), identity))
+    stage.buses.append(PodBus(stage.server.url, JOB, pod, Tracing(JOB, pod, stage.folder, ""), identity))
     return stage.buses[-1], identity
 
 
@@ -263,7 +263,7 @@ async def test_a_pods_line_is_encrypted_and_only_to_whom_its_authority_believes(
     credentials.write_text(mint(key, keys.pods_account, JOB, "ps-0", time.time(), 60.0))
 
     def connect(ca: Path, within_s: float) -> None:
-        bus = Bus(server.url, JOB, "ps-0", Tracing(JOB, "ps-0", tmp_path, ""), identity_of(credentials, ca))
+        bus = PodBus(server.url, JOB, "ps-0", Tracing(JOB, "ps-0", tmp_path, ""), identity_of(credentials, ca))
         try:
             bus.connect(within_s)
         finally:

@@ -11,10 +11,10 @@ from typing import Any
 
 import nats
 import pytest
-from stretto.bus import Bus
 from stretto.errors import PodError
-from stretto.identity import identity_of
-from stretto.tracing import Tracing
+from stretto.pod.bus import PodBus
+from stretto.pod.credentials import identity_of
+from stretto.pod.tracing import Tracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read
@@ -35,7 +35,7 @@ class Stage:
 
     def __init__(self, server: EmbeddedServer, operator: Client, actuator: Client, folder: Path) -> None:
         self.server, self.operator, self.actuator, self.folder = server, operator, actuator, folder
-        self.pods: list[Bus] = []
+        self.pods: list[PodBus] = []
 
     def credentials(self, job: str) -> Path:
         assert self.server.keys is not None
@@ -44,9 +44,9 @@ class Stage:
         file.write_text(mint(key, self.server.keys.pods_account, job, POD, time.time(), 60.0))
         return file
 
-    def bus(self, job: str) -> Bus:
+    def bus(self, job: str) -> PodBus:
         identity = identity_of(self.credentials(job))
-        bus = Bus(self.server.url, job, POD, Tracing(job, POD, self.folder, ""), identity)
+        bus = PodBus(self.server.url, job, POD, Tracing(job, POD, self.folder, ""), identity)
         self.pods.append(bus)
         bus.connect(60.0)
         return bus

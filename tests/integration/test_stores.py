@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
-from stretto.images import Part
+from stretto.server.image_file import Part
 from stretto_actuator.backend import BackendError
 from stretto_actuator.pod.logs import PodLogs
 from stretto_checkpoints import manifest
@@ -30,7 +30,7 @@ from stretto_wire.stores.filesystems import OBJECT_STORES, check_library, check_
 from tests.supply_chain import pins
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "libs/trainer/tests"))  # the server of the readers' tests
+sys.path.insert(0, str(ROOT / "libs/trainer/tests/helpers"))  # the server of the readers' tests
 
 from object_store import Proxy, environment_of, folders, s3_server  # noqa: E402
 

@@ -13,11 +13,12 @@ from .errors import DataError, ModelRefused, StrettoError
 if TYPE_CHECKING:
     from stretto_client import connect
 
-    from .adapt import adapt
-    from .evaluate import Quality, evaluate
-    from .keys import field_keys, hash_strings, hash_values
-    from .local import train_locally
-    from .model import Program
+    from .keras.adapt import adapt
+    from .model.evaluate import Quality, evaluate
+    from .model.keys import field_keys
+    from .model.program import Program
+    from .readers.hashing import hash_strings, hash_values
+    from .trial.local import train_locally
 
 __all__ = [
     "DataError",
@@ -35,15 +36,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "adapt": ".adapt",
+    "adapt": ".keras.adapt",
     "connect": "stretto_client",
-    "Program": ".model",
-    "Quality": ".evaluate",
-    "evaluate": ".evaluate",
-    "field_keys": ".keys",
-    "hash_strings": ".keys",
-    "hash_values": ".keys",
-    "train_locally": ".local",
+    "Program": ".model.program",
+    "Quality": ".model.evaluate",
+    "evaluate": ".model.evaluate",
+    "field_keys": ".model.keys",
+    "hash_strings": ".readers.hashing",
+    "hash_values": ".readers.hashing",
+    "train_locally": ".trial.local",
 }
 
 

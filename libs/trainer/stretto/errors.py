@@ -59,7 +59,7 @@ class BatchMisaligned(PushRefused):
 
 
 class MigrationError(StrettoError):
-    """A move could not be finished. Columns that were not moved stay at their source: plan anew from GetOwnership."""
+    """A move that could not be finished. Columns that did not move stay at their source: plan again by GetOwnership."""
 
 
 class CheckpointError(StrettoError):

@@ -1,4 +1,4 @@
-"""Common to all tests of the trainer: the helpers beside them on the path, and processes that start warm."""
+"""Common to all tests of the trainer: their helpers on the path, and processes that start warm."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the folder off the path
+# not the folder of the tests itself: `import torch` would find the folder of that name where PyTorch is not installed
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 from warm_processes import WarmProcesses
 
@@ -14,8 +15,8 @@ from warm_processes import WarmProcesses
 @pytest.fixture(scope="session")
 def warm() -> Iterator[WarmProcesses]:
     processes = WarmProcesses(
-        "stretto.engine", "stretto.evaluate", "stretto.exports", "stretto.model_keras", "stretto.program",
-        "stretto.training",
+        "stretto.engine", "stretto.model.evaluate", "stretto.server.flash_checkpoint", "stretto.keras.program",
+        "stretto.build", "stretto.worker.step",
     )  # fmt: skip
     yield processes
     processes.close()

@@ -60,7 +60,7 @@ def check(
         "embedding_dim": embedding_dim,
     }
     quiet, what = output is OutputForm.JSON, f"{entry} was not tried"
-    report = run(["stretto.check"], json.dumps(asked), quiet=quiet, what=what)
+    report = run(["stretto.trial.check"], json.dumps(asked), quiet=quiet, what=what)
     if write is not None and not report["findings"]:
         write.write_text(report["job"])
     answer(output, report, lambda: _shown(report, write))

@@ -29,7 +29,7 @@ def fingerprint_of(shard_id: int, samples: int) -> int:
 
     A batch [start, stop) thus adds w x (stop^2 - start^2), whoever pushed it and in whatever order, and the batches
     of a shard add up to the shard. Another shard, or the same batch twice instead of another one, adds something else
-    but for a chance of about 2^-40. The parameter servers compute the same (``stretto.engine.graph``).
+    but for a chance of about 2^-40. The parameter servers compute the same (``stretto_parameters.records``).
     """
     weight = shard_id * 0x9E3779B97F4A7C15 & _MASK_64
     weight = (weight ^ weight >> 32) * 0xD6E8FEB86659FD93 & _MASK_64

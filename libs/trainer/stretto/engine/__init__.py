@@ -1,16 +1,17 @@
 """The parameter-server engine: servers, clients, live migration and checkpoint images."""
 
+from stretto_parameters import Own
 from stretto_plane import Key
 
-from .checkpoint import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .client import FINISHED, Parameters, Pulled, PushResult
 from .codec import ServerStats, WorkerSeen
 from .control import Control
+from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
 from .layout import KeyBatch, Layout, Table, one_table
 from .link import Access
+from .locked_store import LockedStore
 from .migration import MoveStep, move
-from .operations import Operations
-from .ownership import Own, owners
+from .routing import owners
 from .server import ParameterServer
 
 __all__ = [
@@ -22,8 +23,8 @@ __all__ = [
     "Key",
     "KeyBatch",
     "Layout",
+    "LockedStore",
     "MoveStep",
-    "Operations",
     "Own",
     "ParameterServer",
     "Parameters",

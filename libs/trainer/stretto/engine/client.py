@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from stretto_parameters import Code
+from stretto_parameters import Code, Own
 
 from ..errors import (
     BatchMisaligned,
@@ -22,7 +22,6 @@ from ..errors import (
 from . import codec, protocol
 from .layout import F32, I64, U64, Bools, KeyBatch, Layout
 from .link import Access, Link
-from .ownership import Own
 from .protocol import Kind, Transfer
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 
@@ -196,13 +195,13 @@ class Parameters:
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
-        row_gradients: of each table, [keys, dimension]; row_squares: what an optimizer takes for their squares, as of
-        `stretto_parameters.Push`.
+        row_gradients: of each table, [keys, dimension]; row_squares: their squares as an optimizer takes them (see
+        `stretto_parameters.Push`).
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
-        generation: the generation of the servers when the shard was requested. Under a later one nothing is sent:
-        restored servers may not know this shard any more, and would apply samples again that have another shard id now.
-        lineage: that of the ledger which leased the shard; parameters of another one are those of other books.
+        generation: the generation of the servers when the shard was requested. Under a later generation nothing is
+        sent: restored servers may have forgotten this shard, and samples with another shard id now would count twice.
+        lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
         Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
         OwnershipUnknown (repeat it).
         """
@@ -296,7 +295,8 @@ class Parameters:
     def forget(self, shards: Iterable[int], lineage: int | None = None) -> None:
         """Delete the progress records of finished shards on all owners (about 0.6 kB each); a mark stays.
 
-        lineage: that of the ledger which says so. In an earlier or a later one the shards may be open: they stay then.
+        lineage: of the ledger that names the shards. Parameters of another lineage keep their records, as the shards
+        may be open there.
         """
         ids = [int(shard) for shard in shards]
         route = self._routes.current()
@@ -360,7 +360,7 @@ def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], st
 
 
 def _check_books(route: Route, generation: int | None, lineage: int | None, what: str) -> None:
-    """Raise ServersReplaced if the parameters may be those of other books than the lease is of."""
+    """Raise ServersReplaced if the parameters may belong to other books than the lease."""
     if generation is not None and route.generation != generation:
         raise ServersReplaced(
             f"{what}: parameter servers were lost and replaced since the shard was leased; ask the dispatcher whether "

@@ -1,4 +1,4 @@
-"""Control operations on one server of another process: the same methods as its own `Operations`."""
+"""Control operations on one server of another process: the same methods as its own `LockedStore`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .protocol import Kind
 
 
 class Control:
-    """A control session. Each method does what the method of `Operations` with its name does. Raises ServerLost.
+    """A control session. Each method does what the method of `LockedStore` with its name does. Raises ServerLost.
 
     layout: None where the server's own is taken as it is.
     """

@@ -1,4 +1,4 @@
-"""The layout of a job: that of the parameter store, with the house's number of buckets and slices."""
+"""The layout of a job: a layout of the parameter store with Stretto's number of buckets and slices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_table(
     initial_scale: float = 0.05,
     weights: Literal["float32", "bfloat16"] = "float32",
 ) -> Layout:
-    """Return the layout of a model with one embedding table; `optimizer` is that of its rows and dense vector."""
+    """Return the layout of a model with one embedding table; `optimizer` updates its rows and the dense vector."""
     table = Table(dimension, optimizer, seed, initial_scale, weights)
     return Layout((table,), dense_size, BUCKETS, SLICES, state_size, optimizer)
 

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from stretto_messages.values import BUCKETS
-from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters import InputRefused, Own, StoreFull
 from stretto_parameters.layout import RowFormat
 
 from ..errors import MigrationError, StrettoError
 from .control import Control
 from .layout import I64, Layout
 from .link import Access
-from .operations import Operations
-from .ownership import Own
+from .locked_store import LockedStore
 from .server import ParameterServer
 
 _POLL_S = 0.004
@@ -86,7 +85,7 @@ def move(
 
     Raises MigrationError or ServerLost; the current group is then returned to its source, if that still answers.
     """
-    here = server.control
+    here = server.store
     here.set_own([c for c, s in sources.items() if s == server.index], Own.MINE, Own.FROZEN)
     here_before = here.own()
     todo = {c: s for c, s in sources.items() if s != server.index and here_before[c] != Own.MINE}
@@ -135,7 +134,7 @@ def move(
             here.finish(source.finished())
 
 
-def _join(here: Operations, there: Mapping[int, Control]) -> None:
+def _join(here: LockedStore, there: Mapping[int, Control]) -> None:
     """Take the lineage of the sources, before the first of their columns is owned here. Raises MigrationError."""
     lineages = {control.lineage() for control in there.values()}
     if not lineages or lineages == {here.lineage()}:
@@ -194,7 +193,7 @@ def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _move_group(
-    here: Operations | Control,
+    here: LockedStore | Control,
     source: Control,
     columns: tuple[int, ...],
     known_finished: int = 0,
@@ -259,18 +258,18 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 
 
 def _copy_buckets(
-    here: Operations | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
+    here: LockedStore | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
 ) -> int:
-    """Copy rows with their slots from source to here, or those that changed after an epoch; return the bytes."""
+    """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes."""
     return sum(_copy_bucket(here, source, column, since_epoch, pace) for column in columns if column < BUCKETS)
 
 
-def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since_epoch: int, pace: float) -> int:
+def _copy_bucket(here: LockedStore | Control, source: Control, bucket: int, since_epoch: int, pace: float) -> int:
     """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
 
-    While the bucket is trained, rows change and are appended between two ranges. All of these have a later epoch than
-    the one that ended before the copy, so the difference that follows under the freeze has them. A bucket that is
-    frozen does not change. The first range of a whole copy replaces what a move that broke off may have left here.
+    While the bucket is trained, rows change and are appended between two ranges. All of these rows have a later epoch
+    than the epoch that ended before the copy, so the difference that follows under the freeze has them. A frozen bucket
+    does not change. The first range of a whole copy replaces what a move that broke off may have left here.
     """
     moved_bytes = table = first = 0
     replace = not since_epoch
@@ -287,7 +286,7 @@ def _copy_bucket(here: Operations | Control, source: Control, bucket: int, since
 
 
 def _copy(
-    here: Operations | Control,
+    here: LockedStore | Control,
     source: Control,
     columns: tuple[int, ...],
     since_epoch: int = 0,
@@ -295,9 +294,9 @@ def _copy(
 ) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
 
-    Rows are those that changed after `since_epoch`, 0 for all: the others are here already. So are the first
-    `known_finished` marks. Those of shards that finished since must come with the records, from which these shards are
-    gone: a late push for one would find offset 0 here.
+    Rows are copied if they changed after `since_epoch` (0: all rows): the other rows are here already. So are the first
+    `known_finished` marks. Marks of shards that finished since must come with the records, which have lost these
+    shards: without a mark, a late push for such a shard would find offset 0 here.
     """
     moved_bytes = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
@@ -312,7 +311,7 @@ def _copy(
     return moved_bytes
 
 
-def _empty_leftovers(control: Operations | Control) -> None:
+def _empty_leftovers(control: LockedStore | Control) -> None:
     """Empty the buckets that are not owned but hold rows, left by a move that broke off."""
     sizes = control.raw_sizes()
     own = control.own()
@@ -320,7 +319,7 @@ def _empty_leftovers(control: Operations | Control) -> None:
         control.drop_bucket(int(bucket))
 
 
-def _await_steps(here: Operations | Control, source: Control, wait_s: float, active_s: float) -> None:
+def _await_steps(here: LockedStore | Control, source: Control, wait_s: float, active_s: float) -> None:
     """Wait until every active worker had a push accepted here, at most wait_s.
 
     The source is asked only once, because it may be overloaded.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from stretto_parameters import Own
 
 from ..errors import OwnershipUnknown, ServerBusy, ServerLost
 from . import codec
 from .layout import I64, Bools, Layout
 from .link import Access, Link, Pending
-from .ownership import Own, owners
 from .protocol import Kind
 
 FIRST_BACKOFF_S = 0.002
@@ -36,9 +36,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The owner of each column [columns], those that are moving, and each server's part.
+    """The owner of each column [columns], the columns that are moving, and each server's part.
 
-    generation: that of the servers, see `Routes`. lineage: the number of the return to a checkpoint that all columns
+    generation: of the servers, see `Routes`. lineage: the number of the return to a checkpoint that all columns
     come from; 0: none.
     """
 
@@ -49,10 +49,23 @@ class Route:
     lineage: int
 
 
+def owners(own: Mapping[int, I64], columns: int) -> I64:
+    """Return the server that serves reads of each column: [columns], -1 for a column without a server.
+
+    MINE goes before FROZEN: between the two last steps of a move a column has both states, and the server where it is
+    MINE is ahead. Where a column should be, the actuator plans (`stretto_core.actuator.placement`).
+    """
+    route = np.full(columns, -1, np.int64)
+    for state in (Own.FROZEN, Own.MINE):
+        for server, vector in own.items():
+            route[vector == state] = server
+    return route
+
+
 class Routes:
     """Links to all servers, and the route: the owner of each column, as last read. Thread-safe.
 
-    The arguments are those of `Parameters`. `generation` rises with the first route after a server was lost: the
+    The arguments are named as in `Parameters`. `generation` rises with the first route after a server was lost: the
     servers may then hold an earlier state, restored from a checkpoint.
     """
 
@@ -176,7 +189,7 @@ class Routes:
 
     @property
     def generation(self) -> int:
-        """The generation of the current route, or of the last one while there is none."""
+        """The generation of the current route, or of the last route while there is none."""
         with self._lock:
             return self._generation
 

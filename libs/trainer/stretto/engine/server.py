@@ -12,14 +12,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil
-from stretto_parameters import InputRefused, StoreFull
+from stretto_parameters import InputRefused, Own, StoreFull
 from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
 from ..errors import LayoutError, ServerEmptied
 from . import codec, protocol
 from .layout import UNKNOWN, Layout
-from .operations import Operations
-from .ownership import Own
+from .locked_store import LockedStore
 from .protocol import Kind
 
 log = logging.getLogger("stretto.engine")
@@ -58,11 +57,11 @@ class ParameterServer:
         self.key = key or Key.random()
         self.encrypted = encrypted
         self._memory_bytes = memory_bytes or psutil.virtual_memory().total
-        self.control = Operations(index, layout or UNKNOWN, self._memory_bytes)
+        self.store = LockedStore(index, layout or UNKNOWN, self._memory_bytes)
         self._life = secrets.token_hex(8)
         self._lives = threading.Lock()
-        self._of_peer: WeakKeyDictionary[Peer, tuple[Operations, str]] = WeakKeyDictionary()
-        self._answers: dict[int, Callable[[Message, Operations], tuple[int, list[Any]]]] = {
+        self._of_peer: WeakKeyDictionary[Peer, tuple[LockedStore, str]] = WeakKeyDictionary()
+        self._answers: dict[int, Callable[[Message, LockedStore], tuple[int, list[Any]]]] = {
             Kind.PULL: self._pull,
             Kind.PUSH: self._push,
             Kind.CALL: self._call,
@@ -78,25 +77,25 @@ class ParameterServer:
     @property
     def layout(self) -> Layout:
         """The layout of the job, or UNKNOWN."""
-        return self.control.layout
+        return self.store.layout
 
     def own(self, columns: Iterable[int]) -> None:
         """Own these columns, empty: the first placement of a new job."""
-        self.control.set_own(columns, Own.MINE, Own.NOT_MINE)
+        self.store.set_own(columns, Own.MINE, Own.NOT_MINE)
 
     def adopt(self, layout: Layout) -> None:
         """Take the layout of the job. Raises InputRefused for another than is known."""
-        self.control.adopt(layout)
+        self.store.adopt(layout)
         self._listener.size_bytes_max = self._size_bytes_max()
 
     def empty(self) -> None:
-        """Begin a new life that owns nothing, as a process that has just started; only the layout stays.
+        """Begin a new life that owns nothing, like a process that has just started; only the layout stays.
 
-        Clients take it for another process: their connections end, and a new one shows another life. A request that
-        was on its way belongs to the life in which its connection began, so it changes nothing any more.
+        Clients take the server for another process: their connections end, and a new connection shows another life. A
+        request on its way belongs to the life in which its connection began, so it changes nothing in the new life.
         """
         with self._lives:
-            self.control = self.control.next_life()
+            self.store = self.store.next_life()
             self._life = secrets.token_hex(8)
         self._listener.end_connections()
 
@@ -105,7 +104,7 @@ class ParameterServer:
         self._listener.close()
 
     def _size_bytes_max(self) -> int:
-        return self._memory_bytes if self.control.knows_layout else _UNKNOWN_BYTES_MAX
+        return self._memory_bytes if self.store.knows_layout else _UNKNOWN_BYTES_MAX
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -127,10 +126,10 @@ class ParameterServer:
         except ServerEmptied as error:  # its connection ends in a moment
             return Kind.FULL, [str(error).encode()]
 
-    def _life_of(self, peer: Peer) -> tuple[Operations, str]:
+    def _life_of(self, peer: Peer) -> tuple[LockedStore, str]:
         """Return the life in which a connection began, and its name."""
         with self._lives:
-            return self._of_peer.setdefault(peer, (self.control, self._life))
+            return self._of_peer.setdefault(peer, (self.store, self._life))
 
     def _hello(self, message: Message, peer: Peer) -> tuple[int, list[Any]]:
         try:
@@ -146,14 +145,14 @@ class ParameterServer:
         answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid()}
         return Kind.ANSWER, [json.dumps(answer).encode()]
 
-    def _pull(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
+    def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         keys, slices, transfer = protocol.read_pull(self.layout, message.parts)
-        return Kind.ANSWER, protocol.pull_answer(control.pull(keys, slices), transfer)
+        return Kind.ANSWER, protocol.pull_answer(store.pull(keys, slices), transfer)
 
-    def _push(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
-        return Kind.ANSWER, protocol.push_answer(*control.push(protocol.read_push(self.layout, message.parts)))
+    def _push(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
+        return Kind.ANSWER, protocol.push_answer(*store.push(protocol.read_push(self.layout, message.parts)))
 
-    def _call(self, message: Message, control: Operations) -> tuple[int, list[Any]]:
+    def _call(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         asked = codec.unpack(message.parts)
         match asked:
             case [str(name), list(arguments), dict(named)] if name in CONTROL:
@@ -161,7 +160,7 @@ class ParameterServer:
             case _:
                 raise InputRefused(f"operation {str(asked)[:100]!r} does not exist: of another version of Stretto?")
         try:
-            result = getattr(control, name)(*arguments, **named)
+            result = getattr(store, name)(*arguments, **named)
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of another kind than it takes
             raise InputRefused(f"{name}: {error}") from error
         return Kind.ANSWER, codec.pack(result)

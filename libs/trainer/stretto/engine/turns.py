@@ -1,4 +1,4 @@
-"""The lock of a store: operations that only read share it, one that changes anything has it alone."""
+"""The lock of a store: operations that only read share it, an operation that changes anything has it alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Turn:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Hold the lock, as whoever changes anything does."""
+        """Hold the lock without any other operation, to change the store."""
         self.lock.acquire()
         try:
             self._check()

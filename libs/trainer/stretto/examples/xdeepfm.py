@@ -1,4 +1,4 @@
-"""xDeepFM (Lian et al. 2018): a compressed interaction network beside a deep and a linear part."""
+"""The model xDeepFM (Lian et al. 2018): a compressed interaction network beside a deep and a linear part."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.jobfile import argument, read_job
 
 from ..errors import ExportRefused, StrettoError
-from ..telling import speaker
+from ..progress import speaker
 from .run import FORMATS, Request, export
 
 

@@ -14,11 +14,12 @@ from stretto_parameters.checksums import MULTIPLIER
 
 from ..engine.layout import Table
 from ..errors import ExportRefused
-from ..lookups import Lookup, table_of
-from ..model import ROWS, Program
-from ..model_adapted import AdaptedProgram
-from ..model_keras import input_names
-from .checkpoint import Rows
+from ..keras.adapted import AdaptedKerasProgram
+from ..keras.lookups import Lookup
+from ..keras.private import layers_of, table_of
+from ..keras.program import input_names
+from ..model.program import ROWS, Program
+from .checkpoint_source import Rows
 from .tables import ExportedTable
 
 _BYTES_OF_A_KEY = 200
@@ -37,7 +38,7 @@ def bytes_of(table: ExportedTable) -> int:
 def save(model: Any, path: Path) -> None:
     """Write a model as one file. Raises ExportRefused if Keras cannot load it again, which depends on its classes."""
     model.save(path)
-    kinds = {type(each) for each in [model, *model._flatten_layers()]}  # pyright: ignore[reportPrivateUsage]
+    kinds = {type(each) for each in [model, *layers_of(model)]}
     own = {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
     if not own:
         return
@@ -54,14 +55,13 @@ def save(model: Any, path: Path) -> None:
 def save_for_serving(program: Program, model: Any, path: Path) -> None:
     """Write a model as a SavedModel with the signature `serving_default`."""
     # Keras would take the ids of a model that is not functional for floats
-    signature = [program.input_signature] if isinstance(program, AdaptedProgram) else None
+    signature = [program.input_signature] if isinstance(program, AdaptedKerasProgram) else None
     model.export(path, format="tf_saved_model", verbose=False, input_signature=signature)
 
 
 def dense_variables(program: Program) -> list[Any]:
     """Return the variables of a model that are in the model alone, and in no table."""
-    layers = program.model._flatten_layers()  # pyright: ignore[reportPrivateUsage]
-    tables = {id(table_of(layer)) for layer in layers if isinstance(layer, Lookup)}
+    tables = {id(table_of(layer)) for layer in layers_of(program.model) if isinstance(layer, Lookup)}
     return [each for each in program.model.variables if id(each) not in tables]
 
 

@@ -1,7 +1,7 @@
 """Tables as Parquet: a file for each bucket, so that no more than a bucket of a table is in memory.
 
-Columns: `key` or `id` (int64), and `embedding` (a list of floats). In the export of what changed, an embedding that is
-null says that the key has no row any more.
+Columns: `key` or `id` (int64), and `embedding` (a list of floats). In an export of changes, an embedding that is null
+says that the key has lost its row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from stretto_wire.stores.filesystems import OBJECT_STORES
 
 from ..errors import ExportRefused
-from .checkpoint import Checkpoint, Rows
+from .checkpoint_source import Checkpoint, Rows
 from .tables import Change
 from .target import DOCUMENT, place_of
 
@@ -31,7 +31,7 @@ def file_of(table: str, bucket: int) -> str:
 
 
 def write(file: BinaryIO, key: str, change: Change) -> None:
-    """Write rows, and the keys that have none any more, to one file."""
+    """Write rows, and the keys that have lost their rows, to one file."""
     rows, gone = change.rows, len(change.gone)
     count, dimension = rows.weights.shape
     ends = np.arange(count + 1, dtype=np.int32 if count * dimension < 2**31 else np.int64) * dimension
@@ -45,7 +45,7 @@ def write(file: BinaryIO, key: str, change: Change) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An earlier export of the same job, with those that it adds to."""
+    """An earlier export of the same job, with the exports that it adds to."""
 
     url: str
     document: dict[str, Any]

@@ -1,8 +1,7 @@
-"""One export: a checkpoint of a job and the job's code, made into files that programs without Stretto read."""
+"""An export: a checkpoint of a job and the job's code, made into files that programs without Stretto read."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS
 from stretto_wire.jobspec.spec import JobSpec
 
-from ..entry import Task, load
+from ..build import make_program, options_of
 from ..errors import ExportRefused, ModelRefused
-from ..model import Program
-from ..program import make_program, options_of
+from ..model.adapted import AdaptedProgram
+from ..model.entry_point import Task, load
+from ..model.program import Program
 from . import parquet, safetensors
-from .checkpoint import Checkpoint, Rows, open_checkpoint
+from .checkpoint_source import Checkpoint, Rows, open_checkpoint
 from .parquet import Earlier, file_of, open_earlier
 from .tables import Change, ExportedTable, LayerTable, all_rows, changes, tables_of
 from .target import Target
@@ -88,7 +88,7 @@ def write(
     memory_bytes: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """Write an export of a program, and give it its name; return its export.json. The arguments are those of Request.
+    """Write an export of a program, and give it its name; return its export.json. Arguments are named as in Request.
 
     Raises ExportRefused and CheckpointError.
     """
@@ -140,7 +140,7 @@ def _document(made: _Export, chosen: Format, counts: Mapping[str, int], earlier:
 
 
 def _format(program: Program, asked: Format | None, earlier: Earlier | None) -> Format:
-    """Return the format to write. Raises ExportRefused for one that does not suit."""
+    """Return the format to write. Raises ExportRefused for a format that does not suit."""
     usual: Format = "keras" if _is_keras(program) else "safetensors"
     chosen = asked or (usual if earlier is None else "parquet")
     if earlier is not None and chosen != "parquet":
@@ -158,8 +158,7 @@ def _is_keras(program: Program) -> bool:
 
 
 def _is_adapted(program: Program) -> bool:
-    adapted = sys.modules.get("stretto.model_adapted")
-    return adapted is not None and isinstance(program, adapted.AdaptedProgram)
+    return isinstance(program, AdaptedProgram)
 
 
 # --- tables beside the model --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tables of an export: those of the task's own `keys`, and the embedding layers of an adapted model."""
+"""The tables of an export: inputs whose keys the task gives, or the embedding layers of an adapted model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stretto_parameters.keys import store
 
 from ..engine.layout import F32, I64, Layout, Table
 from ..errors import ExportRefused
-from ..keys import VALUE_BITS
-from ..model import EmbeddingRows, Program
-from .checkpoint import Checkpoint, Rows, initial_rows
+from ..model.keys import VALUE_BITS
+from ..model.program import EmbeddingRows, Program
+from .checkpoint_source import Checkpoint, Rows, initial_rows
 
 _IDS_AT_ONCE = 2**20
 
@@ -121,7 +121,7 @@ class LayerTable(ExportedTable):
         return None if found is None else self._own(found)
 
     def _own(self, rows: Rows) -> Rows:
-        """Return the rows of this layer, among those of its table, by their ids."""
+        """Return the rows of this layer, by their ids, among the rows of its table."""
         ids = rows.keys & (2**VALUE_BITS - 1)
         mine = (rows.keys >> VALUE_BITS == self.layer.field) & (ids < self.layer.ids)
         return Rows(ids[mine], self.layer.whole(ids[mine], rows.weights[mine, : self.dimension]))
@@ -141,7 +141,7 @@ class LayerTable(ExportedTable):
 
 
 def tables_of(program: Program, checkpoint: Checkpoint) -> Sequence[ExportedTable]:
-    """Return the tables of a job's model. Raises ExportRefused if the program is not the one that was trained."""
+    """Return the tables of a job's model. Raises ExportRefused if another program was trained."""
     _check_same(program, checkpoint)
     if not program.embeddings:
         return [KeyTable(name, checkpoint, number) for number, name in enumerate(program.tables)]
@@ -154,7 +154,7 @@ def tables_of(program: Program, checkpoint: Checkpoint) -> Sequence[ExportedTabl
 
 
 def all_rows(table: ExportedTable) -> Rows:
-    """Return all rows of a table, in memory; those of a layer in the order of their ids."""
+    """Return all rows of a table, in memory; rows of a layer in the order of their ids."""
     room = table.count()
     keys, weights = np.empty(room, np.int64), np.empty((room, table.dimension), np.float32)
     end = 0

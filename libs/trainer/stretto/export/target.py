@@ -46,7 +46,7 @@ class Target:
         self._is_local = "file" in _protocols(self._store)
         self._is_moving = False
         self.files: dict[str, dict[str, Any]] = {}
-        """bytes and sha256 of each file by its name."""
+        """Size and SHA-256 of each file that was written, by its name."""
         try:
             taken = self._store.exists(self._path)
         except Exception as error:  # whatever a file system raises

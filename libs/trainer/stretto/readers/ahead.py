@@ -1,4 +1,4 @@
-"""Blocks that were read, kept within a budget of memory, and those that will be wanted next, read ahead in threads."""
+"""Blocks of files: read blocks are kept within a budget of memory, the next ones are read ahead in threads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Ahead(Generic[T]):
             self._blocks.move_to_end(each)
 
     def _make_room(self, size: int, wanted: set[int]) -> bool:
-        """Drop blocks that were used longest ago until there is room; those that are wanted or being loaded stay."""
+        """Drop the blocks used longest ago until there is room; wanted blocks and blocks being loaded stay."""
         for block in [block for block, future in self._blocks.items() if block not in wanted and future.done()]:
             if self._bytes + size <= self._budget_bytes:
                 break

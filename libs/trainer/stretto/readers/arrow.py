@@ -79,8 +79,8 @@ class _Split:
 class Arrow:
     """Random access to the rows of files. ``size``: samples in them; ``train_samples``: those before the split.
 
-    paths: a file, a folder, a glob, or a list of them; local paths or URLs (s3, gs, abfs, abfss, http, https). The
-    order of samples is that of the list, within a folder or glob that of the paths' characters, then that of rows.
+    paths: a file, a folder, a glob, or a list of them; local paths or URLs (s3, gs, abfs, abfss, http, https).
+    Samples are in the order of the list; within a folder or glob in the order of path names, then of rows.
     Folders such as ``day=3`` are a column of text.
 
     label: the column of the label: 0 or 1, or any finite number with ``is_binary=False``. dense: numeric columns
@@ -88,11 +88,11 @@ class Arrow:
     column -> width: lists of categories, of which the first ``width`` are taken, 0 behind them. weight: the column of
     the samples' weights. others: columns that a batch has under their own name.
 
-    timestamp, train_before, evaluate_from: rows before ``train_before`` are numbered first, those from
-    ``evaluate_from`` (default: the same time) behind them, others are left out.
+    timestamp, train_before, evaluate_from: rows before ``train_before`` are numbered first, then rows from
+    ``evaluate_from`` on (default: the same time); other rows are left out.
 
-    bad_rows_max: so many bad rows are replaced, each by the good row before it in its block (weight 0); at the next
-    one a process refuses the data. index: file that keeps the index; see the README. memory_bytes: for blocks.
+    bad_rows_max: number of bad rows that are replaced, each by the good row before it in its block (weight 0); at the
+    next bad row a process refuses the data. index: file that keeps the index; see the README. memory_bytes: for blocks.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Arrow:
         return loaded
 
     def _open(self, file: File, kind: str) -> Format:
-        """Return the open file, which is still the one that was found; the last 128 stay open."""
+        """Return the open file. It must not have changed since it was found; the last 128 files stay open."""
         with self._lock:
             future = self._open_files.get(file.path)
             if is_first := future is None:
@@ -316,7 +316,7 @@ def _split(timestamp: str | None, train_before: Any, evaluate_from: Any) -> _Spl
 
 
 def _blocks(entries: Sequence[Entry], row_bytes: int) -> tuple[list[_Block], int, int]:
-    """Return the blocks in the order of samples, the number of samples that train, and that of all."""
+    """Return the blocks in the order of samples, the number of samples that train, and the number of all samples."""
     most = max(1, _BLOCK_BYTES // max(1, row_bytes))
     blocks: list[_Block] = []
     start = train = 0

@@ -13,8 +13,8 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..keys import VALUE_BITS, hash_strings, hash_values
 from . import Batch, log_counts
+from .hashing import VALUE_BITS, hash_strings, hash_values
 
 pc: Any = pyarrow.compute  # its functions are made at run time: type checkers know few of them
 
@@ -197,7 +197,7 @@ def _numbers(
 
 
 def _parsed(text: Any) -> Any:
-    """Parse numbers; null where a text is none. Infinity and NaN are numbers to the parser, and refused later."""
+    """Parse numbers; null where a text is no number. Infinity and NaN are numbers to the parser, and refused later."""
     try:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -252,7 +252,7 @@ def _of_integers(values: NDArray[np.int64], absent: NDArray[np.bool_] | None) ->
 
 
 def _of_cells(words: Any) -> NDArray[np.int64]:
-    """Return the categories of cells of text: those that are integers count as integers."""
+    """Return the categories of cells of text; a text that is an integer counts as the integer."""
     words = words.cast(pa.string())
     long = pc.and_(pc.match_substring_regex(words, _INTEGER_19), pc.less_equal(words, str(2**63 - 1)))
     integer = pc.or_(pc.match_substring_regex(words, _INTEGER), long)

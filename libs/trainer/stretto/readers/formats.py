@@ -33,7 +33,7 @@ _NAMES = (
     (re.compile(r"\.tfrecords?(-\d+-of-\d+)?$", re.IGNORECASE), "tfrecord"),
 )
 _ENOUGH_RECORDS = 100
-"""A feature that none of so many records has is taken for a wrong name (taste)."""
+"""Number of records: a feature that none of them has is taken for a wrong name (taste)."""
 FORMATS = ("parquet", "arrow", "csv", "tsv", "tfrecord")
 _COMPRESSED = re.compile(r"\.(gz|bz2|zst|xz|zip|lz4)$", re.IGNORECASE)
 
@@ -64,15 +64,15 @@ class Loaded:
 
 
 class Format(Protocol):
-    """One open file."""
+    """An open file of the data."""
 
     is_text: bool
     """Numbers are text if true: then a cell, not a column, may be of the wrong type."""
     names: Sequence[str] | None
-    """Its columns; None if only its records know."""
+    """Names of the file's columns; None if only its records know them."""
 
     def found_names(self, pieces: Pieces) -> Sequence[str] | None:
-        """Return the columns; where only records know them, those of the first piece, or None if that has few."""
+        """Return the columns; where only records know them, those of the first piece, or None if it is short."""
         ...
 
     def pieces(self) -> Pieces:

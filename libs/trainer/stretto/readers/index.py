@@ -46,7 +46,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file. train, evaluate: of each piece the rows on either side of the split; all rows train without a split."""
+    """An indexed file. train, evaluate: rows of each piece on either side of the split; all train without one."""
 
     file: File
     kind: str
@@ -157,7 +157,7 @@ def _places(files: Sequence[File], settings: Settings) -> list[tuple[Store, str]
 
 
 def _read(store: Store, path: str, settings: Settings) -> dict[str, tuple[int, int, list[NDArray[np.int64]]]]:
-    """Return file -> (size, time of change, its arrays) of a kept index; empty if there is none that can be read."""
+    """Return file -> (size, time of change, its arrays) of a kept index; empty if no index can be read."""
     try:
         content = store.read_all(path)
         if content is None:
@@ -192,7 +192,7 @@ def _entry(file: File, kind: str, arrays: list[NDArray[np.int64]]) -> Entry:
 def _check_unchanged(
     files: Sequence[File], known: dict[str, tuple[int, int, list[NDArray[np.int64]]]], at: str
 ) -> None:
-    """Raise DataError unless the data are those of a named index, with nothing but new files behind them."""
+    """Raise DataError unless a named index is of these data, with nothing but new files behind them."""
     remedy = f"samples keep the numbers that the index {at} gives: delete it to number them anew, in a new job"
     names = [file.name for file in files]
     gone = known.keys() - set(names)

@@ -140,7 +140,7 @@ class ClusterHere(Cluster):
 
         index = len(self.processes)
         self.processes[index] = server = ParameterServer(index, self.layout, key=self.access.key)
-        self.addresses[index], self._controls[index] = server.address, server.control
+        self.addresses[index], self._controls[index] = server.address, server.store
         return index
 
     def place(self):
@@ -163,7 +163,7 @@ def ps_pool(warm):
 
 @pytest.fixture
 def bare_cluster(ps_pool):
-    """bare_cluster(layout, count) -> servers that own nothing."""
+    """Function (layout, count) -> servers that own nothing."""
     made = []
 
     def make(layout, count):
@@ -177,7 +177,7 @@ def bare_cluster(ps_pool):
 
 @pytest.fixture
 def bare_here():
-    """bare_here(layout, count) -> servers in this process that own nothing."""
+    """Function (layout, count) -> servers in this process that own nothing."""
     made = []
 
     def make(layout, count):
@@ -191,13 +191,13 @@ def bare_here():
 
 @pytest.fixture
 def cluster_here(bare_here):
-    """cluster_here(layout, count) -> servers in this process that own everything between them."""
+    """Function (layout, count) -> servers in this process that own everything between them."""
     return lambda layout, count=2: bare_here(layout, count).place()
 
 
 @pytest.fixture
 def cluster(bare_cluster):
-    """cluster(layout, count) -> servers that own everything between them."""
+    """Function (layout, count) -> servers that own everything between them."""
     return lambda layout, count=2: bare_cluster(layout, count).place()
 
 
@@ -218,7 +218,7 @@ def start_worker(warm):
 
 @pytest.fixture(scope="session")
 def training():
-    """worker_process as a module: the same deterministic batches for threads of the test."""
+    """The module worker_process: the same deterministic batches for threads of the test."""
     spec = importlib.util.spec_from_file_location("engine_worker_process", HERE / "worker_process.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

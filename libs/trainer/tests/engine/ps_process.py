@@ -7,7 +7,7 @@ import time
 
 from stretto.engine import Key, ParameterServer, export_image, load_image, move
 from stretto.errors import StrettoError
-from stretto.images import ImageWriter, Part, open_image
+from stretto.server.image_file import ImageWriter, Part, open_image
 
 
 def start(state, index, key, address="127.0.0.1:0", encrypted=False):
@@ -44,7 +44,7 @@ def save(state, path):
     begun, before = time.perf_counter(), peak_bytes()
     with open(path, "wb") as file:
         writer = ImageWriter(file)
-        image = export_image(state["ps"].control, writer)
+        image = export_image(state["ps"].store, writer)
         size, digest = writer.finish(image.manifest)
     seconds = time.perf_counter() - begun
     part = Part(f"ps-{state['ps'].index}", os.path.basename(path), "", size, digest)
@@ -68,7 +68,7 @@ def load(state, paths, columns):
     for path in paths:
         with open(path + ".json") as part:
             images.append(open_image(Part.parse(part.read()), [(path, reader(path))]))
-    load_image(state["ps"].control, images, columns)
+    load_image(state["ps"].store, images, columns)
 
 
 COMMANDS = {"start": start, "own": own, "move": move_here, "save": save, "load": load}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shipped_planner import first_columns
-from stretto.engine import Own, checkpoint, export_image, image_bytes, load_image
+from stretto.engine import Own, export_image, image_bytes, images, load_image
 from stretto.engine.layout import BUCKETS, SLICES, Layout, Table
-from stretto.engine.operations import Operations
+from stretto.engine.locked_store import LockedStore
 from stretto.errors import ImageDamaged
-from stretto.images import ImageWriter, Part, open_chain
+from stretto.server.image_file import ImageWriter, Part, open_chain
 from stretto_parameters import Push
 from stretto_parameters.checksums import of_rows
 from stretto_parameters.optimizers import Adam
@@ -29,15 +29,15 @@ class Server:
     """The operations of one server, its images as a store keeps them, and pushes to it."""
 
     def __init__(self, columns=range(COLUMNS), index=0):
-        self.control = Operations(index, LAYOUT, MEMORY_BYTES)
-        self.control.set_own(columns, Own.MINE)
+        self.store = LockedStore(index, LAYOUT, MEMORY_BYTES)
+        self.store.set_own(columns, Own.MINE)
         self.exported, self.parts, self.files = [], [], {}
         self.shard = 0
 
     def push(self, seed, buckets=range(SOME)):
         """Train a batch of some rows of each bucket; a shard of its own."""
         random = np.random.default_rng(seed)
-        claim = self.control.own() == Own.MINE
+        claim = self.store.own() == Own.MINE
         chosen = [b for b in buckets if claim[b]]
         rows = [np.sort(random.choice(30, random.integers(0, 6), replace=False)).astype(np.uint64) for _ in chosen]
         pairs = zip(chosen, rows, strict=True)
@@ -46,19 +46,19 @@ class Server:
         dense = random.normal(size=(int(claim[BUCKETS:].sum()), LAYOUT.slice_length)).astype(np.float32)
         header = (self.shard, 1, 0, 64, 0)
         push = Push(*header, claim, [keys] * len(TABLES), gradients, dense, np.ones(1, np.float32))
-        assert self.control.push(push)[0] == 0
+        assert self.store.push(push)[0] == 0
         if self.shard % 3 == 0:
-            self.control.finish([self.shard])
+            self.store.finish([self.shard])
         self.shard += 1
 
     def export(self, base=None, memory=None):
         """Take an image: full, or a difference to the image with this number; return its number."""
         file = io.BytesIO()
-        room = image_bytes(self.control, None if base is None else self.exported[base])
+        room = image_bytes(self.store, None if base is None else self.exported[base])
         writer = ImageWriter(file, room)
-        image = export_image(self.control, writer, None if base is None else self.exported[base])
+        image = export_image(self.store, writer, None if base is None else self.exported[base])
         size, digest = writer.finish(image.manifest)
-        name = f"c{len(self.parts)}.ps-{self.control.server}"
+        name = f"c{len(self.parts)}.ps-{self.store.server}"
         bases = self.parts[base].as_base() if base is not None and image.manifest["base"] else ()
         self.parts.append(Part("ps-0", name, name, size, digest, tuple(image.manifest["columns"]), bases=bases))
         self.exported.append(image.as_base(digest))
@@ -82,7 +82,7 @@ def books(control):
 
 def restored(images, count=1):
     """Return new servers that own what the images have."""
-    servers = [Operations(n, LAYOUT, MEMORY_BYTES) for n in range(count)]
+    servers = [LockedStore(n, LAYOUT, MEMORY_BYTES) for n in range(count)]
     for number, columns in first_columns(LAYOUT, range(count)).items():
         load_image(servers[number], images, columns)
     return servers
@@ -101,16 +101,16 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
         elif action == "export":
             base = data.draw(st.one_of(st.none(), st.integers(0, len(then) - 1))) if then else None
             server.export(base)
-            then.append((server.control.checksum(), books(server.control)))
+            then.append((server.store.checksum(), books(server.store)))
         elif action == "leave":  # to another server, where it is trained, and back
             bucket = data.draw(st.integers(0, SOME - 1))
-            raw = server.control.store.export_bucket(bucket)
-            server.control.drop_bucket(bucket)
+            raw = server.store.unlocked.export_bucket(bucket)
+            server.store.drop_bucket(bucket)
             kept = data.draw(st.integers(0, len(raw[0].keys)))
-            server.control.import_bucket(bucket, [type(each)(each.keys[:kept], each.rows[:kept]) for each in raw])
+            server.store.import_bucket(bucket, [type(each)(each.keys[:kept], each.rows[:kept]) for each in raw])
         else:
-            server.control.clear()
-            server.control.set_own(range(COLUMNS), Own.MINE)
+            server.store.clear()
+            server.store.set_own(range(COLUMNS), Own.MINE)
     for number, (checksum, expected) in enumerate(then):
         (control,) = restored([server.opened(number)])
         assert control.checksum() == checksum
@@ -119,7 +119,7 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
 
 def bucket_of(control, bucket):
     """Return checksums of a bucket's tables, and the samples that it has."""
-    raw = control.store.export_bucket(bucket)
+    raw = control.unlocked.export_bucket(bucket)
     return [of_rows(each.keys, each.rows) for each in raw], control.applied().samples[bucket]
 
 
@@ -130,7 +130,7 @@ def test_a_push_between_two_copies_is_in_the_image_or_in_the_next_one(moments, c
     server = Server()
     server.push(0)
     numbers, expected = [server.export()], {}
-    copied = checkpoint._export_bucket
+    copied = images._export_bucket
 
     def between(control, bucket, *rest):
         answer = copied(control, bucket, *rest)
@@ -142,7 +142,7 @@ def test_a_push_between_two_copies_is_in_the_image_or_in_the_next_one(moments, c
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_export_bucket", between)
+        patch.setattr(images, "_export_bucket", between)
         for _ in moments:
             numbers.append(server.export(numbers[-1]))
     for number in numbers[1:]:
@@ -161,13 +161,13 @@ def test_a_difference_has_the_changed_rows_and_a_bucket_that_came_back_whole():
     rows = [server.opened(changed).blocks[f"bucket{b}/0/keys"].shape[0] for b in range(SOME)]
     assert rows[1:] == [0] * (SOME - 1)
     assert server.opened(changed).manifest["whole"] == []
-    raw = server.control.store.export_bucket(1)
-    server.control.import_bucket(1, raw)
+    raw = server.store.unlocked.export_bucket(1)
+    server.store.import_bucket(1, raw)
     came_back = server.opened(server.export(changed))
     assert came_back.manifest["whole"] == [1]
     assert came_back.blocks["bucket1/0/keys"].shape[0] == len(raw[0].keys)
     (control,) = restored([came_back])
-    assert control.checksum() == server.control.checksum()
+    assert control.checksum() == server.store.checksum()
 
 
 def test_what_cannot_be_a_difference_is_a_full_image():
@@ -175,11 +175,11 @@ def test_what_cannot_be_a_difference_is_a_full_image():
     server = Server()
     server.push(1)
     full = server.export()
-    server.control.clear()
-    server.control.set_own(range(COLUMNS), Own.MINE)
+    server.store.clear()
+    server.store.set_own(range(COLUMNS), Own.MINE)
     server.push(2)
     assert server.parts[server.export(full)].bases == ()
-    bare = Operations(0, checkpoint.UNKNOWN, MEMORY_BYTES)
+    bare = LockedStore(0, images.UNKNOWN, MEMORY_BYTES)
     bare.set_own(range(COLUMNS), Own.MINE)
     image = export_image(bare, ImageWriter(io.BytesIO()))
     bare.adopt(LAYOUT)
@@ -198,13 +198,13 @@ def test_some_columns_are_loaded_into_a_server_that_owns_others():
         server.export(0)
         server.push(3)
     images = [lost.opened(1), survivor.opened(1)]
-    before = survivor.control.checksum()
-    load_image(survivor.control, images, columns[0])
-    assert survivor.control.columns() == list(range(COLUMNS))
+    before = survivor.store.checksum()
+    load_image(survivor.store, images, columns[0])
+    assert survivor.store.columns() == list(range(COLUMNS))
     (whole,) = restored(images)
-    alone = Operations(0, LAYOUT, MEMORY_BYTES)
+    alone = LockedStore(0, LAYOUT, MEMORY_BYTES)
     load_image(alone, images, columns[0])
-    assert survivor.control.checksum() == (before + alone.checksum()) % 2**64
+    assert survivor.store.checksum() == (before + alone.checksum()) % 2**64
     assert whole.columns() == list(range(COLUMNS))
 
 

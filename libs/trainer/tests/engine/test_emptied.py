@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 from stretto.engine import Own, export_image, move, one_table
-from stretto.engine.checkpoint import image_bytes
+from stretto.engine.images import image_bytes
 from stretto.errors import CheckpointError, OwnershipUnknown, ServerEmptied, ServerLost, ServersReplaced
-from stretto.images import ImageWriter
+from stretto.server.image_file import ImageWriter
 from trainer_harness import wait_for
 
 LAYOUT = one_table(4, 50, state_size=3, seed=3)
@@ -31,7 +31,7 @@ def go_back(servers, lineage):
     for server in servers.processes.values():
         server.empty()
     for server in servers.processes.values():
-        server.control.set_lineage(lineage)
+        server.store.set_lineage(lineage)
     servers.place()
 
 
@@ -55,7 +55,7 @@ def test_the_next_life_begins_as_a_process_does_and_clients_take_it_for_another_
     generation = worker.generation
     for server in servers.processes.values():
         server.empty()
-        control = server.control
+        control = server.store
         held = (control.columns(), control.raw_sizes().sum(), len(control.records()[0]), len(control.finished()))
         assert held == ([], 0, 0, 0)
         assert (control.applied().samples.sum(), control.stats().updates) == (0, 0)
@@ -68,7 +68,7 @@ def test_the_next_life_begins_as_a_process_does_and_clients_take_it_for_another_
         push(worker, 1, 40, generation=generation)
     assert worker.is_of(3)
     push(worker, 1, generation=worker.generation, lineage=3)
-    assert [server.control.applied().samples.max() for server in servers.processes.values()] == [40, 40]
+    assert [server.store.applied().samples.max() for server in servers.processes.values()] == [40, 40]
 
 
 def test_books_and_parameters_of_two_returns_do_not_meet(cluster_here):
@@ -82,10 +82,10 @@ def test_books_and_parameters_of_two_returns_do_not_meet(cluster_here):
         with pytest.raises(ServersReplaced, match="come from return 7"):
             push(worker, 1, lineage=lineage)
         worker.forget([5], lineage)
-    assert all(not len(server.control.finished()) for server in servers.processes.values())
+    assert all(not len(server.store.finished()) for server in servers.processes.values())
     worker.forget([5], 7)
-    assert [server.control.finished().tolist() for server in servers.processes.values()] == [[5], [5]]
-    servers.processes[1].control.set_lineage(8)
+    assert [server.store.finished().tolist() for server in servers.processes.values()] == [[5], [5]]
+    servers.processes[1].store.set_lineage(8)
     with pytest.raises(OwnershipUnknown):  # columns of two returns are no parameters
         worker._routes.refresh()
 
@@ -120,9 +120,9 @@ def test_no_push_of_before_is_ever_applied_after(cluster_here, seed, returns):
     for thread in threads:
         thread.join(60)
     for server in servers.processes.values():
-        assert not server.control.applied().samples.any()
-        assert server.control.stats().updates == 0
-        assert server.control.raw_sizes().sum() == 0
+        assert not server.store.applied().samples.any()
+        assert server.store.stats().updates == 0
+        assert server.store.raw_sizes().sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_no_push_of_before_is_ever_applied_after(cluster_here, seed, returns):
     ],
 )
 def test_an_operation_of_the_life_before_is_refused(cluster_here, late):
-    """It waited for the lock while the server was emptied: its connection had read it already."""
+    """The operation waited for the lock while the server was emptied: its connection had read it already."""
     server = cluster_here(LAYOUT, 1).processes[0]
-    before = server.control
+    before = server.store
     server.empty()
     with pytest.raises(ServerEmptied):
         late(before)
-    assert (server.control.columns(), server.control.lineage(), len(server.control.finished())) == ([], 0, 0)
+    assert (server.store.columns(), server.store.lineage(), len(server.store.finished())) == ([], 0, 0)
 
 
 @pytest.mark.parametrize("emptied", ["source", "destination"])
@@ -165,7 +165,7 @@ def test_a_move_of_before_takes_nothing_over(cluster_here, emptied):
     with pytest.raises((ServerEmptied, ServerLost)):
         for _ in steps:
             pass
-    assert (source if emptied == "source" else here).control.columns() == []
+    assert (source if emptied == "source" else here).store.columns() == []
 
 
 def test_a_server_that_joins_takes_the_lineage_of_what_it_takes_over(cluster_here):
@@ -175,7 +175,7 @@ def test_a_server_that_joins_takes_the_lineage_of_what_it_takes_over(cluster_her
     servers.add()
     for _ in move(servers.processes[1], dict.fromkeys(range(30), 0), {0: servers.addresses[0]}, step_wait_s=0.01):
         until_answered(lambda: push(worker, 1, lineage=4))
-    assert servers.processes[1].control.lineage() == 4
+    assert servers.processes[1].store.lineage() == 4
     assert until_answered(lambda: worker.is_of(4))
 
 
@@ -190,11 +190,11 @@ def test_an_image_that_was_begun_before_is_not_finished_and_a_later_one_adds_to_
             image = export_image(control, writer, base)
             return image.as_base(writer.finish(image.manifest)[1]), image.manifest
 
-    before, base = server.control, exported(server.control)[0]
+    before, base = server.store, exported(server.store)[0]
     server.empty()
     with pytest.raises((ServerEmptied, CheckpointError)):
         exported(before)
-    server.control.set_own(COLUMNS, Own.MINE)
-    assert image_bytes(server.control) > 0
-    _, manifest = exported(server.control, base)
+    server.store.set_own(COLUMNS, Own.MINE)
+    assert image_bytes(server.store) > 0
+    _, manifest = exported(server.store, base)
     assert (manifest["base"], len(manifest["whole"])) == ("", LAYOUT.buckets)

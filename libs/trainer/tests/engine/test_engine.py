@@ -328,7 +328,7 @@ def test_a_server_is_opened_once_and_only_another_address_is_a_loss(cluster, mon
 
 
 def test_a_server_that_left_the_list_counts_as_lost_though_it_answers(cluster):
-    """Its node may be cut off from the cluster, and its columns back on another server."""
+    """The server's node may be cut off from the cluster, and its columns back on another server."""
     servers = cluster(LAYOUT, 2)
     parameters = servers.worker(timeout_s=5)
     keys, rows, dense = batch(LAYOUT, 1)
@@ -408,6 +408,6 @@ def test_the_example_of_the_readme_runs():
     text = text.replace("row_gradients, dense_gradient", "pulled.rows, pulled.dense")
     names: dict = {"np": np}
     exec(text, names)
-    assert (names["server"].control.applied().samples == 512).all()
+    assert (names["server"].store.applied().samples == 512).all()
     names["parameters"].close()
     names["server"].close()

@@ -177,25 +177,25 @@ def test_no_mark_travels_while_a_column_is_frozen_but_those_of_shards_that_finis
     (giver, taker), travelled = servers.processes.values(), []
     giver.own(range(4))
     for bucket in range(4):  # empty ones would go at once
-        giver.control.import_bucket(bucket, rows_of(bucket, 3))
-    giver.control.finish(range(5000))
-    merge = type(taker.control).merge_columns
+        giver.store.import_bucket(bucket, rows_of(bucket, 3))
+    giver.store.finish(range(5000))
+    merge = type(taker.store).merge_columns
 
     def merge_and_note(control, columns, progress):
         travelled.append(progress.finished.tolist())
         merge(control, columns, progress)
 
-    monkeypatch.setattr(type(taker.control), "merge_columns", merge_and_note)
+    monkeypatch.setattr(type(taker.store), "merge_columns", merge_and_note)
     monkeypatch.setattr(migration, "_is_slow", lambda source: False)  # else several columns go at once
     moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0, freeze_bytes=0)
     next(moving)
-    giver.control.finish([7000])
+    giver.store.finish([7000])
     next(moving)
-    assert 7000 in taker.control.finished(), "its record went at the source: a late push must not find offset 0"
-    giver.control.finish([7001])
+    assert 7000 in taker.store.finished(), "its record went at the source: a late push must not find offset 0"
+    giver.store.finish([7001])
     list(moving)
     assert travelled == [[], [7000], [7000, 7001], [7000, 7001]]
-    assert taker.control.finished().tolist() == [*range(5000), 7000, 7001]
+    assert taker.store.finished().tolist() == [*range(5000), 7000, 7001]
 
 
 def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_frozen(cluster):

@@ -77,7 +77,7 @@ def np_bytes(part: object) -> np.ndarray:
 
 
 def state(server: ParameterServer) -> tuple:
-    control = server.control
+    control = server.store
     return control.checksum(), control.own().tobytes(), control.applied().samples.tobytes(), control.stats().updates
 
 
@@ -119,7 +119,7 @@ def test_whatever_operation_is_asked_with_whatever_arguments_is_answered(server,
     assert answered in (Kind.ANSWER, Kind.REFUSED, Kind.FULL), name
     if name not in CONTROL:
         assert answered == Kind.REFUSED
-    assert len(server.control.own()) == LAYOUT.columns, parts
+    assert len(server.store.own()) == LAYOUT.columns, parts
 
 
 @pytest.mark.parametrize("transfer", Transfer)
@@ -179,7 +179,7 @@ def test_rows_arrive_as_they_were_sent(server, transfer: Transfer) -> None:
     kind, parts = server._handle(message(Kind.PULL, protocol.pull_request(slices, keys, transfer)), PEER)
     assert kind == Kind.ANSWER
     assert np.asarray(parts[1]).nbytes == 50 * 2 * (4 if transfer is Transfer.FLOAT32 else 2)
-    found, exact = protocol.read_pulled(LAYOUT, parts, transfer), server.control.pull(keys, slices)
+    found, exact = protocol.read_pulled(LAYOUT, parts, transfer), server.store.pull(keys, slices)
     for mine, sent in zip(found.rows, exact.rows, strict=True):
         assert mine == pytest.approx(sent, rel=0 if transfer is Transfer.FLOAT32 else 2**-8, abs=0)
     assert (found.slices == exact.slices).all()
@@ -204,4 +204,4 @@ def test_a_server_of_another_protocol_is_told_apart(server) -> None:
     kind, parts = server._handle(message(Kind.HELLO, [json.dumps({"protocol": 99, "layout": None}).encode()]), PEER)
     assert kind == Kind.REFUSED
     assert b"protocol = 99" in parts[0]
-    assert (server.control.own() == Own.MINE).all()
+    assert (server.store.own() == Own.MINE).all()

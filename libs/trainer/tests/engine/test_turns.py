@@ -112,10 +112,10 @@ def test_a_pull_is_answered_while_a_copy_holds_the_store_and_a_push_is_not(clust
         other.push(keys, [np.ones((10, 4), np.float32)], np.ones(50, np.float32), shard=0, attempt=1, start=0, stop=10)
         done.set()
 
-    with servers.processes[0].control.turn.shared():
+    with servers.processes[0].store.turn.shared():
         worker.pull(keys)
         pushing = begun(push)
         assert not done.wait(0.1)
     pushing.join(PATIENCE_S)
     assert done.is_set()
-    assert servers.processes[0].control.applied().samples.tolist() == [10] * LAYOUT.columns
+    assert servers.processes[0].store.applied().samples.tolist() == [10] * LAYOUT.columns

@@ -1,0 +1,1 @@
+"""Prepared batches in the order of training: how they are fed to a step, and how they travel from lanes."""

@@ -1,0 +1,402 @@
+"""The feed of a trainer: batches in the order in which they are trained, prepared here or by lanes elsewhere.
+
+`stretto_pipeline.feeding` decides; this module carries the decisions out: a thread prepares batches here, and two
+threads for each lane ask it, each with one connection and one request at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from statistics import median
+
+from stretto_pipeline.arrays import Reader, difference
+from stretto_pipeline.errors import ArraysRefused
+from stretto_pipeline.feeding import (
+    CREDITS,
+    REMEMBERED,
+    Action,
+    Answered,
+    Ask,
+    Compare,
+    Compared,
+    Counts,
+    Deliver,
+    Differs,
+    Drop,
+    Event,
+    Excluded,
+    FeedMachine,
+    HomePrepared,
+    Joined,
+    Leaving,
+    Left,
+    Needed,
+    Prepare,
+    Range,
+    Released,
+    Tick,
+    Wanted,
+)
+from stretto_plane import Connection, PeerFailed, PlaneError
+
+from ..engine.link import Access
+from ..model.program import Prepared, Program
+from .preparation import Fingerprint, Kind, arrays_of, bytes_of, difference_of, prepared_of, request_of
+
+log = logging.getLogger("stretto.feed")
+
+WINDOW_BYTES, WINDOW_SHARE = 64 * 1024**2, 0.05
+"""Bounds of the batches that wait or are being prepared: bytes, and a share of the trainer's memory."""
+CONNECT_S = 5.0
+ANSWER_S = 30.0
+"""Seconds after which a lane that does not answer is left. Other lanes prepare its batches long before."""
+AGAIN_S = 1.0
+OTHER_AGAIN_S = 30.0
+"""Pauses before a lane is tried again: a lost lane, and a lane that would prepare other batches than this process."""
+
+
+def window_bytes(memory_bytes: int) -> int:
+    """Return the bytes of batches that may wait in a pod of this memory."""
+    return min(WINDOW_BYTES, int(WINDOW_SHARE * memory_bytes))
+
+
+class Feed:
+    """Prepares batches for one trainer. Without lanes it prepares them here, one ahead."""
+
+    def __init__(self, program: Program, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._program = program
+        self._machine = FeedMachine(window_bytes)
+        self._lock = threading.RLock()
+        self._due = threading.Condition(self._lock)
+        self._due_s = float("inf")
+        self._events: deque[Event] = deque()
+        self._is_telling = False
+        self._here: dict[tuple[Range, str], Prepared | BaseException] = {}
+        self._needed: Future[Prepared] | None = None
+        self._lanes: dict[str, _Lane] = {}
+        """Lanes in use, by address."""
+        self._leaving: dict[str, _Lane] = {}
+        """Lanes that were left out and still have batches in hand, by name."""
+        self._numbers = itertools.count()
+        self._counted = (0, 0)
+        """Batches delivered, and how many of them lanes prepared, when a share was last asked for."""
+        self._closed = False
+        self._took: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+        """Seconds and processor seconds of the last preparations here."""
+        self.differing = ""
+        """The place where a lane prepared other values than this process, in words; empty if none did."""
+        self._home = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._timer: threading.Thread | None = None
+
+    @property
+    def counts(self) -> Counts:
+        return self._machine.counts
+
+    def prepare_s(self) -> tuple[float, float]:
+        """Return the median time, and processor time, of the last preparations here; 0 before the first."""
+        with self._lock:
+            took = [*self._took]
+        return (median(s for s, _ in took), median(cpu_s for _, cpu_s in took)) if took else (0.0, 0.0)
+
+    def share_elsewhere(self) -> float:
+        """Return the share of the batches since the last call that lanes prepared."""
+        with self._lock:
+            delivered, from_lanes = self._machine.counts.delivered, self._machine.counts.from_lanes
+            before, self._counted = self._counted, (delivered, from_lanes)
+        return (from_lanes - before[1]) / max(1, delivered - before[0])
+
+    def follow(self, ranges: Sequence[Range]) -> None:
+        """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
+        with self._lock:
+            if not ranges:
+                self._needed = None
+            self._tell(Wanted(tuple(ranges)))
+
+    def take(self) -> Future[Prepared]:
+        """Return the future of the first batch to come; its error may be DataError.
+
+        The next call must wait until this batch is delivered.
+        """
+        future: Future[Prepared] = Future()
+        with self._lock:
+            assert self._needed is None, "one batch at a time"
+            self._needed = future
+            self._tell(Needed())
+        return future
+
+    def use(self, addresses: Collection[str], access: Access, fingerprint: Fingerprint) -> None:
+        """Use the lanes at these addresses, and no others. A lane that is left out finishes its batches in hand."""
+        with self._lock:
+            if self._closed:
+                return
+            for address in [*self._lanes]:
+                if address not in addresses:
+                    gone = self._lanes.pop(address)
+                    self._leaving[gone.name] = gone
+                    self._tell(Leaving(gone.name))
+            for address in addresses:
+                if address not in self._lanes:
+                    name = f"{address} ({next(self._numbers)})"
+                    self._lanes[address] = _Lane(name, address, access, fingerprint, self._lane_changed, self._answered)
+            if self._timer is None and self._lanes:
+                self._timer = threading.Thread(target=self._keep_time, name="feed", daemon=True)
+                self._timer.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for lane in (*self._lanes.values(), *self._leaving.values()):
+                lane.close()
+            self._due.notify()
+        self._home.shutdown(wait=False, cancel_futures=True)
+
+    # --- the machine --------------------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            if self._is_telling:  # within an action
+                return
+            self._is_telling = True
+            try:
+                while self._events:
+                    for action in self._machine.handle(self._events.popleft(), time.monotonic()):
+                        self._do(action)
+            except Exception as error:  # else the trainer would wait for ever
+                if self._needed is not None:
+                    self._deliver(error)
+                raise
+            finally:
+                self._is_telling = False
+            if self._machine.next_s() < self._due_s:
+                self._due.notify()
+
+    def _lane_changed(self, event: Joined | Left) -> None:
+        """Note that a lane can be asked, or is lost. A lane that joins after it was left out is ignored."""
+        with self._lock:
+            is_used = any(lane.name == event.lane for lane in self._lanes.values())
+            if is_used or isinstance(event, Left):
+                self._tell(event)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ask(name, wanted):
+                next(lane for lane in self._lanes.values() if lane.name == name).ask(wanted)
+            case Prepare(wanted):
+                if not self._closed:
+                    self._home.submit(self._prepare, wanted)
+            case Compare(name, wanted):
+                self._compare(name, wanted)
+            case Deliver(wanted, name):
+                self._deliver(self._here.pop((wanted, name)))
+            case Drop(wanted, name):
+                self._here.pop((wanted, name), None)
+            case Differs(name, wanted):
+                log.error(
+                    "%s is not used, nor any other lane: it prepared %s otherwise, %s", name, wanted, self.differing
+                )
+            case Released(name):
+                self._leaving.pop(name).close()
+            case Excluded(name):
+                log.warning("%s is not used any more: it failed at several batches in a row", name)
+
+    def _deliver(self, found: Prepared | BaseException) -> None:
+        future, self._needed = self._needed, None
+        assert future is not None
+        if isinstance(found, BaseException):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def _compare(self, name: str, wanted: Range) -> None:
+        ours, theirs = self._here[wanted, ""], self._here.pop((wanted, name))
+        assert isinstance(ours, Prepared)
+        assert isinstance(theirs, Prepared)
+        found = difference(arrays_of(ours), arrays_of(theirs))
+        self.differing = found or self.differing
+        self._events.append(Compared(name, wanted, not found))
+
+    def _prepare(self, wanted: Range) -> None:
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+        try:
+            prepared: Prepared | BaseException = self._program.prepare(wanted.start, wanted.length, wanted.partition)
+        except BaseException as error:
+            prepared = error
+        took = time.monotonic() - begun_s, time.thread_time() - begun_cpu_s
+        is_failure = isinstance(prepared, BaseException)
+        size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
+        with self._lock:
+            if not is_failure:
+                self._took.append(took)
+            self._here[wanted, ""] = prepared
+            self._tell(HomePrepared(wanted, size_bytes, is_failure))
+
+    def _answered(self, name: str, wanted: Range, prepared: Prepared | None) -> None:
+        size_bytes = bytes_of(prepared) if prepared is not None else 0
+        with self._lock:
+            if prepared is not None:
+                self._here[wanted, name] = prepared
+            self._tell(Answered(name, wanted, size_bytes, is_failure=prepared is None))
+
+    def _keep_time(self) -> None:
+        with self._lock:
+            while not self._closed:
+                self._due_s = self._machine.next_s()
+                left_s = self._due_s - time.monotonic()
+                if left_s <= 0:
+                    self._tell(Tick())
+                else:
+                    self._due.wait(min(left_s, threading.TIMEOUT_MAX))
+
+
+class _Lane:
+    """The connections to one lane, opened again and again until it is closed."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        access: Access,
+        fingerprint: Fingerprint,
+        tell: Callable[[Joined | Left], None],
+        answered: Callable[[str, Range, Prepared | None], None],
+    ) -> None:
+        self.name = name
+        """Unique to this object. A new lane may reuse an address; a late answer of the old one has another name."""
+        self._address = address
+        self._access = access
+        self._fingerprint = fingerprint
+        self._tell = tell
+        self._answered = answered
+        self._closed = threading.Event()
+        self._lost = threading.Event()
+        self._asked: queue.SimpleQueue[Range | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"lane {address}", daemon=True).start()
+
+    def ask(self, wanted: Range) -> None:
+        self._asked.put(wanted)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._end()
+
+    def _end(self) -> None:
+        self._lost.set()
+        for _ in range(CREDITS):
+            self._asked.put(None)
+
+    def _run(self) -> None:
+        said = ""
+        while not self._closed.is_set():
+            again_s, text = AGAIN_S, ""
+            try:
+                text = self._serve()
+                again_s = OTHER_AGAIN_S if text else AGAIN_S
+            except (PlaneError, ArraysRefused, OSError, ValueError) as error:
+                text = str(error)
+            if text != said and not self._closed.is_set():
+                log.warning("%s: %s", self._address, text or "the lane is lost")
+            said = text
+            self._closed.wait(again_s)
+
+    def _serve(self) -> str:
+        """Ask the lane until it is lost; return how its fingerprint differs, "" if not. Raises PlaneError."""
+        with contextlib.ExitStack() as opened:
+            connections = [opened.enter_context(self._open()) for _ in range(CREDITS)]
+            theirs = json.loads(bytes(connections[0].call(Kind.HELLO, []).parts[0]))
+            if found := difference_of(self._fingerprint, theirs):
+                return f"it would prepare other batches: {found}"
+            self._lost.clear()
+            self._asked = queue.SimpleQueue()
+            if self._closed.is_set():
+                return ""
+            self._tell(Joined(self.name))
+            threads = [
+                threading.Thread(target=self._work, args=(each,), name=f"lane {self._address}", daemon=True)
+                for each in connections
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self._tell(Left(self.name))
+        return ""
+
+    def _open(self) -> Connection:
+        return Connection(self._address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted)
+
+    def _work(self, connection: Connection) -> None:
+        """Ask for one batch at a time until the lane is lost."""
+        reader = Reader()
+        while (wanted := self._asked.get()) is not None and not self._lost.is_set():
+            try:
+                answer = connection.call(Kind.PREPARE, request_of(wanted), ANSWER_S)
+                prepared = prepared_of(reader.arrays(answer.parts))
+            except PeerFailed as error:
+                log.warning("%s", error)
+                self._answered(self.name, wanted, None)
+            except (PlaneError, ArraysRefused) as error:
+                if not self._lost.is_set():
+                    log.warning("%s: %s", self._address, error)
+                break
+            else:
+                self._answered(self.name, wanted, prepared)
+        self._end()
+
+
+class DataWorkerList:
+    """Lets a feed use the lanes of the job's data workers, as they come and go. Thread-safe."""
+
+    def __init__(self, feed: Feed, access: Access, fingerprint: Fingerprint) -> None:
+        self._feed = feed
+        self._access = access
+        self._fingerprint = fingerprint
+        self._lock = threading.Lock()
+        self._lanes: dict[str, tuple[str, ...]] = {}
+        """Addresses of the lanes that each data worker named, by the data worker's address."""
+        self._asking: dict[str, threading.Event] = {}
+
+    def use(self, addresses: Collection[str]) -> None:
+        """Use the data workers at these addresses, and no others."""
+        with self._lock:
+            for gone in [address for address in self._asking if address not in addresses]:
+                self._asking.pop(gone).set()
+                self._lanes.pop(gone, None)
+            for address in addresses:
+                if address not in self._asking:
+                    self._asking[address] = ended = threading.Event()
+                    threading.Thread(
+                        target=self._follow, args=(address, ended), name=f"data worker {address}", daemon=True
+                    ).start()
+            self._tell()
+
+    def _follow(self, address: str, ended: threading.Event) -> None:
+        """Ask a data worker for its lanes again and again. While it does not answer, its last lanes stay in use."""
+        while not ended.is_set():
+            with (
+                contextlib.suppress(PlaneError, ValueError),
+                Connection(
+                    address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted
+                ) as connection,
+            ):
+                while not ended.is_set():
+                    found = tuple(json.loads(bytes(connection.call(Kind.LANES, []).parts[0])))
+                    with self._lock:
+                        if not ended.is_set() and self._lanes.get(address) != found:
+                            self._lanes[address] = found
+                            self._tell()
+                    ended.wait(AGAIN_S)
+            ended.wait(AGAIN_S)
+
+    def _tell(self) -> None:
+        lanes = [lane for address in sorted(self._lanes) for lane in self._lanes[address]]
+        self._feed.use(lanes, self._access, self._fingerprint)

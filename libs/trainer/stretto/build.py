@@ -1,0 +1,171 @@
+"""A model of a job, built in the framework that the user's code has imported: TensorFlow or PyTorch, never both."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.abc
+import inspect
+import os
+import random
+import sys
+from collections.abc import Generator
+from typing import Any, cast
+
+import numpy as np
+from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
+
+from .errors import ModelRefused
+from .model.entry_point import Task
+from .model.program import FIRST_SAMPLES, Options, Program, ends_in_single, is_rows
+from .model.start_weights import take_weights
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# PyTorch's idle threads spin otherwise, on the cores that reading, pulls and pushes need: measured on two busy cores
+# with Wide & Deep, two threads, a step takes 4 ms instead of 34
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+_FRAMEWORKS = ("keras", "torch")
+_SEEDS = 2**31 - 1
+
+
+def options_of(job: JobSpec) -> Options:
+    """Return the settings of a job that its model depends on."""
+    model, data = job.model, job.dataset
+    return Options(
+        optimizer=model.optimizer,
+        learning_rate=model.learning_rate,
+        batch_size=data.batch_size,
+        embedding_dim=model.embedding_dim,
+        is_dimension_stated="embedding_dim" in model.model_fields_set,
+        seed=data.seed,
+        row_weights=model.row_weights,
+        restore_from=model.restore_from or "",
+        ends_in_single=ends_in_single(
+            [part.samples for part in data.partitions] if data.partitioned else [data.samples], data.batch_size
+        ),
+        **_first(data),
+    )
+
+
+def _first(data: DatasetSpec) -> dict[str, Any]:
+    """Return the samples that a model may be tried on: the first of the data, or of the first partition."""
+    if not data.partitioned:
+        return {"first_samples": min(FIRST_SAMPLES, data.samples)}
+    for part in data.partitions:
+        if part.samples:
+            return {"first_samples": min(FIRST_SAMPLES, part.samples), "first_partition": part.name}
+    return {"first_samples": 0}
+
+
+def make_program(task: Task, options: Options) -> Program:
+    """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
+    before = _imported()
+    model, draws = _build(task, options.seed)
+    if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
+        model, draws = _build(task, options.seed)
+    if options.restore_from:
+        plain = model.model if _is_explicit(model) else model
+        if getattr(plain, "built", True):  # else its first batch makes its variables (keras/adapted.py)
+            take_weights(plain, options.restore_from)
+    keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
+    if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
+        return _keras_program(task, model, options)
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return _torch_program(task, model, options, draws)
+    if type(model).__module__.startswith("tf_keras."):
+        raise ModelRefused(
+            f"build() gave {type(model).__name__} of tf_keras, which is Keras 2; build it with `import keras`, Keras 3"
+        )
+    raise ModelRefused(f"build() gave {type(model).__name__}; expected a keras.Model of Keras 3 or a torch.nn.Module")
+
+
+def _keras_program(task: Task, given: Any, options: Options) -> Program:
+    """Return the program of a Keras model: with rows as an input, or adapted. Raises ModelRefused."""
+    import keras
+
+    from .keras.adapted import AdaptedKerasProgram
+    from .keras.program import RowsProgram, input_names
+
+    if keras.backend.backend() != "tensorflow":
+        raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+    if _is_explicit(given):
+        return AdaptedKerasProgram(task, given.model, options)
+    is_known = bool(getattr(given, "inputs", None))  # functional, or Sequential with an Input
+    if is_known and any(is_rows(name) for name in input_names(given)):
+        return RowsProgram(task, given, options)
+    return AdaptedKerasProgram(task, given, options)
+
+
+def _torch_program(task: Task, model: Any, options: Options, draws: Any) -> Program:
+    """Return the program of a PyTorch module: with rows as an argument, or adapted. Raises ModelRefused."""
+    from .torch.adapted import AdaptedTorchProgram
+    from .torch.program import TorchProgram
+
+    if any(is_rows(name) for name in inspect.signature(model.forward).parameters):
+        return TorchProgram(task, model, options)
+    return AdaptedTorchProgram(task, model, options, draws)
+
+
+def _is_explicit(model: Any) -> bool:
+    """Return whether `build` gave what `stretto.adapt` returns, without importing Keras for its class."""
+    return type(model).__name__ == "Explicit"
+
+
+def _imported() -> list[str]:
+    return [name for name in _FRAMEWORKS if name in sys.modules]
+
+
+def _build(task: Task, seed: int) -> tuple[Any, Any]:
+    """Return the user's model, and how PyTorch filled its tables (torch/tables.py: Draws), if it is imported."""
+    random.seed(seed)
+    np.random.seed(seed % _SEEDS)
+    keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
+    if keras is not None:
+        keras.utils.set_random_seed(seed % _SEEDS)
+    if torch is not None:
+        torch.manual_seed(seed)
+    draws: Any = contextlib.nullcontext()
+    if torch is not None:
+        from .torch.tables import Draws
+
+        draws = Draws()
+    try:
+        with draws:
+            return task.build(), draws
+    except ModelRefused:
+        raise
+    except Exception as error:
+        raise ModelRefused(f"build() failed: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def lighter_imports() -> Generator[None]:
+    """Import TensorFlow, and Keras with it, in 2.9 s of CPU time instead of 4.1 s (two cores, quiet).
+
+    Keras imports matplotlib for its own plots where it is installed, and the collector walks the modules again and
+    again. A pod does without Keras' plots; the user's own code imports matplotlib as ever. What is imported now is
+    never freed, so the collector need not look at it again.
+    """
+    finder = _KerasWithoutPlots()
+    sys.meta_path.insert(0, finder)
+    gc.disable()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        gc.enable()
+        gc.freeze()
+
+
+class _KerasWithoutPlots(importlib.abc.MetaPathFinder):
+    """Finds no matplotlib for Keras, which then goes on without it."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname != "matplotlib":
+            return
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
+            frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).startswith("keras."):
+            raise ModuleNotFoundError("Keras does without its plots here", name=fullname)

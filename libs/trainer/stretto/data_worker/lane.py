@@ -1,0 +1,62 @@
+"""A lane: it prepares batches of a job in a process of its own, for whichever trainer of the job asks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from stretto_pipeline.arrays import Writer
+from stretto_plane import Listener, Message, Peer
+
+from ..batches.preparation import LEAVE_S, REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, arrays_of, range_of
+from ..engine.link import Access
+from ..errors import DataError
+from ..model.program import Program
+
+log = logging.getLogger("stretto.data_worker")
+
+LOOK_S = 0.02
+"""Seconds between two looks at the connections that are still open."""
+
+
+class Lane:
+    """Serves an address. It prepares one batch at a time; trainers that ask meanwhile wait in the order they came."""
+
+    def __init__(self, program: Program, fingerprint: Fingerprint, address: str, access: Access) -> None:
+        self._program = program
+        self._fingerprint = fingerprint
+        self._turn = threading.Lock()
+        self.work = BatchesPrepared()
+        """Batches that this lane has prepared so far. Another thread reads it, so it is replaced as a whole."""
+        self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
+        self._listener = Listener(
+            address, self._handle, access.key, size_bytes_max=REQUEST_BYTES_MAX, encrypted=access.encrypted
+        )
+        self.address = self._listener.address
+
+    def leave(self) -> None:
+        """Serve on until every trainer has disconnected, or for LEAVE_S; then end.
+
+        A trainer that has heard of the end asks for nothing more, and closes its connections once it has its answers.
+        """
+        end_s = time.monotonic() + LEAVE_S
+        while self._listener.connections and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+        self._listener.close()
+
+    def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
+        if message.kind == Kind.HELLO:
+            return Kind.HELLO, [json.dumps(dict(self._fingerprint)).encode()]
+        if message.kind != Kind.PREPARE:
+            raise DataError(f"a request of kind {message.kind} is refused: lanes prepare batches")
+        wanted = range_of(message)
+        with self._turn:
+            begun_s = time.monotonic()
+            arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
+            self.work += BatchesPrepared(1, time.monotonic() - begun_s)
+        return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)

@@ -1,0 +1,236 @@
+"""The lanes of a pod: processes forked from a process that has imported the user's code, and replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from stretto_plane import Key
+from stretto_wire.jobspec.spec import JobSpec
+
+from ..batches.preparation import LEAVE_S, BatchesPrepared
+from ..engine.link import Access
+from ..errors import DataError, ModelRefused
+from .preload import ENTRY_VARIABLE
+
+log = logging.getLogger("stretto.data_worker")
+
+START_S = 120.0
+RETRY_S = 1.0
+STOP_S = LEAVE_S + 2.0
+"""Seconds that a lane may take to leave: more than its trainers may take to fetch their answers."""
+COUNT_S = 0.5
+"""Seconds between two messages of a lane about its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The first message of a lane to its pod: its address, or why it cannot serve."""
+
+    address: str = ""
+    refused: str = ""
+
+
+class LanePool:
+    """A number of lanes of a job. ``address_of``: where a lane is to listen. Thread-safe.
+
+    ``changed`` is called with the addresses of the lanes that serve, whenever these change.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        count: int,
+        address_of: Callable[[int], str],
+        access: Access,
+        changed: Callable[[tuple[str, ...]], None] = lambda _: None,
+    ) -> None:
+        self._spec = spec.model_dump_json()
+        self._address_of = address_of
+        self._access = access
+        self._changed = changed
+        self._leaving = threading.Event()
+        self._lock = threading.Lock()
+        self._addresses: dict[int, str] = {}
+        self._processes: dict[int, BaseProcess] = {}
+        self._work: dict[int, BatchesPrepared] = {}
+        """Work of each lane whose process runs now, by its number."""
+        self._work_of_ended = BatchesPrepared()
+        self.refused = ""
+        """The reason why the user's code cannot be used, in the words of its error; empty if it can."""
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["stretto.data_worker.preload"])
+        # the process that lanes are forked from finds modules by PYTHONPATH alone
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with _short_temporary_folder(), _environment({ENTRY_VARIABLE: spec.model.entry, "PYTHONPATH": paths}):
+            forkserver.ensure_running()
+        self._threads = [
+            threading.Thread(target=self._keep, args=(number,), name=f"lane {number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the lanes that serve now."""
+        with self._lock:
+            return self._sorted()
+
+    @property
+    def work(self) -> BatchesPrepared:
+        """The work of all lanes so far, including lanes that have ended."""
+        with self._lock:
+            return sum(self._work.values(), self._work_of_ended)
+
+    @property
+    def pids(self) -> dict[int, int | None]:
+        """The processes by their number."""
+        with self._lock:
+            return {number: process.pid for number, process in self._processes.items()}
+
+    def _sorted(self) -> tuple[str, ...]:
+        return tuple(self._addresses[number] for number in sorted(self._addresses))
+
+    def close(self) -> None:
+        """Let each lane answer what it was asked, and end."""
+        self._leaving.set()
+        with self._lock:
+            processes = [*self._processes.values()]
+        for process in processes:
+            process.terminate()
+        end_s = time.monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+
+    def _keep(self, number: int) -> None:
+        """Start the lane, and start it again when it dies."""
+        while not self._leaving.is_set() and not self.refused:
+            ours, theirs = self._context.Pipe()
+            arguments = (self._spec, self._address_of(number), self._access.key.pem, self._access.encrypted, theirs)
+            process = self._context.Process(target=_serve, args=arguments, name=f"lane {number}", daemon=True)
+            process.start()
+            with self._lock:
+                self._processes[number] = process
+            theirs.close()
+            if self._leaving.is_set():
+                process.terminate()
+            self._follow(number, process, ours)
+            if not self._leaving.is_set() and not self.refused:
+                log.warning("lane %d ended with exit code %s; it is started again", number, process.exitcode)
+                self._leaving.wait(RETRY_S)
+
+    def _follow(self, number: int, process: BaseProcess, told: Connection) -> None:
+        """Note the address of a lane, and its end."""
+        word = _Told()
+        if told in wait([told, process.sentinel], START_S):
+            with contextlib.suppress(EOFError, OSError):
+                word = told.recv()
+        if word.refused:
+            self.refused = word.refused
+        elif word.address:
+            self._set(number, word.address)
+            self._count(number, process, told)
+        else:
+            process.kill()
+        process.join()
+        told.close()
+        self._set(number, "")
+        with self._lock:
+            self._work_of_ended += self._work.pop(number, BatchesPrepared())
+
+    def _count(self, number: int, process: BaseProcess, told: Connection) -> None:
+        """Note what a lane tells of its work until it ends. A process that user code forked may hold its pipe."""
+        with contextlib.suppress(EOFError, OSError):
+            while told in wait([told, process.sentinel]):
+                work = told.recv()
+                with self._lock:
+                    self._work[number] = work
+
+    def _set(self, number: int, address: str) -> None:
+        with self._lock:
+            before = self._sorted()
+            if address:
+                self._addresses[number] = address
+            else:
+                self._addresses.pop(number, None)
+            after = self._sorted()
+        if before != after:
+            self._changed(after)
+
+
+@contextlib.contextmanager
+def _short_temporary_folder() -> Generator[None]:
+    """Let multiprocessing make its socket in the temporary folder by a short path: the kernel takes 107 bytes of it.
+
+    Every connection uses this path again, so the descriptor stays open.
+    """
+    before = tempfile.gettempdir()
+    tempfile.tempdir = f"/proc/self/fd/{os.open(before, os.O_PATH)}"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Set variables for a process that starts within the block; other threads see all other variables unchanged."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(spec: str, address: str, key: bytes, encrypted: bool, told: Connection) -> None:
+    """Run in a lane's process until its pod ends, or lets it end."""
+    from ..batches.preparation import fingerprint_of
+    from ..build import make_program, options_of
+    from ..model.entry_point import load
+    from ..pod.process import leave_on_signals
+    from .lane import Lane
+
+    threading.Thread(target=_end_with_pod, daemon=True).start()
+    leaving = threading.Event()
+    leave_on_signals(leaving)
+    job = JobSpec.model_validate_json(spec)
+    try:
+        task = load(job.model)
+        program = make_program(task, options_of(job))
+    except (ModelRefused, DataError) as error:
+        told.send(_Told(refused=str(error)))
+        return
+    lane = Lane(program, fingerprint_of(job, task), address, Access(Key.of(key), encrypted))
+    told.send(_Told(address=lane.address))
+    while not leaving.wait(COUNT_S):
+        told.send(lane.work)
+    lane.leave()
+    told.send(lane.work)
+
+
+def _end_with_pod() -> None:
+    """End this process when its pod's process has ended, for whatever reason."""
+    pod = multiprocessing.parent_process()
+    assert pod is not None
+    wait([pod.sentinel])
+    os._exit(1)

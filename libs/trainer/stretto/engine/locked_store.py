@@ -1,0 +1,235 @@
+"""The store of one server under its lock, for threads of many connections.
+
+A worker pulls and pushes here, and here columns are owned, moved, counted and copied. What a `Control` asks from
+elsewhere are the methods of this class. Pulls and copies share the lock, so they use as many cores as there are;
+whatever changes the store has it alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, Store
+
+from .codec import ServerStats, WorkerSeen
+from .layout import I64, U64, Layout
+from .turns import SharedLock, Turn
+
+Clock = Callable[[], float]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _under(
+    hold: Callable[[Turn], AbstractContextManager[None]], method: Callable[Concatenate[Store, P], R]
+) -> Callable[Concatenate[LockedStore, P], R]:
+    """Return a method that calls one of the store while the lock is held so."""
+
+    @functools.wraps(method)
+    def call(self: LockedStore, *args: P.args, **kwargs: P.kwargs) -> R:
+        with hold(self.turn):
+            return method(self.unlocked, *args, **kwargs)
+
+    return call
+
+
+def _no_lock(_: Turn) -> AbstractContextManager[None]:
+    """Hold nothing, for a figure that is true at any moment: a report waits for no push."""
+    return nullcontext()
+
+
+class LockedStore:
+    """The columns of one server, in one life of it: from its start, or from when it was emptied, to the next time.
+
+    Most methods are methods of `Store` under the lock. A server that does not know the layout yet owns columns and
+    holds nothing; `adopt` gives it the layout.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        layout: Layout,
+        memory_bytes_max: int,
+        clock: Clock = time.monotonic,
+        *,
+        emptied: tuple[Store, SharedLock] | None = None,
+    ) -> None:
+        """Begin a life with an empty store. emptied: store and lock of the life before, to go on with."""
+        self.server = index
+        self._memory_bytes_max = memory_bytes_max
+        self._clock = clock
+        self.unlocked, lock = emptied or (Store(layout, memory_bytes_max), SharedLock())
+        """The store itself, for code that holds `turn`."""
+        self.turn = Turn(lock)
+        """The lock, for code of this process that reads or changes much at one instant."""
+        self._lineage = 0
+        self._update_s = 0.0
+
+    def next_life(self) -> LockedStore:
+        """Drop everything but the layout, end this life, and return the store of the next life.
+
+        Once it returns, every operation of the ended life raises ServerEmptied, and changes or copies nothing.
+        """
+        with self.turn.alone():
+            self.unlocked.reset()
+            self.turn.end()
+            kept = self.unlocked, self.turn.lock
+        return LockedStore(self.server, self.layout, self._memory_bytes_max, self._clock, emptied=kept)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the job, or UNKNOWN."""
+        return self.unlocked.layout
+
+    @property
+    def knows_layout(self) -> bool:
+        """True once a worker, another server or an image has given the layout."""
+        return self.layout.dense_size > 0 or bool(self.layout.tables)
+
+    def adopt(self, layout: Layout) -> None:
+        """Take the layout of the job, once; columns that are owned stay so. Raises InputRefused for another one."""
+        with self.turn.alone():
+            if self.unlocked.layout.agrees(layout):
+                return
+            if self.knows_layout:
+                raise InputRefused(
+                    f"the layout {layout.to_dict()} is not that of ps-{self.server}, {self.layout.to_dict()}: all pods "
+                    "of a job build the same model; was the code changed while it runs? If `base` alone differs, seed "
+                    "what build() draws for initial weights, which is another in every process"
+                )
+            if layout.columns != self.layout.columns:
+                raise InputRefused(f"a layout of {layout.columns} columns, wanted {self.layout.columns}")
+            store = Store(layout, self._memory_bytes_max)
+            for state in (Own.MINE, Own.FROZEN):
+                store.set_own(np.flatnonzero(self.unlocked.own() == state), state)
+            store.records = self.unlocked.records
+            self.unlocked = store
+
+    # --- training -----------------------------------------------------------------------------------------
+
+    def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
+        """Return the weights of keys, by table, and of slices."""
+        with self.turn.shared():
+            return self.unlocked.pull(keys, slices)
+
+    def push(self, push: Push) -> tuple[Code, int, int, I64]:
+        """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own)."""
+        begun = self._clock()
+        with self.turn.alone():
+            answer = self.unlocked.push(push, int(begun * 1e6))
+            spent_s = self._clock() - begun
+            if answer.code is Code.APPLIED:
+                self._update_s += spent_s
+            return answer.code, answer.applied, int(spent_s * 1e6), answer.own
+
+    seed = _under(Turn.alone, Store.seed)
+    progress = _under(Turn.alone, Store.progress)
+    finish = _under(Turn.alone, Store.finish)
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    own = _under(_no_lock, Store.own)
+    columns = _under(_no_lock, Store.columns)
+
+    def placement(self) -> tuple[I64, int]:
+        """Return the state of each column: [columns] of Own, and the lineage of the owned columns."""
+        with self.turn.shared():
+            return self.unlocked.own(), self._lineage
+
+    def lineage(self) -> int:
+        """Return the number of the return to a checkpoint that the columns come from; 0: none."""
+        return self._lineage
+
+    def set_lineage(self, lineage: int) -> None:
+        """Take this lineage, before columns of it are owned."""
+        with self.turn.alone():
+            self._lineage = lineage
+
+    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
+        """Compare and set under the lock: once it returns, no push that read the old value is running.
+
+        Return how many columns changed: those whose state was `expect`, or all if it is None. whole: change all of
+        them or none.
+        """
+        with self.turn.alone():
+            return self.unlocked.set_own(columns, Own(to), None if expect is None else Own(expect), whole=whole)
+
+    def clear(self) -> None:
+        """Drop all columns, rows and records, as before the first push."""
+        with self.turn.alone():
+            self.unlocked.reset()
+            self._update_s = 0.0
+
+    # --- measures -----------------------------------------------------------------------------------------
+
+    sizes = _under(_no_lock, Store.sizes)
+    raw_sizes = _under(_no_lock, Store.raw_sizes)
+    categories = _under(_no_lock, Store.categories)
+    memory_bytes = _under(_no_lock, Store.memory_bytes)
+    row_bytes = _under(_no_lock, Store.row_bytes)
+    applied = _under(Turn.shared, Store.applied)
+    checksum = _under(Turn.shared, Store.checksum)
+
+    def image_bytes(self, since_epoch: int = 0) -> int:
+        """Return the bytes of an image taken now: with all rows, or with the rows that changed after an epoch."""
+        with self.turn.shared():
+            size_bytes = self.unlocked.dense_bytes() + self.unlocked.progress_bytes()
+        for bucket in (c for c in self.columns() if c < self.layout.buckets):
+            with self.turn.shared():  # bucket by bucket: a push waits for one of them at most
+                size_bytes += sum(
+                    (len(self.unlocked.changed_rows(bucket, table, since_epoch)) if since_epoch else rows)
+                    * (8 + of_row)
+                    for table, (rows, of_row) in enumerate(self.unlocked.table_sizes(bucket))
+                )
+        return size_bytes
+
+    def stats(self) -> ServerStats:
+        """Return the counters of pushes since the start."""
+        stats = self.unlocked.stats
+        return ServerStats(stats.updates, self._update_s, stats.rejected, stats.repeated_samples)
+
+    def workers(self) -> dict[int, WorkerSeen]:
+        """Return what is known of each worker that pushed."""
+        now_us = self._clock() * 1e6
+        with self.turn.shared():
+            seen = self.unlocked.workers()
+        return {worker: WorkerSeen(at.pushes, max(0.0, now_us - at.last_us) / 1e6) for worker, at in seen.items()}
+
+    # --- copies -------------------------------------------------------------------------------------------
+
+    next_epoch = _under(Turn.alone, Store.next_epoch)
+    export_bucket = _under(Turn.shared, Store.export_bucket)
+    export_range = _under(Turn.shared, Store.export_range)
+    import_bucket = _under(Turn.alone, Store.import_bucket)
+    drop_bucket = _under(Turn.alone, Store.drop_bucket)
+    export_slices = _under(Turn.shared, Store.export_slices)
+    import_slices = _under(Turn.alone, Store.import_slices)
+
+    def known_layout(self) -> dict[str, Any] | None:
+        """Return the layout as JSON-able values, None while nobody has given it."""
+        return self.layout.to_dict() if self.knows_layout else None
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    merge_columns = _under(Turn.alone, Store.merge_columns)
+
+    def records(self) -> tuple[I64, I64]:
+        """Return (shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
+        with self.turn.shared():
+            at = self.unlocked.records.progress(len(self.unlocked.records.finished))
+        return at.shards, at.records
+
+    def all_progress(self, known_finished: int = 0) -> Progress:
+        """Return the progress of all columns, with the marks that came after the first `known_finished`."""
+        with self.turn.shared():
+            return self.unlocked.records.progress(known_finished, only_new=True)
+
+    def finished(self) -> I64:
+        """Return the finished shards that are marked here."""
+        with self.turn.shared():
+            return self.unlocked.records.finished.array()

@@ -1,0 +1,1 @@
+"""Models of Keras 3: with an input for rows, or adapted as they are."""

@@ -1,0 +1,366 @@
+"""A Keras model as a pure function of flat parameters, which a worker computes between pull and push."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, cast
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ..engine.layout import F32, KeyBatch
+from ..errors import ModelRefused
+from ..model.entry_point import Task
+from ..model.program import (
+    LARGEST_EMBEDDING,
+    ROWS,
+    Feature,
+    Gradients,
+    Inputs,
+    Options,
+    ProgramBase,
+    Rows,
+    Variables,
+    check_inputs,
+    flat,
+    is_rows,
+    pieces,
+    size_of,
+)
+from ..readers import Batch
+from .optimizer import from_keras
+from .private import layers_of
+
+
+class KerasProgram(ProgramBase):
+    """A Keras model ready to train. What it is fed with and how it is called is the subclass's to say."""
+
+    framework = "Keras"
+
+    def __init__(
+        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+    ) -> None:
+        """Take the variables of a model, except ids in `apart`: these have their rows elsewhere, or never change.
+
+        Raises ModelRefused.
+        """
+        self.model = model
+        self._trainable = [each for each in model.trainable_variables if id(each) not in apart]
+        self._fixed = [each for each in model.non_trainable_variables if id(each) not in apart]
+        self._is_state = [variable.dtype == "float32" for variable in self._fixed]
+        for variable in self._trainable:
+            if variable.dtype != "float32":
+                raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
+        shapes = [tuple(variable.shape) for variable in self._trainable]
+        self._state_shapes = [tuple(variable.shape) for variable in self._states()]
+        super().__init__(
+            task,
+            options,
+            inputs,
+            Variables(shapes, sum(map(size_of, self._state_shapes))),
+            getattr(model, "optimizer", None),
+            lambda given: from_keras(given, options.batch_size),
+        )
+        # counters of random layers stay in this process: they are no parameters
+        self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
+
+    def _states(self) -> list[Any]:
+        return [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state]
+
+    def _signature(self, inverse: list[Any], fed: Any) -> tuple[Any, ...]:
+        """Return the types of a graph's arguments. inverse, fed: the types of the arguments that a subclass adds."""
+        return (
+            [tf.TensorSpec((None, of.dimension), tf.float32) for of in self.tables.values()],
+            inverse,
+            tf.TensorSpec((self.layout.dense_size,), tf.float32),
+            tf.TensorSpec((self.layout.state_size,), tf.float32),
+            [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
+            fed,
+        )
+
+    def _trace(self, signature: tuple[Any, ...], labels: Any) -> None:
+        """Make the graphs of a step and of a prediction, which are traced at their first call."""
+        # without AutoGraph, which takes most of the time of tracing, and which Keras does without, too
+        self._step = tf.function(self._step_graph, input_signature=(*signature, labels), autograph=False)
+        self._predict = tf.function(self._predict_graph, input_signature=signature, autograph=False)
+
+    # --- what a subclass says -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
+        """Call the model in a stateless scope."""
+
+    @abstractmethod
+    def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
+        """Return the mean loss with its penalties, in the scope of the call."""
+
+    def _adds_squares(self) -> list[bool]:
+        """Return for each table whether the squares of a row's occurrences in a batch are added up one by one."""
+        return [False] * len(self.tables)
+
+    @abstractmethod
+    def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        """Return rows, inverse and what else a graph is fed with."""
+
+    @abstractmethod
+    def _labels(self, batch: Batch) -> Any:
+        """Return the labels as the step takes them."""
+
+    @abstractmethod
+    def warm(self) -> None:
+        """Trace the step, so that the first real one is as fast as the others."""
+
+    # --- parameters ---------------------------------------------------------------------------------------
+
+    def initial_dense(self) -> F32:
+        """Return the trainable variables as the user's initialisers made them: [dense_size]."""
+        return flat([variable.numpy() for variable in self._trainable])
+
+    def initial_state(self) -> F32:
+        """Return the non-trainable variables, such as moving statistics: [state_size]."""
+        return flat([variable.numpy() for variable in self._states()])
+
+    def load_into_model(self, dense: F32, state: F32) -> None:
+        """Set the Keras model's variables, to save or inspect it."""
+        for variable, value in zip(self._trainable, pieces(dense, self._shapes), strict=True):
+            variable.assign(value)
+        for variable, value in zip(self._states(), pieces(state, self._state_shapes), strict=True):
+            variable.assign(value)
+
+    # --- computation --------------------------------------------------------------------------------------
+
+    def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        whole, inverse, fed = self._arguments(rows, keys, batch)
+        loss, row_gradients, row_squares, dense_gradient, delta, self._local = self._step(
+            whole, inverse, dense, state, self._local, fed, self._labels(batch)
+        )
+        of_rows = tuple(each.numpy() for each in row_gradients)
+        squares = tuple(None if each is None else each.numpy() for each in row_squares)
+        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy(), squares)
+
+    def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the outputs of the model, nested as it gives them."""
+        whole, inverse, fed = self._arguments(rows, keys, batch)
+        return self._predict(whole, inverse, dense, state, self._local, fed)
+
+    @contextlib.contextmanager
+    def _scope(self, variables: list[Any], state: Any, local: list[Any]) -> Generator[Any]:
+        """Replace the model's variables by tensors."""
+        states, locals_ = iter(cut(state, self._state_shapes)), iter(local)
+        fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
+        mapping = [*zip(self._trainable, variables, strict=True), *zip(self._fixed, fixed, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            yield scope
+
+    def _step_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any, labels: Any
+    ) -> Any:
+        with tf.GradientTape() as tape:
+            # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
+            variables = cut(dense, self._shapes)
+            tape.watch([*rows, *variables])
+            with self._scope(variables, state, local) as scope:
+                output = self._run(rows, inverse, fed, training=True)
+                loss = self._loss_of(rows, fed, labels, output)
+                fixed = [scope.get_current_value(variable) for variable in self._fixed]
+        found = cast(
+            "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        )
+        of_rows = [_of_unique(gradient, of) for gradient, of in zip(found, rows, strict=False)]
+        added = [each and self.update.optimizer.TAKES_SQUARES for each in self._adds_squares()]
+        squares = [
+            _of_unique(gradient, of, squared=True) if is_added else None
+            for gradient, of, is_added in zip(found, rows, added, strict=False)
+        ]
+        of_pieces = found[len(rows) :]
+        of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
+        delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
+        local = [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+        return loss, of_rows, squares, of_dense, delta, local
+
+    def _predict_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
+    ) -> Any:
+        with self._scope(cut(dense, self._shapes), state, local):
+            return self._run(rows, inverse, fed, training=False)
+
+
+class RowsProgram(KerasProgram):
+    """A functional model with an input for the rows of each table, whose ids the task's `keys` returns."""
+
+    def __init__(self, task: Task, model: Any, options: Options) -> None:
+        _check(model)
+        _check_layers(model)
+        self._names = input_names(model)
+        inputs = Inputs(_tables(model), _features(model))
+        check_inputs(
+            inputs.tables,
+            self._names,
+            options,
+            f"add keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)",
+        )
+        self._probability = _ends_in_sigmoid(model)
+        own = _own_loss(task, model)
+        self.has_own_loss = own is not None
+        self._loss: Callable[[Any, Any], Any] = own or keras.losses.BinaryCrossentropy(
+            from_logits=not self._probability
+        )
+        super().__init__(task, model, options, inputs)
+        self._specs = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+            for name, tensor in zip(self._names, model.inputs, strict=True)
+            if name not in self.tables
+        }
+        places = [tf.TensorSpec((None, of.fields), tf.int64) for of in self.tables.values()]
+        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
+        self._trace(self._signature(places, self._specs), label)
+
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
+        """Return the probabilities of label 1: [n]."""
+        return self._outputs(rows, keys, dense, state, batch).numpy()
+
+    def warm(self) -> None:
+        """Trace the step on two invented samples, so that the first real step is as fast as the others."""
+        batch: Batch = {}
+        for name, spec in self._specs.items():
+            shape = (2, *(int(length or 1) for length in spec.shape[1:]))
+            batch[name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
+        batch["label"] = np.array([0.0, 1.0], np.float32)
+        fields = [of.fields or 1 for of in self.tables.values()]
+        keys = self.layout.index(*(np.arange(2 * count).reshape(2, count) for count in fields))
+        widths = (table.dimension for table in self.layout.tables)
+        rows = [np.zeros((len(of), width), np.float32) for of, width in zip(keys.tables, widths, strict=True)]
+        whole, inverse, fed = self._arguments(rows, keys, batch)
+        self._step(whole, inverse, self.initial_dense(), self.initial_state(), self._local, fed, self._labels(batch))
+
+    def _arguments(self, rows: Sequence[F32], keys: KeyBatch, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        fed = {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._specs.items()}
+        return [*rows], [table.inverse for table in keys.tables], fed
+
+    def _labels(self, batch: Batch) -> Any:
+        return np.asarray(batch["label"], np.float32)
+
+    def _run(self, rows: Sequence[Any], inverse: Sequence[Any], fed: Any, training: bool) -> Any:
+        gathered = [tf.gather(of, at) for of, at in zip(rows, inverse, strict=True)]
+        values = {**fed, **dict(zip(self.tables, gathered, strict=True))}
+        inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
+        return self.model.call(inputs, training=training)
+
+    def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
+        loss = tf.reduce_mean(self._loss(_like(labels, output), output))
+        for penalty in self.model.losses:
+            loss += tf.cast(penalty, tf.float32)
+        return loss
+
+    def _predict_graph(
+        self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
+    ) -> Any:
+        output = tf.reshape(super()._predict_graph(rows, inverse, dense, state, local, fed), (-1,))
+        return output if self._probability else tf.sigmoid(output)
+
+
+# --- what can be trained ------------------------------------------------------------------------------------
+
+
+def _check(model: Any) -> None:
+    """Raise ModelRefused for a model whose inputs or output cannot be fed or read."""
+    if isinstance(model, keras.Sequential):
+        raise ModelRefused(
+            "build() gave a keras.Sequential with the input 'rows'; return the functional model of the same layers: "
+            f"keras.Model(model.inputs, model.outputs), its input named {ROWS!r}"
+        )
+    for tensor in model.inputs:
+        if tensor.dtype == "string":
+            raise ModelRefused(
+                f"the input {tensor.name!r} has type string; batches hold numbers: let keys(batch) return "
+                f"stretto.hash_strings of these values, and take their rows from the input {ROWS!r}"
+            )
+    if len(model.outputs) != 1:
+        raise ModelRefused(f"the model has {len(model.outputs)} outputs; expected one, of shape (None, 1)")
+    if model.outputs[0].shape not in ((None, 1), (None,)):
+        raise ModelRefused(
+            f"the output has shape {model.outputs[0].shape}; expected (None, 1): one logit or probability"
+        )
+
+
+def _check_layers(model: Any) -> None:
+    for layer in layers_of(model):
+        if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > LARGEST_EMBEDDING:
+            raise ModelRefused(
+                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would "
+                f"pull in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
+            )
+
+
+def input_structure(model: Any) -> Any:
+    """Return the symbolic inputs of a functional or sequential model, nested as it takes them."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
+def input_names(model: Any) -> list[str]:
+    """Return the names of the inputs in the order in which Keras flattens them."""
+    structure = input_structure(model)
+    if isinstance(structure, dict):
+        # Keras flattens a dict by its sorted keys
+        return sorted(cast("dict[str, Any]", structure))
+    return [tensor.name for tensor in keras.tree.flatten(structure)]
+
+
+def _tables(model: Any) -> dict[str, Rows]:
+    """Return each input that receives embedding rows: `rows`, or several `rows_…`, by name."""
+    found: dict[str, Rows] = {}
+    for name, tensor in sorted(zip(input_names(model), model.inputs, strict=True), key=lambda pair: pair[0]):
+        if not is_rows(name):
+            continue
+        if len(tensor.shape) != 3 or None in tensor.shape[1:]:
+            raise ModelRefused(f"the input {name!r} has shape {tensor.shape}; expected (None, fields, dimension)")
+        found[name] = Rows(int(tensor.shape[1]), int(tensor.shape[2]))
+    return found
+
+
+def _features(model: Any) -> dict[str, Feature]:
+    named = zip(input_names(model), model.inputs, strict=True)
+    return {name: Feature(tuple(tensor.shape)) for name, tensor in named if not is_rows(name)}
+
+
+def _ends_in_sigmoid(model: Any) -> bool:
+    layer = model.layers[-1]
+    return getattr(layer, "activation", None) is keras.activations.sigmoid
+
+
+def _own_loss(task: Task, model: Any) -> Callable[[Any, Any], Any] | None:
+    """Return the loss of the task or of the compiled model, or None."""
+    own = getattr(task, "loss", None)
+    if callable(own):
+        return cast("Callable[[Any, Any], Any]", own)
+    compiled = getattr(model, "loss", None)
+    if isinstance(compiled, (str, keras.losses.Loss)) or callable(compiled):
+        return cast("Callable[[Any, Any], Any]", keras.losses.get(compiled))
+    return None
+
+
+def _of_unique(gradient: Any, rows: Any, *, squared: bool = False) -> Any:
+    """Return the gradient of unique rows: the sum over the places that gather a row. squared: the sum of squares."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.square(gradient.values) if squared else gradient.values
+        return tf.math.unsorted_segment_sum(values, gradient.indices, tf.shape(rows)[0])
+    return tf.square(gradient) if squared else gradient
+
+
+def _like(label: Any, output: Any) -> Any:
+    return tf.reshape(label, (-1, 1)) if len(output.shape) == 2 else tf.reshape(label, (-1,))
+
+
+def cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Cut a tensor into pieces of these shapes."""
+    sizes = [size_of(shape) for shape in shapes]
+    parts = tf.split(vector, sizes) if sizes else []
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -1,0 +1,488 @@
+"""The model of a job as a worker uses it, whatever framework it is written in: batches, keys, tables, gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from stretto_messages.values import BUCKETS, SLICES
+
+from ..engine.layout import F32, KeyBatch, Layout, Table
+from ..errors import DataError, ModelRefused
+from ..optimizers import Update, resolve
+from ..readers import Batch
+from .entry_point import Task, call_of, keys_of, read_of
+
+ROWS = "rows"
+LARGEST_EMBEDDING = 1_000_000
+"""Floats of the largest embedding layer that may be part of the dense parameters, which every step pulls."""
+
+FIRST_SAMPLES = 16
+"""Samples that an adapted model is compared with the original on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
+    is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
+    them; None for a table, or no entry at all: the squares of `rows`.
+    """
+
+    loss: float
+    rows: tuple[F32, ...]
+    dense: F32
+    state_delta: F32
+    row_squares: tuple[F32 | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows:
+    """An embedding layer of the user's own model, whose rows live on the parameter servers.
+
+    The row of id i, 0 <= i < ids, has the key `i | field << VALUE_BITS` in table `table` of the layout, and the first
+    `dimension` floats there. initial [ids, dimension]: what the row adds to, None where a row is the weights
+    themselves.
+    """
+
+    layer: str
+    """Path of the layer in the model."""
+    table: int
+    field: int
+    ids: int
+    dimension: int
+    initial: F32 | None = None
+    fixed: tuple[int, F32] | None = None
+    """The id of a row that is never trained, and its weights."""
+    parameters: tuple[str, ...] = ()
+    """Names of the table in a `state_dict`; none of a Keras layer."""
+
+    def whole(self, ids: NDArray[np.int64], rows: F32) -> F32:
+        """Return the weights of ids, whose rows the servers have."""
+        weights = rows if self.initial is None else rows + self.initial[ids]
+        if self.fixed is not None and (ids == self.fixed[0]).any():
+            weights = np.where((ids == self.fixed[0])[:, None], self.fixed[1], weights)
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that a step needs of its samples. batch: without arrays that only the user's ``keys`` needed."""
+
+    batch: Batch
+    keys: KeyBatch
+
+
+class Program(Protocol):
+    """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
+
+    task: Task
+    layout: Layout
+    tables: Mapping[str, Rows]
+    """The tables of the layout by name: the name of the input that receives their rows, if there is such an input."""
+    model: Any
+    """The user's model, as `build` gave it."""
+    embeddings: tuple[EmbeddingRows, ...]
+    """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
+    framework: str
+    """Keras or PyTorch."""
+
+    def read(self, start: int, length: int, partition: str = "") -> Batch:
+        """Call the user's ``read`` and check its batch. Raises DataError."""
+        ...
+
+    def index(self, batch: Batch) -> KeyBatch:
+        """Return the unique keys of a batch. Raises DataError."""
+        ...
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
+        ...
+
+    def no_keys(self) -> KeyBatch:
+        """Return a batch without samples, to pull the dense parameters alone."""
+        ...
+
+    def initial_dense(self) -> F32:
+        """Return the trained parameters as the user's initialisers made them: [dense_size]."""
+        ...
+
+    def initial_state(self) -> F32:
+        """Return what is not trained, such as moving statistics: [state_size]."""
+        ...
+
+    def load_into_model(self, dense: F32, state: F32) -> None:
+        """Set the parameters of the user's model, to save or inspect it."""
+        ...
+
+    def restore(self, tables: Mapping[str, F32]) -> None:
+        """Give the embedding layers of an adapted model their weights [ids, dimension] back, by layer. The program
+        cannot be used afterwards.
+        """
+        ...
+
+    def step(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        """Compute the gradients. rows: of each table, [n unique, dimension]. Raises ModelRefused for a loss that is not
+        finite.
+        """
+        ...
+
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the probabilities of label 1: [n]; of a model without one binary output all outputs, nested as the
+        model gives them. Another thread may be in `step` meanwhile.
+        """
+        ...
+
+    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
+        """Predict a batch and compare with its labels."""
+        ...
+
+    def metrics(self) -> Metrics | None:
+        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        ...
+
+    def warm(self) -> None:
+        """Do what would make the first step slower than the others."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The predictions of a batch. label, score [n]: 0 or 1 and the probability of 1, of the first binary output.
+
+    loss: without a binary output, the mean of the model's own loss. labels, outputs, weights: for metrics, nested as
+    the user has them; inputs: likewise, where metrics need them.
+    """
+
+    samples: int
+    label: F32 | None
+    score: F32 | None
+    loss: float = float("nan")
+    labels: Any = None
+    outputs: Any = None
+    weights: Any = None
+    inputs: Any = None
+
+
+class Metrics(ABC):
+    """Metrics over the samples that are added. `close` must be called in the end: only one evaluation uses them."""
+
+    @abstractmethod
+    def add(self, judged: Judged) -> None:
+        """Add a batch."""
+
+    @abstractmethod
+    def results(self) -> dict[str, float]:
+        """Return each metric by its name."""
+
+    @abstractmethod
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Return total and count of each metric that is a mean: these add up over several workers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the next evaluation begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings of a job that its model depends on (ModelSpec, DatasetSpec)."""
+
+    optimizer: str = "adagrad"
+    learning_rate: float = 0.05
+    batch_size: int = 512
+    """Samples of a step: a schedule by steps becomes one by samples."""
+    embedding_dim: int = 16
+    is_dimension_stated: bool = False
+    """True if the specification states `embedding_dim`: a model of another width is then refused."""
+    restore_from: str = ""
+    """URL of a model with the weights to start with; empty to start with the initialisers' weights."""
+    seed: int = 0
+    row_weights: Literal["float32", "bfloat16"] = "float32"
+    first_samples: int = FIRST_SAMPLES
+    """Samples at the beginning of the data, or of `first_partition`, that a model may be tried on."""
+    first_partition: str = ""
+    ends_in_single: bool = False
+    """True if the last batch of the data, or of a partition, has one sample."""
+    has_devices: bool = False
+    """True if the job gives this process devices of its own, such as a GPU, to compute on."""
+
+
+def ends_in_single(samples: Iterable[int], batch_size: int) -> bool:
+    """Return whether the last batch of some partitions has one sample, although others have more."""
+    return any(count % batch_size == 1 for count in samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An input that receives embedding rows [n, fields, dimension]. fields: None where any number is fine.
+
+    initial_scale, distribution: of the weights that rows begin with. is_difference: a row is added to initial values of
+    its own.
+    base: the digest of these, if they are not one number.
+    """
+
+    fields: int | None
+    dimension: int
+    initial_scale: float = 0.05
+    is_difference: bool = False
+    base: str = ""
+    distribution: Literal["uniform", "normal"] = "uniform"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """An input that is an array of the batch. shape: lengths, samples first, None for any length; None: any shape."""
+
+    shape: tuple[int | None, ...] | None = None
+    is_needed: bool = True
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this shape fits."""
+        if self.shape is None:
+            return True
+        pairs = zip(self.shape, shape, strict=False)
+        return len(self.shape) == len(shape) and all(wanted in (None, found) for wanted, found in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a model by name: tables, whose rows they receive, and features, which are arrays of the batch."""
+
+    tables: Mapping[str, Rows]
+    features: Mapping[str, Feature]
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """The shapes of a model's trained parameters, and the length of its state."""
+
+    shapes: Sequence[tuple[int, ...]]
+    state_size: int
+
+
+class ProgramBase(ABC):
+    """The part of a program in which no framework has a say."""
+
+    layout: Layout
+    embeddings: tuple[EmbeddingRows, ...] = ()
+    framework: str
+    """Keras or PyTorch."""
+    has_own_loss: bool
+    """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
+
+    def __init__(
+        self,
+        task: Task,
+        options: Options,
+        inputs: Inputs,
+        variables: Variables,
+        optimizer: object,
+        foreign: Callable[[Any], Update],
+    ) -> None:
+        """Lay out the parameters. optimizer: the compiled model's, if any; foreign: reads a framework's optimizer."""
+        self.task = task
+        self.tables = inputs.tables
+        self._features = inputs.features
+        self._shapes = variables.shapes
+        given = getattr(task, "optimizer", None)
+        self.update = resolve(
+            optimizer if given is None else given,
+            foreign,
+            clipping=getattr(task, "clipping", None),
+            kind=options.optimizer,
+            learning_rate=options.learning_rate,
+            batch_size=options.batch_size,
+        )
+        rule = self.update.optimizer
+        self.layout = Layout(
+            tables=tuple(
+                Table(
+                    *(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights, of.base),
+                    distribution=of.distribution,
+                )
+                for i, of in enumerate(self.tables.values())
+            ),
+            dense_size=sum(map(size_of, self._shapes)),
+            buckets=BUCKETS,
+            slices=SLICES,
+            state_size=variables.state_size,
+            optimizer=rule,
+        )
+
+    # --- data ---------------------------------------------------------------------------------------------
+
+    def read(self, start: int, length: int, partition: str = "") -> Batch:
+        """Call the user's ``read`` and check its batch. Raises DataError."""
+        where, batch = call_of(start, length, partition), read_of(self.task, start, length, partition)
+        if not isinstance(batch, dict) or "label" not in batch:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
+        for name in ("label", *self._features):
+            if name in batch:
+                self._check_array(where, name, np.asarray(batch[name]), start, length)
+            elif name == "label" or self._features[name].is_needed:
+                raise DataError(f"{where} gave {sorted(batch)}; the model's input {name!r} is missing")
+        if not self.has_own_loss:
+            check_labels(np.asarray(batch["label"]), start)
+        return batch
+
+    def _check_array(self, where: str, name: str, array: NDArray[Any], start: int, length: int) -> None:
+        if array.shape[:1] != (length,):
+            raise DataError(f"{where}: {name!r} has shape {array.shape}, expected {length} samples")
+        feature = self._features.get(name)
+        if feature is not None and not feature.takes(array.shape):
+            raise DataError(f"{where}: {name!r} has shape {array.shape}, the model wants {feature.shape}")
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{where}: {name!r} has type {array.dtype}, expected numbers")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
+            raise DataError(f"sample {start + row}: {name!r} is not finite")
+
+    def keys(self, batch: Batch) -> list[NDArray[np.int64]]:
+        """Call the user's ``keys`` and check the result: [n, fields] of each table. Raises DataError."""
+        try:
+            given = keys_of(self.task, batch)
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"keys(batch) failed: {type(error).__name__}: {error}") from error
+        by_name = given if isinstance(given, dict) else dict.fromkeys([*self.tables][:1], given)
+        if set(by_name) != set(self.tables):
+            raise DataError(f"keys(batch) gave ids for {sorted(by_name)}; the model's tables are {[*self.tables]}")
+        return [self._checked(name, by_name[name], len(batch["label"])) for name in self.tables]
+
+    def _checked(self, name: str, given: Any, samples: int) -> NDArray[np.int64]:
+        ids, fields = np.asarray(given), self.tables[name].fields
+        fits = ids.ndim == 2 and len(ids) == samples and fields in (None, ids.shape[1])
+        if ids.dtype.kind not in "iu" or not fits:
+            wanted = "fields" if fields is None else fields
+            raise DataError(
+                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({samples}, {wanted}), one id for each row "
+                f"of the input {name!r}"
+            )
+        return ids.astype(np.int64, copy=False)
+
+    def index(self, batch: Batch) -> KeyBatch:
+        """Return the unique keys of a batch. Raises DataError."""
+        return self.layout.index(*self.keys(batch))
+
+    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
+        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
+        batch = self.read(start, length, partition)
+        return Prepared(self.needed(batch), self.index(batch))
+
+    def needed(self, batch: Batch) -> Batch:
+        """Return the arrays that a step and its loss need."""
+        return {name: np.asarray(batch[name]) for name in ("label", *self._features) if name in batch}
+
+    def no_keys(self) -> KeyBatch:
+        """Return a batch without samples, to pull the dense parameters alone."""
+        return self.layout.index(*(np.zeros((0, of.fields or 1), np.int64) for of in self.tables.values()))
+
+    def restore(self, tables: Mapping[str, F32]) -> None:
+        """Give the embedding layers their weights back: none here, since a model that takes rows has none."""
+        if tables:
+            raise ModelRefused(f"the model has no embedding layers {sorted(tables)} on the servers")
+
+    # --- computation --------------------------------------------------------------------------------------
+
+    def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
+        """Predict a batch and compare with its labels."""
+        label = np.asarray(batch["label"], np.float32).reshape(-1)
+        return Judged(len(label), label, self.predict(rows, keys, dense, state, batch))
+
+    def metrics(self) -> Metrics | None:
+        """Return the metrics that the user compiled, without a sample; None if there are none."""
+        return None
+
+    @abstractmethod
+    def initial_dense(self) -> F32:
+        """Return the trained parameters as the user's initialisers made them: [dense_size]."""
+
+    @abstractmethod
+    def initial_state(self) -> F32:
+        """Return what is not trained, such as moving statistics: [state_size]."""
+
+    @abstractmethod
+    def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
+        """Return the probabilities of label 1: [n]."""
+
+    def step(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        """Compute the gradients within their limits. rows: of each table, [n unique, dimension]. Raises ModelRefused
+        for a loss that is not finite.
+        """
+        found = self._gradients(rows, keys, dense, state, batch)
+        if not np.isfinite(found.loss):
+            raise ModelRefused(
+                f"the loss is {found.loss}: training diverged; lower model.learning_rate or check the loss"
+            )
+        return self._clipped(found, keys) if self.update.clipping else found
+
+    def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
+        """Clip gradients, each variable of the user's as one array, although layers share tables of the store. Their
+        squares are then their own."""
+        variables = self._variables(keys)
+        parts = [found.rows[table][at] for table, at in variables]
+        clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
+        rows = [values.copy() for values in found.rows]
+        for (table, at), part in zip(variables, clipped[: len(parts)], strict=True):
+            rows[table][at] = part
+        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]), row_squares=())
+
+    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
+        """Return for each variable with rows its table, and where its rows are among the unique ones of the batch."""
+        return [(number, slice(None)) for number in range(len(keys.tables))]
+
+    @abstractmethod
+    def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        """Compute the loss and its gradients."""
+
+
+def check_labels(label: NDArray[Any], start: int) -> None:
+    """Raise DataError for a label that binary cross-entropy is not defined for."""
+    bad = np.argwhere((label != 0) & (label != 1))
+    if len(bad):
+        raise DataError(
+            f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; "
+            "give 0 or 1, or the task's own loss(label, output), or compile the Keras model with one"
+        )
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """Return the number of elements."""
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def flat(values: Sequence[Any]) -> F32:
+    """Return arrays of any shapes as one vector."""
+    return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v, np.float32).reshape(-1) for v in values)])
+
+
+def pieces(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Cut a vector (an array, or a tensor with `reshape`) into views of these shapes."""
+    found: list[Any] = []
+    position = 0
+    for shape in shapes:
+        size = size_of(shape)
+        found.append(vector[position : position + size].reshape(shape))
+        position += size
+    return found
+
+
+def check_inputs(tables: Mapping[str, Rows], names: Sequence[str], options: Options, remedy: str) -> None:
+    """Raise ModelRefused if no input receives rows, or if rows have another width than the specification says."""
+    if not tables:
+        raise ModelRefused(f"the model has inputs {[*names]}, none named {ROWS!r}; {remedy}")
+    if options.is_dimension_stated and ROWS in tables and tables[ROWS].dimension != options.embedding_dim:
+        raise ModelRefused(
+            f"model.embedding_dim = {options.embedding_dim}, but the input {ROWS!r} has {tables[ROWS].dimension} "
+            "floats per row; make them equal"
+        )
+
+
+def is_rows(name: str) -> bool:
+    """Return whether an input of this name receives embedding rows: `rows`, or one of several `rows_…`."""
+    return name == ROWS or name.startswith(f"{ROWS}_")

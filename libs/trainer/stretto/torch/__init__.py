@@ -1,0 +1,1 @@
+"""Modules of PyTorch: with an argument for rows, or adapted as they are."""

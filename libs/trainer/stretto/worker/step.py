@@ -1,0 +1,319 @@
+"""Training one shard: read, pull, compute, push.
+
+While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed. The next
+batch of a shard's last one is the first of the shard that is likely to follow.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from stretto_pipeline.feeding import Range
+from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
+
+from ..batches.feed import Feed
+from ..engine.client import FINISHED, Parameters, Pulled, PushResult
+from ..engine.layout import KeyBatch
+from ..errors import (
+    BatchMisaligned,
+    DataError,
+    ModelRefused,
+    OwnershipUnknown,
+    ProgressGap,
+    ServerLost,
+    ServersReplaced,
+    StaleAttempt,
+)
+from ..model.program import Gradients, Prepared, Program
+from .step_timer import StepTime, StepTimer
+
+log = logging.getLogger("stretto.worker")
+
+_RETRY_S = 0.2
+_PULL_KEPT_S = 1.0
+"""A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A lease: samples [start, start + length) of the data, of which the first ``offset`` are known to be applied."""
+
+    shard: int
+    attempt: int
+    start: int
+    length: int
+    offset: int = 0
+    generation: int | None = None
+    """The generation of the parameter servers when the shard was requested; None: the current one."""
+    partition: str = ""
+    lineage: int | None = None
+    """The return to a checkpoint that the leasing ledger comes from; None: the same as the parameters."""
+    steps_before: int = 0
+    """Steps of the job, on all workers, before the shard's first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Training stopped within the shard: on request, or (``stale``) because another worker may have the lease."""
+
+    offset: int
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A batch by its place: samples [begin, end) of its shard."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pushing:
+    """A push that is on its way. times: the times of its step so far."""
+
+    push: Future[PushResult | None]
+    place: Place
+    begun_s: float
+    times: StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """The first batch of the work that is likely to follow."""
+
+    work: Work
+    range: Range
+    read: Future[Prepared]
+    pull: Future[Pulled] | None
+    begun_s: float
+
+    def is_of(self, work: Work, first: Range) -> bool:
+        return (self.work.shard, self.work.attempt, self.range) == (work.shard, work.attempt, first)
+
+
+class Trainer:
+    """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
+
+    pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
+    a pull begins after the push before it is applied, so a worker's own updates are never missing.
+    pipeline_from_step: steps of the job before which it is not used.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: Parameters,
+        batch_size: int,
+        meter: StepTimer,
+        keep_going: Callable[[], bool] = lambda: True,
+        passed: Callable[[int], None] = lambda _: None,
+        *,
+        pipeline: bool = True,
+        pipeline_from_step: int = PIPELINE_FROM_STEP,
+        feed: Feed | None = None,
+    ) -> None:
+        self._program = program
+        self._feed = feed or Feed(program)
+        self._parameters = parameters
+        self._batch_size = batch_size
+        self._meter = meter
+        self._keep_going = keep_going
+        self._passed = passed
+        self._pipeline = pipeline
+        self._pipeline_from_step = pipeline_from_step
+        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
+        self._on_its_way: _Pushing | None = None
+        self._offset = 0  # samples of the shard that every column has
+        self._begun: int | None = None  # shard
+        self._ahead: _Ahead | None = None
+        self.last_loss = float("nan")
+
+    def train(self, work: Work, ahead: Work | None = None) -> Stopped | None:
+        """Train the rest of the shard; return None once every column has all its samples.
+
+        ahead: work that is likely to follow. Its batches are read, and the first may be pulled, before the next call;
+        nothing of it is pushed. If that call is for other work, they are dropped.
+
+        The offset to resume at comes from the parameter servers, which alone know what they applied. Batches are cut
+        from the shard's beginning, so a replay has the same boundaries.
+        If the servers lack earlier samples, or were replaced, they may hold a restored checkpoint. The ledger restored
+        with it may have leased the same samples under another shard id, so the shard is given up as stale. If the lease
+        still holds, the dispatcher answers with it again, and training resumes.
+        Raises DataError (the user's data or code), ModelRefused.
+        """
+        if work.generation is None:
+            work = replace(work, generation=self._parameters.generation)
+        again = work.shard == self._begun  # the dispatcher answered with the same lease again
+        self._begun = work.shard
+        offset = self._resume(work) if again or work.attempt > 1 or work.offset else 0
+        if offset is None:
+            return Stopped(work.offset)
+        try:
+            return self._run(work, offset, ahead) if offset < work.length else None
+        except (StaleAttempt, ProgressGap, ServersReplaced) as refused:
+            log.warning("%s", refused)
+            return Stopped(self._offset, stale=True)
+        except BatchMisaligned as error:
+            raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
+
+    def _resume(self, work: Work) -> int | None:
+        """Return the offset to resume at; None if training is to stop before the servers answer."""
+        while self._keep_going():
+            try:
+                done = self._parameters.progress(work.shard, work.attempt)
+                return work.length if done >= FINISHED else min(done, work.length)
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("%s", error)
+                time.sleep(_RETRY_S)
+        return None
+
+    def _run(self, work: Work, offset: int, ahead: Work | None) -> Stopped | None:
+        self._offset = offset
+        try:
+            self._steps(work, self._places(work, offset), ahead)
+        except (DataError, ModelRefused):
+            self._settle()
+            raise
+        finally:
+            if self._ahead is None:
+                self._feed.follow(())
+        self._settle()
+        return None if self._offset >= work.length else Stopped(self._offset)
+
+    def _steps(self, work: Work, places: Sequence[Place], ahead: Work | None) -> None:
+        """Run steps until the shard ends or training is to stop; the last push may still be on its way.
+
+        Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
+        """
+        pipeline = self._pipeline and work.steps_before >= self._pipeline_from_step
+        ranges = _ranges(work, places)
+        ranges += self._ranges_ahead(ahead, ranges)
+        read, pull, is_followed = self._first(work, ranges)
+        for number, place in enumerate(places):
+            begun = time.monotonic()
+            ready = read.result()
+            read_s = time.monotonic() - begun
+            if not is_followed:
+                self._feed.follow(ranges[1:])
+                is_followed = True
+            pull = pull or self._parameters.begin_pull(ready.keys)
+            coming = self._feed.take() if number + 1 < len(ranges) else None
+            wanted = time.perf_counter()
+            pulled = self._pulled(pull, ready.keys)
+            if pulled is None:
+                return
+            waited = time.perf_counter() - wanted
+            # if reading keeps pace, the next batch is ready, and its pull runs beside this step
+            pull = None
+            if pipeline and coming is not None and coming.done() and coming.exception() is None:
+                pull = self._parameters.begin_pull(coming.result().keys)
+            computing = time.perf_counter()
+            gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
+            computed = time.perf_counter() - computing
+            self.last_loss = gradients.loss
+            if not self._settle():
+                return
+            share = pulled.rows_seconds / max(1e-9, pulled.seconds)
+            times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
+            push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
+            self._on_its_way = _Pushing(push, place, begun, times)
+            if not pipeline and not self._settle():
+                return
+            if not self._keep_going():
+                return
+            if coming is not None:
+                read = coming
+        if ahead is not None and len(ranges) > len(places):
+            self._ahead = _Ahead(ahead, ranges[len(places)], read, pull, time.monotonic())
+
+    def _first(self, work: Work, ranges: Sequence[Range]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
+        """Return the first batch, its pull if it has begun, and whether the feed follows the ranges.
+
+        A batch that was begun ahead comes under what was followed then; the feed follows the others once it is there.
+        """
+        begun, self._ahead = self._ahead, None
+        if begun is not None and begun.is_of(work, ranges[0]):
+            is_fresh = time.monotonic() - begun.begun_s < _PULL_KEPT_S
+            return begun.read, begun.pull if is_fresh else None, False
+        self._feed.follow(())  # what was asked for ahead does not come
+        self._feed.follow(ranges)
+        return self._feed.take(), None, True
+
+    def _ranges_ahead(self, ahead: Work | None, before: Sequence[Range]) -> list[Range]:
+        """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
+        if ahead is None:
+            return []
+        known = frozenset(before)
+        return list(takewhile(lambda each: each not in known, _ranges(ahead, self._places(ahead, ahead.offset))))
+
+    def _settle(self) -> bool:
+        """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
+        pushing = self._on_its_way
+        self._on_its_way = None
+        if pushing is None:
+            return True
+        pushed = pushing.push.result()
+        if pushed is None:
+            return False
+        update = min(pushed.update_seconds, pushed.seconds)
+        samples = pushing.place.end - pushing.place.begin
+        times = pushing.times + StepTime(update_s=update, sync_s=pushed.seconds - update)
+        self._meter.step(pushing.begun_s, time.monotonic(), samples, times)
+        self._offset = pushing.place.end
+        self._passed(self._offset)
+        return True
+
+    def _places(self, work: Work, offset: int) -> list[Place]:
+        """Return the batches from ``offset`` on. They are cut from the shard's beginning."""
+        size = self._batch_size
+        begins = [offset, *range(offset - offset % size + size, work.length, size)]
+        return [Place(begin, min(begin - begin % size + size, work.length)) for begin in begins]
+
+    def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
+        """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""
+        while True:
+            try:
+                return pull.result()
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("pull: %s", error)
+            if not self._keep_going():
+                return None
+            time.sleep(_RETRY_S)
+            pull = self._parameters.begin_pull(keys)
+
+    def _push(self, work: Work, place: Place, keys: KeyBatch, gradients: Gradients) -> PushResult | None:
+        """Push until every column has the batch (records make repetition harmless); None if training is to stop."""
+        while True:
+            try:
+                return self._parameters.push(
+                    keys,
+                    gradients.rows,
+                    gradients.dense,
+                    shard=work.shard,
+                    attempt=work.attempt,
+                    start=place.begin,
+                    stop=place.end,
+                    row_squares=gradients.row_squares,
+                    state_delta=gradients.state_delta if len(gradients.state_delta) else None,
+                    generation=work.generation,
+                    lineage=work.lineage,
+                )
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("push: %s", error)
+            if not self._keep_going():
+                return None
+            time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        self._pusher.shutdown(wait=False, cancel_futures=True)
+        self._feed.close()
+
+
+def _ranges(work: Work, places: Sequence[Place]) -> list[Range]:
+    return [Range(work.partition, work.start + each.begin, each.end - each.begin) for each in places]

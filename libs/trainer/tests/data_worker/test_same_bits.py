@@ -1,0 +1,86 @@
+"""Every example on every kind of data: with lanes, the parameters are those of training alone, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stretto.batches.feed import Feed
+from stretto.batches.preparation import fingerprint_of
+from stretto.build import make_program, options_of
+from stretto.data_worker.lane_pool import LanePool
+from stretto.engine.link import Access
+from stretto.model.entry_point import load
+from stretto.readers.criteo import CATEGORIES, INTEGERS
+from stretto.readers.synthetic import Synthetic
+from stretto.trial.local import Here
+from stretto_plane import Key
+from stretto_wire.jobspec.spec import JobSpec
+from trainer_harness import spec_of, wait_for
+
+BATCH, BATCHES = 256, 40
+SAMPLES = BATCH * BATCHES
+MODELS = ("wide_deep:WideDeep", "dcn:DCN", "xdeepfm:XDeepFM")
+
+
+def generated(folder: Path) -> dict[str, Any]:
+    return {"categories": 2000}
+
+
+def criteo_text(folder: Path) -> dict[str, Any]:
+    raw = Synthetic(5, categories=2000).raw(0, SAMPLES)
+    with (folder / "criteo.txt").open("w") as file:
+        for label, integers, gone, codes, empty in zip(
+            raw.label, raw.integers, raw.integers_missing, raw.codes, raw.codes_missing, strict=True
+        ):
+            numbers = ["" if lost else str(value) for value, lost in zip(integers, gone, strict=True)]
+            words = ["" if lost else f"{code:08x}" for code, lost in zip(codes, empty, strict=True)]
+            file.write("\t".join([str(int(label)), *numbers, *words]) + "\n")
+    return {"data": str(folder / "criteo.txt")}
+
+
+def parquet_strings(folder: Path) -> dict[str, Any]:
+    raw = Synthetic(5, categories=2000).raw(0, SAMPLES)
+    columns: dict[str, Any] = {"label": pa.array(raw.label)}
+    for i, name in enumerate(INTEGERS):
+        columns[name] = pa.array(raw.integers[:, i], mask=raw.integers_missing[:, i])
+    for i, name in enumerate(CATEGORIES):
+        words = [f"{code:08x}" for code in raw.codes[:, i].astype(np.int64).tolist()]
+        columns[name] = pa.array(words, mask=raw.codes_missing[:, i])
+    pq.write_table(pa.table(columns), folder / "strings.parquet", row_group_size=3000)
+    return {"data": str(folder / "strings.parquet")}
+
+
+def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple[int, Feed]:
+    """Train without a pipeline, for which alone a run can be repeated; return the checksum of all parameters."""
+    program = make_program(load(spec.model), options_of(spec))
+    feed = Feed(program)
+    with Here(program, BATCH, pipeline=False, feed=feed) as here:
+        if addresses:
+            feed.use(addresses, access, fingerprint_of(spec, program.task))
+        here.train(0, SAMPLES)
+        return here.server.store.checksum(), feed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [generated, criteo_text, parquet_strings])
+@pytest.mark.parametrize("model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.night) for model in MODELS[1:])])
+def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
+    arguments = {"seed": 5, "hidden": "16", **data(tmp_path)}
+    spec = spec_of(SAMPLES, model={"entry": f"stretto.examples.{model}", "arguments": arguments})
+    access = Access(Key.random())
+    alone, _ = checksum(spec, access, ())
+    lanes = LanePool(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    try:
+        wait_for(lambda: len(lanes.addresses) == 2)
+        with_lanes, feed = checksum(spec, access, lanes.addresses)
+    finally:
+        lanes.close()
+    assert with_lanes == alone
+    assert feed.counts.from_lanes > BATCHES / 4
+    assert not feed.differing

@@ -1,0 +1,303 @@
+"""A worker's trainer against parameter servers that answer by a script."""
+
+import threading
+import time
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stretto.batches.feed import Feed
+from stretto.engine import KeyBatch, Pulled, PushResult, one_table
+from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from stretto.model.program import Gradients, Prepared
+from stretto.worker import step
+from stretto.worker.step import Stopped, Trainer, Work
+from stretto.worker.step_timer import StepTimer
+from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
+
+LAYOUT = one_table(2, 3)
+NONE = np.zeros(0, np.float32)
+
+
+class Program:
+    layout = LAYOUT
+
+    def read(self, start, length, partition):
+        return {"label": np.arange(start, start + length)}
+
+    def index(self, batch):
+        return LAYOUT.index(batch["label"])
+
+    def prepare(self, start, length, partition=""):
+        batch = self.read(start, length, partition)
+        return Prepared(batch, self.index(batch))
+
+    def step(self, rows, keys, dense, state, batch):
+        return Gradients(0.5, rows, dense, NONE)
+
+
+class Servers:
+    """Parameter servers that apply pushes in order. `script`: an error for each coming push, or None for success."""
+
+    def __init__(self):
+        self.generation, self.done, self.script = 0, {}, []
+        self.pushed, self.resumed, self.at_work = [], [], 0
+        self.seen = []  # pushes applied when each pull began
+
+    def begin_pull(self, keys: KeyBatch):
+        self.seen.append(len(self.pushed))
+        future: Future = Future()
+        future.set_result(Pulled((np.zeros((len(keys), 2), np.float32),), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
+        return future
+
+    def progress(self, shard, attempt=0):
+        self.resumed.append((shard, attempt))
+        return self.done.get(shard, 0)
+
+    def push(self, keys, rows, dense, *, shard, attempt, start, stop, generation=None, **_):
+        self.at_work += 1
+        assert self.at_work == 1, "one push at a time"
+        try:
+            error = self.script.pop(0) if self.script else None
+            if error is not None:
+                raise error
+            if generation != self.generation:
+                raise ServersReplaced("ask")
+            assert start == self.done.get(shard, 0)
+            self.done[shard] = stop
+            self.pushed.append((shard, start, stop))
+            return PushResult(1e-3, 5e-4, 0, 76)
+        finally:
+            self.at_work -= 1
+
+
+@pytest.fixture
+def servers():
+    return Servers()
+
+
+@pytest.fixture
+def trainer(servers):
+    trainer = Trainer(Program(), servers, 10, StepTimer())
+    yield trainer
+    trainer.close()
+
+
+@pytest.mark.parametrize("error", [ProgressGap("before it"), StaleAttempt("a higher attempt"), ServersReplaced("new")])
+def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, servers, error):
+    servers.script = [None, error]
+    stopped = trainer.train(Work(7, 1, 0, 45))
+    assert isinstance(stopped, Stopped)
+    assert stopped.stale
+    assert servers.pushed == [(7, 0, 10)]
+    assert servers.resumed == []
+    # the ledger answers with the lease again: first attempt, offset 0, and yet 10 samples of it are applied
+    assert trainer.train(Work(7, 1, 0, 45)) is None
+    assert servers.resumed == [(7, 1)]
+    assert [start for _, start, _ in servers.pushed] == [0, 10, 20, 30, 40]
+    assert servers.done == {7: 45}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "steps_before", "misses"),
+    [
+        (False, PIPELINE_FROM_STEP, False),
+        (True, PIPELINE_FROM_STEP - 1, False),
+        (True, PIPELINE_FROM_STEP, True),
+    ],
+)
+def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):
+    def begin_pull(keys: KeyBatch):
+        pulled, later = Servers.begin_pull(servers, keys).result(), Future()
+        threading.Timer(0.02, later.set_result, [pulled]).start()  # long enough that the next batch is read
+        return later
+
+    servers.begin_pull = begin_pull
+    trainer = Trainer(Program(), servers, 10, StepTimer(), pipeline=pipeline)
+    assert trainer.train(Work(0, 1, 0, 100, steps_before=steps_before)) is None
+    trainer.close()
+    missing = [step - seen for step, seen in enumerate(servers.seen)]
+    assert max(missing) <= (2 if misses else 0), missing
+    assert any(missing) == misses
+
+
+def test_a_lease_of_before_the_servers_were_replaced_pushes_nothing(trainer, servers):
+    servers.generation = 1
+    stopped = trainer.train(Work(7, 1, 0, 45, 0, generation=0))
+    assert stopped.stale
+    assert servers.pushed == []
+    assert trainer.train(Work(8, 1, 0, 45, 0, generation=1)) is None
+
+
+def test_a_push_that_met_a_lost_server_is_repeated_until_others_have_taken_its_place(trainer, servers):
+    lost = ServerLost(0, "127.0.0.1:1", "refused")
+    servers.script = [None, lost]
+    assert trainer.train(Work(7, 1, 0, 20)) is None  # the same server answered again
+    servers.script = [None, lost, ServersReplaced("restored")]
+    assert trainer.train(Work(8, 1, 0, 20)).stale
+
+
+def test_a_stop_waits_for_the_push_on_its_way(trainer, servers):
+    passed = []
+    trainer._passed, trainer._keep_going = passed.append, lambda: len(passed) < 2
+    stopped = trainer.train(Work(7, 1, 0, 100))
+    assert stopped == Stopped(servers.done[7])
+    assert passed == [end for _, _, end in servers.pushed]
+    assert stopped.offset < 100
+
+
+def test_data_that_fail_leave_the_batches_before_them_applied(trainer, servers):
+    read = Program.read
+
+    def failing(start, length, partition):
+        if start == 20:
+            raise DataError("sector 20")
+        return read(trainer._program, start, length, partition)
+
+    trainer._program.read = failing
+    with pytest.raises(DataError):
+        trainer.train(Work(7, 1, 0, 100))
+    assert servers.done == {7: 20}
+
+
+def test_the_wait_for_a_reader_is_a_part_of_its_own(trainer):
+    def slow(start, length, partition):
+        time.sleep(0.02)
+        return {"label": np.arange(start, start + length)}
+
+    trainer._program.read = slow
+    assert trainer.train(Work(7, 1, 0, 100)) is None
+    window = trainer._meter.window()
+    assert window.times.read_s > 0.5 * window.step_s
+
+
+# --- across the end of a shard ---------------------------------------------------------------------------------
+
+
+class Recorded(Program):
+    """Remembers what is read, in order; the gradient says of which sample it is. `step_s`: what a step takes."""
+
+    step_s = 0.0
+
+    def __init__(self):
+        self.prepared = []
+
+    def prepare(self, start, length, partition=""):
+        self.prepared.append((partition, start))
+        if partition == "bad":
+            raise DataError("sector 0")
+        return super().prepare(start, length, partition)
+
+    def step(self, rows, keys, dense, state, batch):
+        time.sleep(self.step_s)
+        return Gradients(0.5, rows, np.full(3, batch["label"][0], np.float32), NONE)
+
+
+class Checked(Servers):
+    """Refuses a gradient of other samples than the push names."""
+
+    def __init__(self):
+        super().__init__()
+        self.starts = {}
+
+    def push(self, keys, rows, dense, *, shard, start, **rest):
+        assert dense[0] == self.starts[shard] + start
+        return super().push(keys, rows, dense, shard=shard, start=start, **rest)
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeline):
+    program, servers = Recorded(), Checked()
+    servers.starts = {0: 0, 1: 500}
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline=pipeline, pipeline_from_step=0)
+    first, second = Work(0, 1, 0, 30), Work(1, 1, 500, 30)
+    program.step_s = 0.02  # long enough that the next batch is read
+    assert trainer.train(first, second) is None
+    assert ("", 500) in program.prepared
+    assert len(servers.seen) == (4 if pipeline else 3)
+    assert trainer.train(second) is None
+    trainer.close()
+    assert program.prepared == [("", begin) for begin in (0, 10, 20, 500, 510, 520)], "each once"
+    assert [start for _, start, _ in servers.pushed] == [0, 10, 20] * 2
+    assert len(servers.seen) == 6
+
+
+def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
+    monkeypatch.setattr(step, "_PULL_KEPT_S", 0.0)
+    servers = Checked()
+    servers.starts = {0: 0, 1: 500}
+    program = Recorded()
+    program.step_s = 0.02
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
+    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
+    assert trainer.train(Work(1, 1, 500, 10)) is None
+    trainer.close()
+    assert len(servers.seen) == 5, "of four batches"
+
+
+def test_what_was_pulled_for_another_shard_of_the_same_samples_is_pulled_again():
+    """A return to a checkpoint leases the samples anew: the parameters are others, too."""
+    servers, program = Checked(), Recorded()
+    servers.starts = {0: 0, 2: 500}
+    program.step_s = 0.02
+    trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
+    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
+    assert trainer.train(Work(2, 1, 500, 10)) is None
+    trainer.close()
+    assert len(servers.seen) == 5, "of four batches"
+
+
+class Once(Feed):
+    """Refuses to follow a batch twice: a lane may be asked for it twice at once."""
+
+    def follow(self, ranges):
+        assert len(set(ranges)) == len(ranges)
+        super().follow(ranges)
+
+
+STEPS = st.one_of(st.none(), st.integers(1, 3))
+PARTS = st.sampled_from(["a", "a", "b", "bad"])
+
+
+@given(
+    st.lists(st.tuples(PARTS, st.integers(0, 2), st.integers(1, 35), st.sampled_from("kbn"), STEPS), max_size=8),
+    st.booleans(),
+)
+@settings(max_examples=150)
+def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards, pipeline):
+    """Goal: no promise changes what is trained. Method: promises are kept, broken or not made; shards have the same
+    samples or not, stop within, and fail."""
+    servers = Checked()
+    works = [Work(i, 1, 30 * place, length, partition=part) for i, (part, place, length, _, _) in enumerate(shards)]
+    servers.starts = {work.shard: work.start for work in works}
+    left = [0]
+    passed = []
+    trainer = Trainer(
+        Recorded(),
+        servers,
+        10,
+        StepTimer(),
+        pipeline=pipeline,
+        pipeline_from_step=0,
+        keep_going=lambda: len(passed) < left[0],
+        passed=passed.append,
+        feed=Once(Recorded()),
+    )
+    try:
+        for work, following, (part, _, _, promise, steps) in zip(works, [*works, None][1:], shards, strict=True):
+            other = Work(99, 1, 30 * (work.shard % 3), 20, partition="b")
+            ahead = {"k": following, "b": other, "n": None}[promise]
+            left[0] = 1000 if steps is None else len(passed) + steps
+            if part == "bad":
+                with pytest.raises(DataError):
+                    trainer.train(work, ahead)
+                continue
+            while trainer.train(work, ahead) is not None:
+                left[0] = 1000
+            assert servers.done[work.shard] == work.length
+    finally:
+        trainer.close()
+    ends = {work.shard: work.length for work in works if work.partition != "bad"}
+    assert servers.done == ends
