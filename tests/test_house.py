@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import defaultdict
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
@@ -28,6 +29,7 @@ DISTRIBUTIONS = sorted([*SERVICES, *(path.parent for path in ROOT.glob("libs/*/p
 PROMISES = ROOT / "libs" / "runtime" / "PROMISES.md"
 LONGEST_FUNCTION_LINES = 70
 LONGEST_CLASS_LINES = 250
+LONG_CLASSES_MAX = 20
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
 """A longer class gives its reason in its docstring, after these words."""
 GLOSSARY_WORDS_MAX = 60
@@ -201,6 +203,21 @@ def test_a_long_class_says_why_it_is_one() -> None:
         if each.lines > LONGEST_CLASS_LINES and LONGER_CLASS not in " ".join(each.docstring.split()) + " "
     }
     assert unexplained == set()
+
+
+def test_there_are_not_more_long_classes() -> None:
+    """A class that is long for a reason is still long: their number falls, and this bound with it."""
+    long = [each.place for each in definitions_of_product(ast.ClassDef) if each.lines > LONGEST_CLASS_LINES]
+    assert len(long) <= LONG_CLASSES_MAX, long
+
+
+def test_a_public_class_name_stands_in_at_most_two_packages() -> None:
+    """A name that was met in one package means the same in another. A package is a folder below libs or services."""
+    packages: dict[str, set[str]] = defaultdict(set)
+    for each in definitions_of_product(ast.ClassDef):
+        if each.name[0] != "_" and each.file.startswith(("libs/", "services/")):
+            packages[each.name].add(each.file.split("/")[1])
+    assert {name: sorted(found) for name, found in packages.items() if len(found) > 2} == {}
 
 
 def test_no_docstring_begins_as_a_riddle() -> None:

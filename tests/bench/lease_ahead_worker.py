@@ -16,7 +16,7 @@ from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
 from stretto.model.program import Options
 from stretto.pod.bus import PodBus
-from stretto.pod.tracing import Tracing
+from stretto.pod.tracing import PodTracing
 from stretto.worker.agent import Worker
 from stretto_messages.dispatcher import NextShard
 from stretto_wire.jobspec.spec import JobSpec
@@ -61,7 +61,7 @@ class Bench:
 
     def connect(self, servers, url, batches, key, encrypted=False):
         self.job, self.batches = f"lease-{batches}", batches
-        self.bus = PodBus(url, self.job, POD, Tracing(self.job, POD, None))
+        self.bus = PodBus(url, self.job, POD, PodTracing(self.job, POD, None))
         self.bus.connect()
         addresses = {int(server): address for server, address in servers.items()}
         access = Access(Key.of(key.encode()), encrypted)
@@ -83,7 +83,7 @@ class Bench:
             leaving=threading.Event(),
             bus=self.bus if is_ahead else WithoutAhead(self.bus),
             settings=SimpleNamespace(spec=spec, plan_version=1, cpu_cores=1.0),
-            tracing=Tracing(self.job, POD, None),
+            tracing=PodTracing(self.job, POD, None),
         )
         worker = Worker(pod)
         worker.program, worker._parameters, worker._seeded = self.program, self.parameters, self.parameters.generation

@@ -11,14 +11,14 @@ from stretto_programs import run
 from stretto_programs.partition.cut import Prices
 from stretto_programs.partition.effects import SOURCES, Effect
 from stretto_programs.partition.graph import Graph, Node
-from stretto_programs.partition.partition import Partition, partition
+from stretto_programs.partition.partition import GraphPartition, partition
 from stretto_programs.splitting import split
 
 FREE = Prices(tensor_us=0.0, byte_us=0.0)
 """The maps move, whatever their way to data workers costs."""
 
 
-def maps_only(graph: Graph, _: Prices) -> Partition:
+def maps_only(graph: Graph, _: Prices) -> GraphPartition:
     """Return the partition in which all of the step but its maps stays at home."""
     return partition(replace(graph, nodes=tuple(map(_staying, graph.nodes))), FREE)
 

@@ -15,7 +15,7 @@ import stretto_wire as wire
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
-from stretto.pod.tracing import Tracing
+from stretto.pod.tracing import PodTracing
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.pod.credentials import Issuer
 from stretto_actuator.service import Actuator
@@ -165,7 +165,7 @@ def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[P
     file = stage.folder / f"{name}.creds"
     file.write_text(mint(stage.key, stage.keys.pods_account, JOB, pod, time.time(), life_s))
     identity = identity_of(file)
-    stage.buses.append(PodBus(stage.server.url, JOB, pod, Tracing(JOB, pod, stage.folder, ""), identity))
+    stage.buses.append(PodBus(stage.server.url, JOB, pod, PodTracing(JOB, pod, stage.folder, ""), identity))
     return stage.buses[-1], identity
 
 
@@ -263,7 +263,7 @@ async def test_a_pods_line_is_encrypted_and_only_to_whom_its_authority_believes(
     credentials.write_text(mint(key, keys.pods_account, JOB, "ps-0", time.time(), 60.0))
 
     def connect(ca: Path, within_s: float) -> None:
-        bus = PodBus(server.url, JOB, "ps-0", Tracing(JOB, "ps-0", tmp_path, ""), identity_of(credentials, ca))
+        bus = PodBus(server.url, JOB, "ps-0", PodTracing(JOB, "ps-0", tmp_path, ""), identity_of(credentials, ca))
         try:
             bus.connect(within_s)
         finally:

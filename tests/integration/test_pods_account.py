@@ -14,7 +14,7 @@ import pytest
 from stretto.errors import PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
-from stretto.pod.tracing import Tracing
+from stretto.pod.tracing import PodTracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read
@@ -46,7 +46,7 @@ class Stage:
 
     def bus(self, job: str) -> PodBus:
         identity = identity_of(self.credentials(job))
-        bus = PodBus(self.server.url, job, POD, Tracing(job, POD, self.folder, ""), identity)
+        bus = PodBus(self.server.url, job, POD, PodTracing(job, POD, self.folder, ""), identity)
         self.pods.append(bus)
         bus.connect(60.0)
         return bus

@@ -32,7 +32,7 @@ from .drivers import AsyncDriver
 from .errors import NotReady
 from .places import place_of
 from .protocol import events, logs, operations, waiting
-from .protocol.connection import GatewayConnection, Request
+from .protocol.connection import GatewayConnection, GatewayRequest
 from .protocol.events import Event
 from .protocol.exchange import exchange
 from .protocol.logs import LOG_LINES
@@ -249,7 +249,7 @@ class AsyncJob(JobFacts):
         return self
 
 
-async def _asked(connection: GatewayConnection, kind: type[T], request: Request) -> T:
+async def _asked(connection: GatewayConnection, kind: type[T], request: GatewayRequest) -> T:
     """Send a request; return its answer as a value of this type. Raises ClientError."""
     return read(kind, (await exchange(connection, request)).content)
 

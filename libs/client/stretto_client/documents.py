@@ -11,7 +11,7 @@ from .blocking import iterate, run
 from .drivers import Driver
 from .places import Place
 from .protocol import events, journal, logs, operations
-from .protocol.connection import Request
+from .protocol.connection import GatewayRequest
 from .protocol.events import Event
 from .protocol.exchange import document, exchange
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 Json = dict[str, Any]
 
 
-def _answered(request: Callable[P, Request]) -> Callable[Concatenate[Documents, P], Json]:
+def _answered(request: Callable[P, GatewayRequest]) -> Callable[Concatenate[Documents, P], Json]:
     def call(self: Any, *args: P.args, **named: P.kwargs) -> Json:
         return run(document(self._driver, request(*args, **named)))
 

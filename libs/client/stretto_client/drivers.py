@@ -12,7 +12,7 @@ import httpx
 
 from .errors import Unusable
 from .places import AUTHORITY, Place
-from .protocol.connection import Answer, Request, TransportFault
+from .protocol.connection import Answer, GatewayRequest, TransportFault
 
 TIMEOUT_S = 20.0
 CONNECT_S = 10.0
@@ -44,14 +44,14 @@ class AsyncDriver:
         """Close the connections."""
         await self._http.aclose()
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: GatewayRequest) -> Answer:
         """Return the answer to a request. Raises TransportFault."""
         with _faults(self.place):
             response = await self._http.send(self._built(request, _TIMEOUT))
         return self._answer(response, response.content)
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
+    async def stream(self, request: GatewayRequest) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
         """Open an answer and the parts of its body; only an error has a ``content``. Raises TransportFault."""
         with _faults(self.place):
             response = await self._http.send(self._built(request, _STREAM_TIMEOUT), stream=True)
@@ -74,7 +74,7 @@ class AsyncDriver:
             async for part in response.aiter_bytes():
                 yield part
 
-    def _built(self, request: Request, timeout: httpx.Timeout) -> httpx.Request:
+    def _built(self, request: GatewayRequest, timeout: httpx.Timeout) -> httpx.Request:
         return self._http.build_request(
             request.method,
             request.path,

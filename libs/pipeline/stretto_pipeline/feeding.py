@@ -48,7 +48,7 @@ REMEMBERED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SampleRange:
     """A batch, by its content: samples [start, start + length) of a partition of the data."""
 
     partition: str
@@ -63,7 +63,7 @@ class Range:
 class Wanted:
     """The batches to come, in order. A batch that was wanted before, and is not among them, is dropped."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[SampleRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Answered:
     """A lane has prepared a batch of ``size_bytes``, or has failed at it (``is_failure``)."""
 
     lane: str
-    range: Range
+    range: SampleRange
     size_bytes: int = 0
     is_failure: bool = False
 
@@ -106,7 +106,7 @@ class Answered:
 class HomePrepared:
     """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered."""
 
-    range: Range
+    range: SampleRange
     size_bytes: int = 0
     is_failure: bool = False
 
@@ -116,7 +116,7 @@ class Compared:
     """Home has compared a lane's answer with its own: they are the same, or not."""
 
     lane: str
-    range: Range
+    range: SampleRange
     is_same: bool
 
 
@@ -136,14 +136,14 @@ class Ask:
     """Ask a lane for a batch."""
 
     lane: str
-    range: Range
+    range: SampleRange
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Prepare a batch at home, and report :class:`HomePrepared`. Home is asked for a single batch at a time."""
 
-    range: Range
+    range: SampleRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ class Compare:
     """Compare a lane's answer with home's, now; report :class:`Compared`, and forget the lane's answer."""
 
     lane: str
-    range: Range
+    range: SampleRange
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """Give the first batch to the trainer. ``lane``: whose answer; "" for home's."""
 
-    range: Range
+    range: SampleRange
     lane: str
 
 
@@ -166,7 +166,7 @@ class Deliver:
 class Drop:
     """Forget an answer: the batch is no longer wanted, or has come from elsewhere."""
 
-    range: Range
+    range: SampleRange
     lane: str
 
 
@@ -175,7 +175,7 @@ class Differs:
     """A lane prepared other values than home. No lane is asked from now on."""
 
     lane: str
-    range: Range
+    range: SampleRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,8 @@ Action = Ask | Prepare | Compare | Deliver | Drop | Differs | Excluded | Release
 class _Lane:
     """A lane. ``asked``: time of the request for each batch that it has in hand; ``late``: which of them are late."""
 
-    asked: dict[Range, float] = field(default_factory=dict[Range, float])
-    late: set[Range] = field(default_factory=set[Range])
+    asked: dict[SampleRange, float] = field(default_factory=dict[SampleRange, float])
+    late: set[SampleRange] = field(default_factory=set[SampleRange])
     took_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
     failures: int = 0
     trusted: set[Hashable] = field(default_factory=set[Hashable])
@@ -235,7 +235,7 @@ class _Lane:
             return 0
         return (CREDITS if self.is_trusted else 1) - len(self.asked)
 
-    def is_leaving_with(self, wanted: Range) -> bool:
+    def is_leaving_with(self, wanted: SampleRange) -> bool:
         """Return whether the lane is leaving, and has a batch in hand."""
         return self.is_leaving and wanted in self.asked
 
@@ -248,7 +248,7 @@ class _Lane:
         """Return whether the median time of the lane's answers is longer than a time."""
         return bool(self.took_s) and median(self.took_s) > others_s
 
-    def left_s(self, wanted: Range, now_s: float) -> float:
+    def left_s(self, wanted: SampleRange, now_s: float) -> float:
         """Return how long the lane will still take for a batch; infinity if nothing tells."""
         if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
             return inf
@@ -284,7 +284,7 @@ class FeedMachine:
         window_bytes: int,
         *,
         is_home_ahead: bool = True,
-        kind_of: Callable[[Range], Hashable] = lambda wanted: None,
+        kind_of: Callable[[SampleRange], Hashable] = lambda wanted: None,
     ) -> None:
         self.counts = Counts()
         self.is_alone = False
@@ -292,16 +292,16 @@ class FeedMachine:
         self._window_bytes = window_bytes
         self._is_home_ahead = is_home_ahead
         self._kind_of = kind_of
-        self._order: deque[Range] = deque()
+        self._order: deque[SampleRange] = deque()
         self._is_needed = False
-        self._here: dict[Range, str] = {}
+        self._here: dict[SampleRange, str] = {}
         """Wanted batches that can be delivered, each with its lane, "" for home."""
-        self._unchecked: dict[Range, str] = {}
+        self._unchecked: dict[SampleRange, str] = {}
         """Answers of lanes that home repeats before they are used."""
-        self._failed: set[Range] = set()
+        self._failed: set[SampleRange] = set()
         """Batches at which a lane failed: home prepares them, and its error counts."""
         self._lanes: dict[str, _Lane] = {}
-        self._home: Range | None = None
+        self._home: SampleRange | None = None
         """The batch that home prepares now."""
         self._home_since_s = 0.0
         self._since_check = 0
@@ -363,7 +363,7 @@ class FeedMachine:
 
     # --- events -------------------------------------------------------------------------------------------
 
-    def _want(self, ranges: tuple[Range, ...]) -> None:
+    def _want(self, ranges: tuple[SampleRange, ...]) -> None:
         self._order = deque(ranges)
         self._is_needed = self._is_needed and bool(ranges)
         wanted = frozenset(ranges)
@@ -379,7 +379,7 @@ class FeedMachine:
         for gone in [each for each, lane in self._unchecked.items() if lane == name]:
             self._drop_unchecked(gone)
 
-    def _drop_unchecked(self, wanted: Range) -> None:
+    def _drop_unchecked(self, wanted: SampleRange) -> None:
         name = self._unchecked.pop(wanted)
         self._drop(wanted, name)
         if name in self._lanes:
@@ -430,7 +430,7 @@ class FeedMachine:
         else:
             self._drop(wanted, "")
 
-    def _compared(self, name: str, wanted: Range, is_same: bool) -> None:
+    def _compared(self, name: str, wanted: SampleRange, is_same: bool) -> None:
         self.counts.checked += 1
         if not is_same:
             self._use_no_lanes(name, wanted)
@@ -438,7 +438,7 @@ class FeedMachine:
             self._lanes[name].trusted.add(self._kind_of(wanted))
             self._lanes[name].is_checked = False
 
-    def _use_no_lanes(self, name: str, wanted: Range) -> None:
+    def _use_no_lanes(self, name: str, wanted: SampleRange) -> None:
         self.is_alone = True
         self._actions.append(Differs(name, wanted))
         self._actions += [Released(each) for each, lane in self._lanes.items() if lane.is_leaving]
@@ -513,7 +513,7 @@ class FeedMachine:
         elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
             self._prepare(head, now_s)
 
-    def _is_missing(self, head: Range, now_s: float) -> bool:
+    def _is_missing(self, head: SampleRange, now_s: float) -> bool:
         """Return whether no lane will have a batch sooner than home.
 
         A leaving lane is waited for until it is late: what it has in hand is not prepared twice.
@@ -525,21 +525,21 @@ class FeedMachine:
         left_s = min((lane.left_s(head, now_s) for lane in self._lanes.values()), default=inf)
         return left_s == inf or left_s > (median(self._home_took_s) if self._home_took_s else 0.0)
 
-    def _prepare(self, wanted: Range, now_s: float) -> None:
+    def _prepare(self, wanted: SampleRange, now_s: float) -> None:
         self._home = wanted
         self._home_since_s = now_s
         self._actions.append(Prepare(wanted))
 
-    def _window(self) -> Iterable[Range]:
+    def _window(self) -> Iterable[SampleRange]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
         return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
 
-    def _is_taken(self, wanted: Range) -> bool:
+    def _is_taken(self, wanted: SampleRange) -> bool:
         return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
 
     def _by_credits(self, name: str) -> int:
         return -self._lanes[name].credits
 
-    def _drop(self, wanted: Range, lane: str) -> None:
+    def _drop(self, wanted: SampleRange, lane: str) -> None:
         self.counts.dropped += 1
         self._actions.append(Drop(wanted, lane))

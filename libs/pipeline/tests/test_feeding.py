@@ -36,8 +36,8 @@ from stretto_pipeline.feeding import (
     Left,
     Needed,
     Prepare,
-    Range,
     Released,
+    SampleRange,
     Tick,
     Wanted,
 )
@@ -62,7 +62,7 @@ class Run:
     behind it."""
 
     lanes: dict[str, Lane]
-    shards: list[list[Range]]
+    shards: list[list[SampleRange]]
     home_s: float
     step_s: float
     window_bytes: int = 2**30
@@ -71,12 +71,12 @@ class Run:
     is_told_ahead: bool = True
     is_waiting: bool = False
     now_s: float = 0.0
-    delivered: list[tuple[Range, str]] = field(default_factory=list[tuple[Range, str]])
+    delivered: list[tuple[SampleRange, str]] = field(default_factory=list[tuple[SampleRange, str]])
     waits_s: list[float] = field(default_factory=list[float])
-    asked: list[tuple[str, Range]] = field(default_factory=list[tuple[str, Range]])
+    asked: list[tuple[str, SampleRange]] = field(default_factory=list[tuple[str, SampleRange]])
     differing: list[str] = field(default_factory=list[str])
     excluded: list[str] = field(default_factory=list[str])
-    prepared: list[Range] = field(default_factory=list[Range])
+    prepared: list[SampleRange] = field(default_factory=list[SampleRange])
     """Batches that home has prepared."""
     released: list[str] = field(default_factory=list[str])
     leaving: set[str] = field(default_factory=set[str])
@@ -85,10 +85,10 @@ class Run:
         self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead)
         self._queue: list[tuple[float, int, Any]] = []
         self._numbers = count()
-        self._hand: dict[str, list[Range]] = {name: [] for name in self.lanes}
+        self._hand: dict[str, list[SampleRange]] = {name: [] for name in self.lanes}
         self._busy_until_s = dict.fromkeys(self.lanes, 0.0)
-        self._held: set[tuple[Range, str]] = set()
-        self._home: Range | None = None
+        self._held: set[tuple[SampleRange, str]] = set()
+        self._home: SampleRange | None = None
         self._steps = self._consume()
 
     def at(self, time_s: float, event: Event | None) -> None:
@@ -183,8 +183,8 @@ class Run:
                 self.waits_s.append(max(0.0, self.now_s - begun_s - self.step_s))
 
 
-def shards_of(batches: int, size: int = 16) -> list[list[Range]]:
-    ranges = [Range("", start, 1) for start in range(batches)]
+def shards_of(batches: int, size: int = 16) -> list[list[SampleRange]]:
+    ranges = [SampleRange("", start, 1) for start in range(batches)]
     return [ranges[begin : begin + size] for begin in range(0, batches, size)]
 
 
@@ -299,10 +299,10 @@ def test_what_a_leaving_lane_has_in_hand_nobody_else_prepares_however_fast_home_
     """Method: lanes whose answers are never late; the leaving one was compared before. The trainer may wait for it."""
     lanes = {"leaves": Lane(takes_s, leaves_s=leaves_s), **{f"stays-{n}": Lane(takes_s) for n in range(staying)}}
     run = Run(lanes, shards_of(240, 80), home_s, step_s, is_home_ahead=is_home_ahead)
-    before: dict[Range, int] = {}
+    before: dict[SampleRange, int] = {}
     tell = run.tell
 
-    def times(wanted: Range) -> int:
+    def times(wanted: SampleRange) -> int:
         return [each for _, each in run.asked].count(wanted) + run.prepared.count(wanted)
 
     def watched(event: Event) -> None:
@@ -322,7 +322,7 @@ def test_the_first_batch_of_a_shard_is_prepared_once_by_whoever_has_it_sooner(
     """Method: nothing is told ahead, so the trainer waits for the first batch of each shard."""
     run = Run({f"lane-{n}": Lane(takes_s) for n in range(lane_count)}, shards_of(200, 20), home_s, step_s)
     run.is_told_ahead = False
-    firsts: list[Range] = []
+    firsts: list[SampleRange] = []
     tell = run.tell
 
     def watched(event: Event) -> None:

@@ -24,7 +24,7 @@ REFUSED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExplainRequest:
     """The program to explain. dot: the answer has a drawing, too."""
 
     script: str
@@ -33,7 +33,7 @@ class Request:
 
 
 def explain(
-    request: Request,
+    request: ExplainRequest,
     tell: Callable[[str], None] = lambda stage: None,
     stop: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def main() -> None:
         answers.flush()
 
     given = json.load(sys.stdin)
-    request = Request(given["script"], tuple(given["arguments"]), given["dot"])
+    request = ExplainRequest(given["script"], tuple(given["arguments"]), given["dot"])
     try:
         found = explain(request, lambda stage: say({"progress": [stage, 0, 1]}), lambda found: say({"result": found}))
         say({"result": found})

@@ -47,7 +47,7 @@ Verdict = Literal["same", "differs", "not decided now", "not decided then", "not
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ReplayedDecision:
     """One output, then and now. ``then`` and ``now`` are bodies, None where there is none; ``version`` the code's."""
 
     id: str
@@ -76,7 +76,7 @@ class Replayed:
     inputs: int = 0
     missing: list[str] = field(default_factory=list[str])
     """Parts that the stream no longer holds, in words."""
-    decisions: list[Decision] = field(default_factory=list[Decision])
+    decisions: list[ReplayedDecision] = field(default_factory=list[ReplayedDecision])
 
     def count(self, *verdicts: Verdict) -> int:
         return sum(decision.verdict in verdicts for decision in self.decisions)
@@ -309,7 +309,7 @@ class _Again:
             else:
                 verdict = "same" if (old[1], old[2]) == new else "differs"
             done.decisions.append(
-                Decision(
+                ReplayedDecision(
                     name, seq, input_s, channel.name, verdict, term_at(known, seq).version,
                     old[2] if old else None, new[1] if new else None,
                 )

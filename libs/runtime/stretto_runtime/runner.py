@@ -25,7 +25,7 @@ from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.partition import Partition
 from stretto_runtime.owner.succession import check_snapshots
-from stretto_runtime.process.faults import PartitionLost, Refusal, RuntimeFault
+from stretto_runtime.process.faults import PartitionLost, RuntimeFault, VersionRefusal
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.health_warnings import HealthWarnings
 from stretto_runtime.process.telemetry import Metrics, Tracing
@@ -206,7 +206,7 @@ class Runner:
                 return ownership
             except BusFault as fault:
                 log.warning("waiting for the streams", fault=str(fault))
-            except Refusal as refusal:
+            except VersionRefusal as refusal:
                 self._refuse(str(refusal))
                 pause_s = RECHECK_S
             with contextlib.suppress(TimeoutError):
@@ -277,7 +277,7 @@ class Runner:
 def check_journals(facts_kept_s: float, journal_ttl_s: int) -> None:
     """Check that the stream keeps journals for as long as the service counts on them. Raises Refusal."""
     if journal_ttl_s > facts_kept_s:
-        raise Refusal(
+        raise VersionRefusal(
             f"STRETTO_JOURNAL_TTL_S={journal_ttl_s} is refused: the stream {STREAM} keeps everything for "
             f"{facts_kept_s:g} s; lower it, or raise STRETTO_STREAMS_EVENTS_KEPT_S and make the streams again"
         )

@@ -35,7 +35,7 @@ class ServerEmptied(StrettoError):
 
 
 class OwnershipUnknown(StrettoError):
-    """Some columns have no owner among the known parameter servers (or stayed frozen) for too long."""
+    """Columns that have no owner among the known parameter servers (or stayed frozen) for too long."""
 
 
 class PushRefused(StrettoError):

@@ -25,13 +25,13 @@ from stretto_messages.pods import PsReported, WorkerReported
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import serve
-from stretto_runtime.replay import Decision, Replayed
+from stretto_runtime.replay import Replayed, ReplayedDecision
 from typer.testing import CliRunner
 
 
-def decision(verdict: str, then: object, now: object, seq: int = 7) -> Decision:
+def decision(verdict: str, then: object, now: object, seq: int = 7) -> ReplayedDecision:
     bodies = (None if body is None else json.dumps(body).encode() for body in (then, now))
-    return Decision(f"arbiter:{seq}._:0", seq, 0.0, "plan-decided", verdict, 1, *bodies)  # type: ignore[arg-type]
+    return ReplayedDecision(f"arbiter:{seq}._:0", seq, 0.0, "plan-decided", verdict, 1, *bodies)  # type: ignore[arg-type]
 
 
 def shown(found: list[Replayed]) -> str:

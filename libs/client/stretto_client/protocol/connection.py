@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GatewayRequest:
     """An HTTP request below ``/api/v1``."""
 
     method: str
@@ -60,11 +60,11 @@ class TransportFault(Exception):
 class GatewayConnection(Protocol):
     """A connection to one gateway, with the clock that its pauses advance."""
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: GatewayRequest) -> Answer:
         """Return the answer to a request. Raises TransportFault."""
         ...
 
-    def stream(self, request: Request) -> AbstractAsyncContextManager[tuple[Answer, AsyncIterator[bytes]]]:
+    def stream(self, request: GatewayRequest) -> AbstractAsyncContextManager[tuple[Answer, AsyncIterator[bytes]]]:
         """Open an answer and the parts of its body; only an error has a ``content``. Raises TransportFault."""
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ClientError, Unreachable, Unusable
-from .connection import Answer, GatewayConnection, Request, TransportFault, below
+from .connection import Answer, GatewayConnection, GatewayRequest, TransportFault, below
 from .exchange import accepted, error_of, opened
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
@@ -67,7 +67,7 @@ async def events(
     while True:
         parser = Parser()
         try:
-            async with opened(connection, Request("GET", path, params, {"Last-Event-ID": str(last)})) as found:
+            async with opened(connection, GatewayRequest("GET", path, params, {"Last-Event-ID": str(last)})) as found:
                 async for part in _stream_of(*found):
                     patience.over()
                     for frame in parser.feed(part):

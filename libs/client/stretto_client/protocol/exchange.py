@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..errors import ClientError, Finding, NotRunning, Refused, Unreachable, Unusable
-from .connection import Answer, GatewayConnection, Request, TransportFault
+from .connection import Answer, GatewayConnection, GatewayRequest, TransportFault
 
 PATIENCE_S = 60.0
 """Time for which a request that came too early is repeated."""
@@ -22,7 +22,7 @@ _SHOWN = 300
 """Characters that an error shows of an answer that no gateway gave."""
 
 
-async def exchange(connection: GatewayConnection, request: Request) -> Answer:
+async def exchange(connection: GatewayConnection, request: GatewayRequest) -> Answer:
     """Send a request; return its answer below 400.
 
     1. A GET whose connection breaks is sent once again: it changes nothing.
@@ -37,7 +37,7 @@ async def exchange(connection: GatewayConnection, request: Request) -> Answer:
         raise error_of(fault) from fault
 
 
-async def answered(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
+async def answered(connection: GatewayConnection, request: GatewayRequest, until_s: float = math.inf) -> Answer:
     """Return the answer to a request, whatever it says, with the repetitions of ``exchange``, none after ``until_s``.
 
     Raises TransportFault.
@@ -51,7 +51,7 @@ async def answered(connection: GatewayConnection, request: Request, until_s: flo
 
 @asynccontextmanager
 async def opened(
-    connection: GatewayConnection, request: Request
+    connection: GatewayConnection, request: GatewayRequest
 ) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
     """Open the answer to a request, whatever it says, and the parts of its body. A request that came too early is
     repeated; a connection that breaks is not. Raises TransportFault."""
@@ -95,7 +95,7 @@ def accepted(answer: Answer) -> Answer:
     return answer
 
 
-async def document(connection: GatewayConnection, request: Request) -> Any:
+async def document(connection: GatewayConnection, request: GatewayRequest) -> Any:
     """Send a request; return the JSON document of its answer. Raises ClientError."""
     return document_of(await exchange(connection, request))
 
@@ -109,7 +109,7 @@ def document_of(answer: Answer) -> Any:
         raise Unusable(f"the answer is no JSON ({error}): {shown}") from None
 
 
-async def _sent(connection: GatewayConnection, request: Request) -> Answer:
+async def _sent(connection: GatewayConnection, request: GatewayRequest) -> Answer:
     try:
         return await connection.send(request)
     except TransportFault as fault:

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Iterable
 
 from ..errors import Unreachable
-from .connection import GatewayConnection, Request, TransportFault, below
+from .connection import GatewayConnection, GatewayRequest, TransportFault, below
 from .exchange import accepted, error_of, opened
 
 
@@ -17,7 +17,7 @@ async def journal(
 
     Raises ClientError; Unreachable for an answer that broke off.
     """
-    request = Request("GET", below("jobs", job, "journal"), tuple(parameters))
+    request = GatewayRequest("GET", below("jobs", job, "journal"), tuple(parameters))
     last, rest, count = b"", b"", 0
     try:
         async with opened(connection, request) as (answer, parts):

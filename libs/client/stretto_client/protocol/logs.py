@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from ..errors import Refused
-from .connection import GatewayConnection, Request, below, unless_unchanged
+from .connection import GatewayConnection, GatewayRequest, below, unless_unchanged
 from .exchange import NOT_MODIFIED, document, document_of
 from .outage import lasting
 
@@ -75,8 +75,10 @@ async def follow_log(connection: GatewayConnection, job: str, pod: str, lines: i
         await connection.pause(POLL_S)
 
 
-def _request(job: str, pod: str, lines: int, tag: str) -> Request:
-    return Request("GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), unless_unchanged(tag))
+def _request(job: str, pod: str, lines: int, tag: str) -> GatewayRequest:
+    return GatewayRequest(
+        "GET", below("jobs", job, "pods", pod, "log"), (("lines", str(lines)),), unless_unchanged(tag)
+    )
 
 
 async def _look(connection: GatewayConnection, job: str, pod: str, lines: int, tag: str) -> Look:
@@ -96,7 +98,7 @@ async def _look(connection: GatewayConnection, job: str, pod: str, lines: int, t
 
 async def _has_ended(connection: GatewayConnection, job: str, pod: str) -> bool:
     """Return whether a pod has ended, or its job: no pod of it will begin then."""
-    request = Request("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
+    request = GatewayRequest("GET", below("jobs", job, "parts"), (("part", "pods"), ("part", "head")))
     found = document_of(await lasting(connection, request))
     return found["ended_at_s"] is not None or found["pods"].get(pod, {}).get("state") == "exited"
 

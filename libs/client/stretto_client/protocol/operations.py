@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import Refused
-from .connection import GatewayConnection, Request, below, unless_unchanged
+from .connection import GatewayConnection, GatewayRequest, below, unless_unchanged
 from .exchange import document, exchange
 
 ENDED_STATES = ("finished", "failed", "cancelled")
@@ -18,74 +18,76 @@ SHOWN_WITHIN_S = 10.0
 """Time within which every replica of the gateway shows a new job."""
 
 
-def submit(text: str) -> Request:
+def submit(text: str) -> GatewayRequest:
     """Submit a specification in YAML or JSON."""
-    return Request("POST", "/jobs", (), {"Content-Type": "application/yaml"}, text.encode())
+    return GatewayRequest("POST", "/jobs", (), {"Content-Type": "application/yaml"}, text.encode())
 
 
-def preview(text: str) -> Request:
+def preview(text: str) -> GatewayRequest:
     """Return the outcome that a submission would have."""
-    return Request("POST", "/jobs/preview", (), {"Content-Type": "application/yaml"}, text.encode())
+    return GatewayRequest("POST", "/jobs/preview", (), {"Content-Type": "application/yaml"}, text.encode())
 
 
-def job(name: str, tag: str = "") -> Request:
+def job(name: str, tag: str = "") -> GatewayRequest:
     """Return everything known about a job; with the ``tag`` of an answer, only what has changed since."""
-    return Request("GET", below("jobs", name), (), unless_unchanged(tag))
+    return GatewayRequest("GET", below("jobs", name), (), unless_unchanged(tag))
 
 
-def audit(name: str) -> Request:
+def audit(name: str) -> GatewayRequest:
     """Return the audit of a job's books."""
-    return Request("GET", below("jobs", name, "audit"))
+    return GatewayRequest("GET", below("jobs", name, "audit"))
 
 
-def trace(name: str) -> Request:
+def trace(name: str) -> GatewayRequest:
     """Return the trace of a job, with the spans that the gateway's machine keeps."""
-    return Request("GET", below("jobs", name, "trace"))
+    return GatewayRequest("GET", below("jobs", name, "trace"))
 
 
-def what_if(name: str, changes: Mapping[str, float]) -> Request:
+def what_if(name: str, changes: Mapping[str, float]) -> GatewayRequest:
     """Return how a live job would go on under its plan with some changes."""
-    return Request("GET", below("jobs", name, "whatif"), tuple((key, str(value)) for key, value in changes.items()))
+    return GatewayRequest(
+        "GET", below("jobs", name, "whatif"), tuple((key, str(value)) for key, value in changes.items())
+    )
 
 
-def cancel(name: str, reason: str = "") -> Request:
+def cancel(name: str, reason: str = "") -> GatewayRequest:
     """End a job."""
-    return Request("DELETE", below("jobs", name), (("reason", reason),))
+    return GatewayRequest("DELETE", below("jobs", name), (("reason", reason),))
 
 
-def checkpoint(name: str) -> Request:
+def checkpoint(name: str) -> GatewayRequest:
     """Take a checkpoint now."""
-    return Request("POST", below("jobs", name, "checkpoints"))
+    return GatewayRequest("POST", below("jobs", name, "checkpoints"))
 
 
-def scale(name: str, wanted: Mapping[str, int | str]) -> Request:
+def scale(name: str, wanted: Mapping[str, int | str]) -> GatewayRequest:
     """Request another number of pods."""
     return _posted(below("jobs", name, "plan"), wanted)
 
 
-def add_data(name: str, change: Mapping[str, Any]) -> Request:
+def add_data(name: str, change: Mapping[str, Any]) -> GatewayRequest:
     """Give a growing job more data, or close it."""
     return _posted(below("jobs", name, "data"), change)
 
 
-def history() -> Request:
+def history() -> GatewayRequest:
     """Return the past jobs that warm start reads."""
-    return Request("GET", "/history")
+    return GatewayRequest("GET", "/history")
 
 
-def status() -> Request:
+def status() -> GatewayRequest:
     """Return the progress of the gateway's view."""
-    return Request("GET", "/status")
+    return GatewayRequest("GET", "/status")
 
 
-def me() -> Request:
+def me() -> GatewayRequest:
     """Return the caller."""
-    return Request("GET", "/me")
+    return GatewayRequest("GET", "/me")
 
 
-def audit_log() -> Request:
+def audit_log() -> GatewayRequest:
     """Return the audit log, an entry a line."""
-    return Request("GET", "/audit-log")
+    return GatewayRequest("GET", "/audit-log")
 
 
 async def jobs(connection: GatewayConnection, filters: Iterable[tuple[str, str]] = ()) -> list[bytes]:
@@ -94,7 +96,7 @@ async def jobs(connection: GatewayConnection, filters: Iterable[tuple[str, str]]
     pages: list[bytes] = []
     while True:
         params = (*given, ("cursor", cursor)) if cursor else given
-        answer = await exchange(connection, Request("GET", "/jobs", params))
+        answer = await exchange(connection, GatewayRequest("GET", "/jobs", params))
         pages.append(answer.content)
         link, _, relation = answer.headers.get("link", "").partition(";")
         if 'rel="next"' not in relation:
@@ -107,7 +109,7 @@ async def cluster(connection: GatewayConnection) -> dict[str, Any]:
     holders: list[Any] = []
     others, after = 0, ""
     while True:
-        page = await document(connection, Request("GET", "/cluster", (("after", after),) if after else ()))
+        page = await document(connection, GatewayRequest("GET", "/cluster", (("after", after),) if after else ()))
         holders += page["holders"]
         others += page["others"]
         if not (after := page["after"] or ""):
@@ -134,5 +136,5 @@ async def ended(connection: GatewayConnection, name: str) -> dict[str, Any]:
     return view
 
 
-def _posted(path: str, body: Mapping[str, Any]) -> Request:
-    return Request("POST", path, (), {"Content-Type": "application/json"}, json.dumps(body).encode())
+def _posted(path: str, body: Mapping[str, Any]) -> GatewayRequest:
+    return GatewayRequest("POST", path, (), {"Content-Type": "application/json"}, json.dumps(body).encode())

@@ -6,7 +6,7 @@ import math
 
 from ..errors import ClientError, Unreachable
 from . import operations
-from .connection import Answer, GatewayConnection, Request, TransportFault
+from .connection import Answer, GatewayConnection, GatewayRequest, TransportFault
 from .exchange import accepted, answered, document_of, error_of, problem
 
 RECONNECT_S = 30.0
@@ -59,7 +59,7 @@ class Patience:
         await _wait_back(self._connection, ends_s)
 
 
-async def lasting(connection: GatewayConnection, request: Request, until_s: float = math.inf) -> Answer:
+async def lasting(connection: GatewayConnection, request: GatewayRequest, until_s: float = math.inf) -> Answer:
     """Send a request that changes nothing, again after an outage; return its answer below 400.
 
     Raises ClientError, at ``until_s`` if there is none before.

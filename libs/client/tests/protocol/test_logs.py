@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stretto_client.blocking import iterate
 from stretto_client.errors import Refused
 from stretto_client.protocol import logs
-from stretto_client.protocol.connection import Answer, Request
+from stretto_client.protocol.connection import Answer, GatewayRequest
 from stretto_client.protocol.logs import GAP, LOOK_LINES, continuation, follow_log
 
 
@@ -31,7 +31,7 @@ class Pod:
         self.away_s, self.short_end = away_s, short_end
         self.text, self.now_s, self.widest = "", 0.0, 0
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: GatewayRequest) -> Answer:
         if not request.path.endswith("/log"):
             state = "running" if self.pieces or self.absent else "exited"
             body = {"ended_at_s": None, "pods": {"worker-0": {"state": state}}}
@@ -54,7 +54,7 @@ class Pod:
             return Answer(304, {"etag": tag}, b"")
         return Answer(200, {"etag": tag}, json.dumps({"text": shown}).encode())
 
-    def stream(self, request: Request) -> Any:
+    def stream(self, request: GatewayRequest) -> Any:
         raise AssertionError("a log is no stream")
 
     async def pause(self, duration_s: float) -> None:
@@ -156,7 +156,7 @@ def test_no_lines_are_none_of_the_old_ones(first: str) -> None:
 
 def test_another_refusal_ends_it() -> None:
     class Forbidding(Pod):
-        async def send(self, request: Request) -> Answer:
+        async def send(self, request: GatewayRequest) -> Answer:
             return problem("no-such-job")
 
     with pytest.raises(Refused, match="no-such-job"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_client.blocking import iterate
 from stretto_client.errors import Refused, Unreachable, Unusable
-from stretto_client.protocol.connection import Answer, Request, TransportFault
+from stretto_client.protocol.connection import Answer, GatewayRequest, TransportFault
 from stretto_client.protocol.events import Event, events
 from stretto_client.protocol.outage import RECONNECT_S
 
@@ -32,7 +32,7 @@ class Network:
         self.now_s = 0.0
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
+    async def stream(self, request: GatewayRequest) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
         after = int(request.headers["Last-Event-ID"])
         text = b"retry: 1000\n\n" + b"".join(frame(seq) for seq in self.seqs if seq > after)
         fails = bool(self.cuts) and self.cuts[0] < len(text)
@@ -46,7 +46,7 @@ class Network:
 
         yield Answer(200, {"content-type": "text/event-stream; charset=utf-8"}, b""), parts()
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: GatewayRequest) -> Answer:
         return Answer(200, {}, b'{"ready": true}')
 
     async def pause(self, duration_s: float) -> None:

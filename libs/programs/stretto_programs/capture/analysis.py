@@ -22,7 +22,7 @@ from ..partition.costs import (
 from ..partition.cut import Prices
 from ..partition.effects import Effect
 from ..partition.graph import Graph, Node, Tensor
-from ..partition.partition import Partition, partition
+from ..partition.partition import GraphPartition, partition
 from ..partition.pipelines import BATCHES, MAPS, PASSED, Component, DatasetOp, Opened, calls_per_step, opened
 from ..partition.state import state_of
 from .captured import Captured, Pipeline
@@ -36,7 +36,7 @@ class Explained:
     """
 
     captured: Captured
-    partition: Partition
+    partition: GraphPartition
     opened: tuple[tuple[Pipeline, Opened], ...]
     costs: str
     sizes: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..partition.cut import Prices, minimum_cut
 from ..partition.graph import Graph, Tensor
-from ..partition.partition import WORTH_SHARE, Partition, Staying
+from ..partition.partition import WORTH_SHARE, GraphPartition, Staying
 from .analysis import Explained
 
 FREE = Prices(0.0, 0.0)
@@ -59,7 +59,7 @@ def document(explained: Explained) -> dict[str, Any]:
     }
 
 
-def verdict(found: Partition) -> str:
+def verdict(found: GraphPartition) -> str:
     """Return the decision in one line."""
     if found.refusals:
         return f"nothing moves: {found.refusals[0]}"
@@ -81,14 +81,14 @@ def verdict(found: Partition) -> str:
     )
 
 
-def _first_reason(found: Partition) -> str:
+def _first_reason(found: GraphPartition) -> str:
     with_samples = [each for each in found.staying if len(each.reason.path) > 1] or list(found.staying)
     if not with_samples:
         return "nothing of the step works on samples before the model does"
     return f"{with_samples[0].reason.text}, and all work on samples comes after it"
 
 
-def data_worker_cores(found: Partition) -> int:
+def data_worker_cores(found: GraphPartition) -> int:
     """Return how many cores of data workers prepare as fast as home trains; the slower side sets the speed.
 
     steps/s = min(1 / left_us, n / moved_us), so n = moved_us / left_us, rounded up.
@@ -108,7 +108,7 @@ def _ms(cost_us: float) -> float:
     return round(cost_us / 1e3, 4)
 
 
-def _moved(found: Partition) -> dict[str, Any]:
+def _moved(found: GraphPartition) -> dict[str, Any]:
     nodes = [node for node in found.graph.nodes if node.name in found.moved]
     dearest = sorted(nodes, key=lambda node: -node.cost_us)[:OPS_NAMED]
     return {
@@ -158,7 +158,7 @@ def dot(explained: Explained) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def _colour(name: str, found: Partition) -> str:
+def _colour(name: str, found: GraphPartition) -> str:
     if name in found.state.sources:
         return "lightblue"
     return "palegreen" if name in found.moved else "white" if name in found.state.movable else "mistyrose"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ProgramRefused
 from .feed import Feed
-from .processes import Processes, Settings
+from .processes import LaneSettings, Processes
 
 
 class DataWorkers:
@@ -49,7 +49,7 @@ class DataWorkers:
         with self._starting:
             if self.feed is None:
                 feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
-                settled = Settings(framework, settings, self._paths, self._environment)
+                settled = LaneSettings(framework, settings, self._paths, self._environment)
                 self._processes = Processes(self.count, feed, settled, self.say)
                 feed.use(self._processes)
                 self._framework, self.feed = framework, feed

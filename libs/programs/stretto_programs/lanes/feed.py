@@ -32,8 +32,8 @@ from stretto_pipeline.feeding import (
     HomePrepared,
     Needed,
     Prepare,
-    Range,
     Released,
+    SampleRange,
     Tick,
     Wanted,
 )
@@ -67,7 +67,7 @@ class Stream:
     pull: Callable[[], Raw]
     prepare: Callable[[Sequence[Any]], list[Any]]
     may_pull_ahead: Callable[[], bool] = lambda: True
-    raw: dict[Range, Raw] = field(default_factory=dict[Range, Raw])
+    raw: dict[SampleRange, Raw] = field(default_factory=dict[SampleRange, Raw])
     steps: int = 0
     ended: BaseException | None = None
 
@@ -75,7 +75,7 @@ class Stream:
 class Lanes(Protocol):
     """The lanes that a feed asks."""
 
-    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+    def ask(self, lane: str, wanted: SampleRange, preparation: Preparation, raw: Arrays) -> None:
         """Ask a lane for an element. The answer is reported by `Feed.answered` or `Feed.failed`."""
         ...
 
@@ -91,7 +91,7 @@ class _Broken(Exception):
     """Exception that tells the waiting thread to prepare the element itself."""
 
 
-_Job = tuple[Stream, Range, Sequence[Any]]
+_Job = tuple[Stream, SampleRange, Sequence[Any]]
 
 
 class Feed:
@@ -126,7 +126,7 @@ class Feed:
         """Passes under way, by name."""
         self._over: deque[str] = deque()
         """Names of passes that have ended and are still in `_streams`."""
-        self._here: dict[tuple[Range, str], _Found | BaseException] = {}
+        self._here: dict[tuple[SampleRange, str], _Found | BaseException] = {}
         self._needed: Future[_Found] | None = None
         self._differing = ""
         self._failure = ""
@@ -179,7 +179,7 @@ class Feed:
                     self.tell(Wanted(()))
             raise
 
-    def _kind_of(self, wanted: Range) -> int:
+    def _kind_of(self, wanted: SampleRange) -> int:
         stream = self._streams.get(wanted.partition)
         return -1 if stream is None else stream.preparation.number
 
@@ -198,7 +198,7 @@ class Feed:
             except Exception as error:  # raised at its own step, once the elements before it are taken
                 stream.ended = error
                 return
-            stream.raw[Range(stream.name, stream.steps, 1)] = raw
+            stream.raw[SampleRange(stream.name, stream.steps, 1)] = raw
             stream.steps += 1
             held += size_bytes(raw.arrays)
 
@@ -227,13 +227,13 @@ class Feed:
             self._due.notify()
         self._home.shutdown(wait=False)
 
-    def failed(self, lane: str, wanted: Range, why: str) -> None:
+    def failed(self, lane: str, wanted: SampleRange, why: str) -> None:
         """Report that a lane failed at an element, and why."""
         with self._lock:
             self._failure = why
             self.tell(Answered(lane, wanted, is_failure=True))
 
-    def answered(self, lane: str, wanted: Range, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
+    def answered(self, lane: str, wanted: SampleRange, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
         """Report the answer of a lane for an element."""
         with self._lock:
             self.cpu_us += cpu_us
@@ -307,7 +307,7 @@ class Feed:
             future.set_result(found)
         self._turn.notify_all()
 
-    def _compare(self, lane: str, wanted: Range) -> None:
+    def _compare(self, lane: str, wanted: SampleRange) -> None:
         ours, theirs = self._here[wanted, ""], self._here.pop((wanted, lane))
         assert isinstance(ours, _Found)
         assert isinstance(theirs, _Found)
@@ -316,7 +316,7 @@ class Feed:
         self._differing = difference(prepared, theirs.arrays)
         self._events.append(Compared(lane, wanted, not self._differing))
 
-    def _prepare(self, stream: Stream, wanted: Range, raw: Sequence[Any]) -> None:
+    def _prepare(self, stream: Stream, wanted: SampleRange, raw: Sequence[Any]) -> None:
         found: _Found | BaseException
         size = 0
         try:

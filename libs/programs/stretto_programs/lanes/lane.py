@@ -20,7 +20,7 @@ from stretto_pipeline.arrays import Reader, Writer
 from stretto_pipeline.errors import PipelineError
 from stretto_plane import Key, Listener, Message, Peer
 
-from .protocol import REQUEST_BYTES_MAX, Framework, Kind, Prepares
+from .protocol import REQUEST_BYTES_MAX, Framework, LaneMessageKind, Prepares
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Lane:
 
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
         number = int(bytes(message.parts[0]))
-        if message.kind == Kind.TEACH:
+        if message.kind == LaneMessageKind.TEACH:
             with self._turn:
                 live = json.loads(bytes(message.parts[1])).get("live")
                 for each in [each for each in self._taught if live is not None and each not in live]:
                     del self._taught[each]
                 self._taught[number] = self._framework.taught(message.parts[1:])
-            return Kind.TEACH, []
-        if message.kind != Kind.PREPARE:
+            return LaneMessageKind.TEACH, []
+        if message.kind != LaneMessageKind.PREPARE:
             raise PipelineError(f"a request of kind {message.kind} is refused: lanes prepare elements")
         if (prepare := self._taught.get(number)) is None:
             raise PipelineError(f"preparation {number} is not known here")
@@ -73,7 +73,10 @@ class Lane:
             begun_s = time.process_time()
             prepared = prepare(raw)
             cpu_us = int((time.process_time() - begun_s) * 1e6)
-        return Kind.PREPARE, [str(cpu_us).encode(), *self._writers.setdefault(peer, Writer()).parts(prepared)]
+        return LaneMessageKind.PREPARE, [
+            str(cpu_us).encode(),
+            *self._writers.setdefault(peer, Writer()).parts(prepared),
+        ]
 
 
 def serve(start: Start) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stretto_pipeline.arrays import Arrays
-from stretto_pipeline.feeding import Joined, Left, Range
+from stretto_pipeline.feeding import Joined, Left, SampleRange
 from stretto_plane import Key
 
 from .feed import Feed
@@ -29,7 +29,7 @@ END_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LaneSettings:
     """Settings of home that its lanes share.
 
     framework: name of the module that runs in lanes. settings: arguments of its `begin`. paths: folders of modules.
@@ -48,7 +48,7 @@ class Processes:
     count: number of lanes.
     """
 
-    def __init__(self, count: int, feed: Feed, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, count: int, feed: Feed, settings: LaneSettings, say: Callable[[str], None]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="stretto-run-"))
         self._feed, self._settings, self._say = feed, settings, say
         self._key = Key.random()
@@ -61,7 +61,7 @@ class Processes:
         for each in self._lanes:
             each.start()
 
-    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+    def ask(self, lane: str, wanted: SampleRange, preparation: Preparation, raw: Arrays) -> None:
         """Ask a lane for an element; the answer goes to the feed."""
         self._requests[lane].ask(wanted, preparation, raw)
 

@@ -14,7 +14,7 @@ Prepares = Callable[[Arrays], Arrays]
 """A pure function from raw arrays to prepared arrays."""
 
 
-class Kind(IntEnum):
+class LaneMessageKind(IntEnum):
     """Kinds of requests. An answer has the kind of its request."""
 
     TEACH = 1

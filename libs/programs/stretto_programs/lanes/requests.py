@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from stretto_pipeline.arrays import Arrays, Reader, Writer
 from stretto_pipeline.errors import ArraysRefused
-from stretto_pipeline.feeding import CREDITS, Range
+from stretto_pipeline.feeding import CREDITS, SampleRange
 from stretto_plane import Connection, Key, PeerFailed, PlaneError
 
 from ..errors import in_words
 from .feed import Feed
-from .protocol import Kind, Preparation, request
+from .protocol import LaneMessageKind, Preparation, request
 
 ANSWER_S = 60.0
 """Time after which a lane without an answer is given up; home has prepared its elements long before."""
 
-_Asked = tuple[Range, Preparation, Arrays]
+_Asked = tuple[SampleRange, Preparation, Arrays]
 
 
 class Requests:
@@ -42,7 +42,7 @@ class Requests:
         for each in self._threads:
             each.start()
 
-    def ask(self, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+    def ask(self, wanted: SampleRange, preparation: Preparation, raw: Arrays) -> None:
         """Ask for an element."""
         self._asked.put((wanted, preparation, raw))
 
@@ -62,9 +62,9 @@ class Requests:
             try:
                 with self._teaching:
                     if preparation.number not in self._taught:
-                        link.call(Kind.TEACH, [str(preparation.number).encode(), *preparation.parts()])
+                        link.call(LaneMessageKind.TEACH, [str(preparation.number).encode(), *preparation.parts()])
                         self._taught.add(preparation.number)
-                answer = link.call(Kind.PREPARE, request(preparation.number, raw, writer)).parts
+                answer = link.call(LaneMessageKind.PREPARE, request(preparation.number, raw, writer)).parts
                 arrays = reader.arrays(answer[1:])
                 self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
             except (PeerFailed, ArraysRefused) as error:

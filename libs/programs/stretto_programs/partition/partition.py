@@ -27,7 +27,7 @@ class Staying:
 
 
 @dataclass(frozen=True)
-class Partition:
+class GraphPartition:
     """The part of a step that moves, and the reasons for which the rest stays.
 
     moved: names of the nodes that move. home_us: CPU of home alone. left_us: CPU of home once these nodes have moved,
@@ -66,7 +66,7 @@ def partition(
     *,
     refusals: Sequence[str] = (),
     other_us: float = 0.0,
-) -> Partition:
+) -> GraphPartition:
     """Return the best partition of a step's graph.
 
     refusals: reasons, found outside of the graph, for which nothing may move. other_us: CPU of a step that belongs to
@@ -76,7 +76,7 @@ def partition(
     moved = frozenset[str]() if refusals else minimum_cut(graph, state, prices)
     home_us = other_us + sum(node.cost_us for node in graph.nodes)
     saved_us = objective_us(graph, state, frozenset(), prices) - objective_us(graph, state, moved, prices)
-    return Partition(
+    return GraphPartition(
         graph=graph,
         state=state,
         moved=moved,
@@ -111,7 +111,7 @@ REQUEST_US = 200.0
 """Least saving for which a step is cut: waking home's threads for a request costs about as much (taste)."""
 
 
-def worthwhile(graph: Graph, prices: Prices) -> Partition:
+def worthwhile(graph: Graph, prices: Prices) -> GraphPartition:
     """Return the best partition of a step's graph. Raises ProgramRefused: moving saves too little."""
     found = partition(graph, prices)
     if not found.moved:

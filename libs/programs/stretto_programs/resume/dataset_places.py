@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ProgramRefused, in_words
 from ..graphs.shuffles import Drawn, shuffles_of
 from .identities import draws_more, identity_of
-from .places import Place
+from .places import DatasetPlace
 from .resume import Identity, Resume
 
 _IDENTITY = "_stretto_identity"
@@ -41,16 +41,18 @@ class DatasetPlaces:
                 vars(dataset)[_IDENTITY] = found = identity_of(dataset)
         return found
 
-    def of(self, dataset: Any, orders: Sequence[int], consumed: int, *, epoch_steps: int = 0) -> Place:
+    def of(self, dataset: Any, orders: Sequence[int], consumed: int, *, epoch_steps: int = 0) -> DatasetPlace:
         """Return a place of an iterator, or of a pass of Keras `fit`, in a data set."""
         found = self.identity(dataset)
-        return Place(found.source, found.digest, tuple(orders), consumed, epoch_steps, found.length, found.unknown)
+        return DatasetPlace(
+            found.source, found.digest, tuple(orders), consumed, epoch_steps, found.length, found.unknown
+        )
 
-    def of_next(self, dataset: Any) -> Place:
+    def of_next(self, dataset: Any) -> DatasetPlace:
         """Return the place at which the next iterator over a data set would begin."""
         return self.of(dataset, [self._drawn.of(each) + 1 for each in shuffles_of(dataset)], 0)
 
-    def claimed(self, dataset: Any) -> Place | None:
+    def claimed(self, dataset: Any) -> DatasetPlace | None:
         """Return the restored place at which the next iterator over a data set begins; None: at the beginning."""
         if self.is_aside or not self._resume.is_waiting:
             return None
@@ -60,7 +62,7 @@ class DatasetPlaces:
             self._say_once(f"resume: a data set begins anew: {in_words(error)}")
             return None
 
-    def resumed(self, dataset: Any) -> Place | None:
+    def resumed(self, dataset: Any) -> DatasetPlace | None:
         """Return the restored place of the next iterator over a data set; None: the beginning.
 
         The orders before the place are drawn. The caller holds `Datasets.drawing`.
@@ -68,7 +70,7 @@ class DatasetPlaces:
         place = self.claimed(dataset)
         return place if place is not None and self.advance(dataset, place) else None
 
-    def advance(self, dataset: Any, place: Place) -> bool:
+    def advance(self, dataset: Any, place: DatasetPlace) -> bool:
         """Draw the orders before a place; return whether the next iterator then draws the order of that place.
 
         The caller holds `Datasets.drawing`.

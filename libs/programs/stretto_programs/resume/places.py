@@ -30,7 +30,7 @@ class PlacesRefused(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatasetPlace:
     """A place in a data set: of an iterator under way, or of the next iterator.
 
     source: operations of the data set, for people. identity: digest of its identity. orders: number of the order that
@@ -63,7 +63,7 @@ class Kept:
 
     run: str
     digest: str
-    places: tuple[Place, ...]
+    places: tuple[DatasetPlace, ...]
     seeds: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
 
 
@@ -82,7 +82,7 @@ def ended(kept: Sequence[Kept], now: Kept) -> tuple[Kept, ...]:
     return (*others[-KEPT + 1 :], now)
 
 
-def doubted(places: Sequence[Place], later: Sequence[Place]) -> tuple[Place, ...]:
+def doubted(places: Sequence[DatasetPlace], later: Sequence[DatasetPlace]) -> tuple[DatasetPlace, ...]:
     """Return the places at the beginning of a save, without places that have become unknown by its end (`later`)."""
     reasons = {each.identity: each.unknown for each in later if each.unknown}
     return tuple(replace(each, unknown=each.unknown or reasons.get(each.identity, "")) for each in places)
@@ -122,8 +122,8 @@ def _kept(given: Mapping[str, Any]) -> Kept:
     return Kept(str(given["run"]), str(given["digest"]), tuple(_place(each) for each in given["places"]), seeds)
 
 
-def _place(given: Mapping[str, Any]) -> Place:
-    place = Place(
+def _place(given: Mapping[str, Any]) -> DatasetPlace:
+    place = DatasetPlace(
         source=str(given["source"]),
         identity=str(given["identity"]),
         orders=tuple(int(each) for each in cast("Sequence[Any]", given["orders"])),

@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import in_words
-from .places import SUFFIX, Kept, Key, Place, PlacesRefused, begun, doubted, ended, kept_of, of_checkpoint, text_of
+from .places import (
+    SUFFIX,
+    DatasetPlace,
+    Kept,
+    Key,
+    PlacesRefused,
+    begun,
+    doubted,
+    ended,
+    kept_of,
+    of_checkpoint,
+    text_of,
+)
 from .seeds import Seeds
 
 ANEW = "the data begin anew"
@@ -63,12 +75,12 @@ class Resume:
         self._pid = os.getpid()
         self.seeds = Seeds(say)
         self._lock = threading.RLock()
-        self._sources: list[Callable[[], Iterable[Place]]] = []
+        self._sources: list[Callable[[], Iterable[DatasetPlace]]] = []
         self._restored: list[Callable[[], None]] = []
-        self._waiting: list[Place] = []
+        self._waiting: list[DatasetPlace] = []
         self._file = ""
         """The file that was read last."""
-        self._files: dict[Place, str] = {}
+        self._files: dict[DatasetPlace, str] = {}
         self._is_claimed = False
         """A data set has claimed a place of that file."""
         self._missing = ""
@@ -78,7 +90,7 @@ class Resume:
         self._written: list[Path] = []
         self._thread = threading.local()
 
-    def add_source(self, places: Callable[[], Iterable[Place]]) -> None:
+    def add_source(self, places: Callable[[], Iterable[DatasetPlace]]) -> None:
         """Add a function that returns places; it is called when a checkpoint is written."""
         self._sources.append(places)
 
@@ -152,7 +164,7 @@ class Resume:
 
     # --- places -------------------------------------------------------------------------------------------
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[DatasetPlace]:
         """Return the current places, and restored places that still wait."""
         found = self._places_now()
         for each in found:
@@ -162,8 +174,8 @@ class Resume:
             self._waiting = []
         return found + [each for each in self._waiting if not each.unknown]
 
-    def _places_now(self) -> list[Place]:
-        found: list[Place] = []
+    def _places_now(self) -> list[DatasetPlace]:
+        found: list[DatasetPlace] = []
         for places in self._sources:
             try:
                 found += places()
@@ -230,7 +242,7 @@ class Resume:
         """Return whether places wait for their data sets, or a missing file is still to be reported."""
         return bool(self._waiting or self._missing)
 
-    def claim(self, identity: Identity) -> Place | None:
+    def claim(self, identity: Identity) -> DatasetPlace | None:
         """Return the place at which the next iterator of a data set begins; None: at the beginning of its data."""
         with self._lock:
             found = next((each for each in self._waiting if each.key == identity.key), None)
@@ -247,18 +259,18 @@ class Resume:
             return None
         return found
 
-    def say_at(self, place: Place) -> None:
+    def say_at(self, place: DatasetPlace) -> None:
         """Write a line: a data set goes on at a place."""
         if place.consumed:
             passes = f" of order {place.orders[0]}" if place.orders else ""
             file = self._files.get(place, self._file)
             self._say(f"resume: {place.source} goes on behind {place.consumed} elements{passes}: {file}")
 
-    def say_short(self, place: Place, length: int) -> None:
+    def say_short(self, place: DatasetPlace, length: int) -> None:
         """Write a line: a data set has fewer elements than were trained."""
         self.refuse(place, f"it has {length} elements, of which {place.consumed} were trained")
 
-    def refuse(self, place: Place, reason: str) -> None:
+    def refuse(self, place: DatasetPlace, reason: str) -> None:
         """Write a line: why a place is not used."""
         file = self._files.get(place, self._file)
         self.say_once(f"{file}: {place.source} begins anew: {reason}. Give the data that it had")

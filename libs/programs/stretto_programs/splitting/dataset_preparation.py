@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ProgramRefused
 from ..graphs.sizes import size_bytes
-from .graph_preparation import GraphPreparation, Table, array_of
+from .graph_preparation import GraphPreparation, LookupTable, array_of
 from .opening import Opening
 from .split import Split
 from .subgraph import subgraph_of
@@ -55,7 +55,7 @@ def preparation_for(split: Split, opening: Opening) -> DatasetPreparation:
     for name, handle in captures.items():
         if handle.dtype.name == "resource":
             keys, values, types = _table(handle, graph_def, name)
-            tables.append(Table(f"{name}:0", *types))
+            tables.append(LookupTable(f"{name}:0", *types))
             contents += [keys, values]
     if (total := sum(map(size_bytes, contents))) > CONTENTS_BYTES_MAX:
         raise ProgramRefused(

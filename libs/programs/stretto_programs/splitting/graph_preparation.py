@@ -50,7 +50,7 @@ def taught(parts: Sequence[memoryview]) -> Prepares:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LookupTable:
     """A lookup table that never changes. placeholder: stands for its handle. keys, values: names of their types."""
 
     placeholder: str
@@ -72,7 +72,7 @@ class GraphPreparation:
     fetches: tuple[str, ...]
     types: tuple[str, ...]
     constants: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[LookupTable, ...]
     contents: tuple[NDArray[Any], ...]
 
     def head(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def graph_preparation_of(parts: Sequence[memoryview]) -> GraphPreparation:
         fetches=tuple(head["fetches"]),
         types=tuple(head["types"]),
         constants=tuple(head["constants"]),
-        tables=tuple(Table(**each) for each in head["tables"]),
+        tables=tuple(LookupTable(**each) for each in head["tables"]),
         contents=tuple(unpacked(Reader().arrays(parts[2:]))),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graphs.inlining import address_of
-from ..partition.partition import Partition
+from ..partition.partition import GraphPartition
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Halves:
     targets: tuple[str, ...]
 
 
-def halves_of(graph_def: Any, partition: Partition, targets: Collection[str]) -> Halves:
+def halves_of(graph_def: Any, partition: GraphPartition, targets: Collection[str]) -> Halves:
     """Cut the graph of a step where the partition says.
 
     targets: operations that the step runs, beside those of its fetched tensors. If the source is a node of the graph it
@@ -58,11 +58,11 @@ def halves_of(graph_def: Any, partition: Partition, targets: Collection[str]) ->
     )
 
 
-def _has_samples_or_state(name: str, partition: Partition) -> bool:
+def _has_samples_or_state(name: str, partition: GraphPartition) -> bool:
     return name in partition.state.stateful or name in partition.state.movable
 
 
-def _second(graph_def: Any, removed: set[str], placeholders: Mapping[str, str], partition: Partition) -> Any:
+def _second(graph_def: Any, removed: set[str], placeholders: Mapping[str, str], partition: GraphPartition) -> Any:
     """Return the graph without the moved nodes: placeholders stand for their tensors."""
     made = type(graph_def)(library=graph_def.library, versions=graph_def.versions)
     for name, placeholder in placeholders.items():

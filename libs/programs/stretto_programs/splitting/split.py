@@ -19,7 +19,7 @@ from ..partition.costs import CALL_US, guess_us, measured_names, with_guesses, w
 from ..partition.cut import Prices
 from ..partition.effects import SOURCES
 from ..partition.graph import Graph, Tensor
-from ..partition.partition import REQUEST_US, Partition, worthwhile
+from ..partition.partition import REQUEST_US, GraphPartition, worthwhile
 from ..partition.state import state_of
 from .graph_preparation import array_of
 from .halves import Halves, halves_of
@@ -40,7 +40,7 @@ class Split:
     """A step, cut once for all passes. finish: runs home's part."""
 
     traced: Traced
-    partition: Partition
+    partition: GraphPartition
     halves: Halves
     finish: Finish
 
@@ -56,7 +56,7 @@ def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
     return Split(step, found, halves, _finish(step, halves))
 
 
-def moved_in_words(found: Partition, maps: Iterable[str]) -> str:
+def moved_in_words(found: GraphPartition, maps: Iterable[str]) -> str:
     """Return the types of the operations that move, for people: maps of tf.data, then the dearest of the step."""
     nodes = sorted((found.graph.by_name[name] for name in found.moved), key=lambda node: -node.cost_us)
     ops = [*dict.fromkeys([*maps, *(each.op for each in nodes if each.op not in SOURCES)])]

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..graphs.shuffles import shuffles_of
-from ..resume.places import Key, Place
+from ..resume.places import DatasetPlace, Key
 from .datasets import Datasets
 from .state import IteratorState, dataset_state
 
@@ -44,7 +44,7 @@ class IteratorPlaces:
         """Return whether elements of an iterator are counted that no lane serves."""
         return self._datasets.resume.is_on and not state.unknown and not state.is_saved
 
-    def restored(self, remade: Callable[[Any, Place], IteratorState]) -> None:
+    def restored(self, remade: Callable[[Any, DatasetPlace], IteratorState]) -> None:
         """Assign restored places to iterators that the program has not used yet.
 
         remade: begins an iterator again with the next order, at a place.
@@ -62,13 +62,13 @@ class IteratorPlaces:
                 elif place is not None and self._datasets.places.advance(state.dataset, place):
                     remade(iterator, place)
 
-    def of_now(self) -> Iterator[Place]:
+    def of_now(self) -> Iterator[DatasetPlace]:
         """Return the places of iterators under way, and of data sets without an iterator under way."""
         doubled = self._doubled()
         for place in self._of_all():
             yield replace(place, unknown=TWINS) if place.key in doubled and not place.unknown else place
 
-    def _of_all(self) -> Iterator[Place]:
+    def _of_all(self) -> Iterator[DatasetPlace]:
         running = sorted((each for each in self._all if self._is_running(each)), key=lambda each: each.made)
         for state in running:
             orders = [*state.orders.values()]

@@ -12,7 +12,7 @@ from weakref import WeakSet, finalize, ref
 
 from ..errors import ProgramRefused
 from ..graphs.shuffles import has_fixed_order, shuffles_of
-from ..resume.places import Place
+from ..resume.places import DatasetPlace
 from ..splitting.opening import Opening, open_dataset
 from .datasets import Datasets
 from .iterator_places import IteratorPlaces
@@ -40,7 +40,7 @@ class Iterators:
         datasets.resume.add_source(self.places.of_now)
         datasets.resume.on_restored(lambda: self.places.restored(self._remade))
 
-    def made(self, iterator: Any, place: Place | None = None) -> None:
+    def made(self, iterator: Any, place: DatasetPlace | None = None) -> None:
         """Record a new iterator, made while the caller holds `Datasets.drawing`. place: where the iterator begins."""
         dataset = iterator._dataset
         state = IteratorState(dataset, self._datasets.drawn.at(dataset), ref(iterator))
@@ -226,7 +226,7 @@ class Iterators:
         self.places.count(state)
         return result
 
-    def _remade(self, iterator: Any, place: Place | None) -> IteratorState:
+    def _remade(self, iterator: Any, place: DatasetPlace | None) -> IteratorState:
         """Begin an iterator again with the next order, at a place."""
         iterator._create_iterator(iterator._dataset)
         state = iterator_state(iterator)

@@ -19,7 +19,7 @@ from ..graphs.refusals import EAGER
 from ..graphs.resources import Resources
 from ..graphs.shuffles import Orders
 from ..import_hooks import Hook, replace_method
-from ..resume.places import Place
+from ..resume.places import DatasetPlace
 from ..splitting.opening import open_dataset
 from ..splitting.traced import XLA, Traced, check_strategy, traced
 from .datasets import Datasets
@@ -197,7 +197,7 @@ class KerasFit:
 
     # --- places -------------------------------------------------------------------------------------------
 
-    def _places(self) -> Iterator[Place]:
+    def _places(self) -> Iterator[DatasetPlace]:
         """Yield the places of passes under way, and of data sets without a pass under way."""
         running = [fit for fit in self._fits if fit.progress is not None]
         under_way: set[int] = set()
@@ -215,7 +215,7 @@ class KerasFit:
             if id(dataset) not in under_way:
                 yield self.datasets.places.of_next(dataset)
 
-    def _progress(self, fit: _Fit, dataset: Any, orders: Orders, place: Place | None) -> _Progress:
+    def _progress(self, fit: _Fit, dataset: Any, orders: Orders, place: DatasetPlace | None) -> _Progress:
         """Record that a pass has begun."""
         fit.progress = _Progress(dataset, tuple(orders.values()))
         if place is not None:

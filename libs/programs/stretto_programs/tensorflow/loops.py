@@ -19,7 +19,7 @@ from ..errors import ProgramRefused, in_words
 from ..graphs.refusals import CHECKPOINTED, LOOP
 from ..graphs.resources import Resources
 from ..import_hooks import Hook, replace_method
-from ..resume.places import Place
+from ..resume.places import DatasetPlace
 from ..splitting.traced import Traced, check_strategy, traced
 from .datasets import Datasets
 from .iterators import ELEMENTS_MIN, Iterators
@@ -166,9 +166,9 @@ class Loops:
 
         return not self._datasets.is_ours and not self._datasets.is_keras and tf.executing_eagerly()
 
-    def _places(self) -> Iterator[Place]:
+    def _places(self) -> Iterator[DatasetPlace]:
         if self._has_graph_loops:
-            yield Place("the loop of a tf.function over a data set", "", unknown=LOOP)
+            yield DatasetPlace("the loop of a tf.function over a data set", "", unknown=LOOP)
 
     # --- elements -----------------------------------------------------------------------------------------
 

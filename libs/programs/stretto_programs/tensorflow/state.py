@@ -8,7 +8,7 @@ from typing import Any
 from weakref import ref
 
 from ..graphs.shuffles import Orders
-from ..resume.places import Place
+from ..resume.places import DatasetPlace
 from ..splitting.opening import Opening
 from .passes import Pass, RawElements
 from .plans import Plan
@@ -39,7 +39,7 @@ class IteratorState:
     used: int = 0
     is_over: bool = False
     by_function: bool = False
-    place: Place | None = None
+    place: DatasetPlace | None = None
     unknown: str = ""
     is_saved: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)

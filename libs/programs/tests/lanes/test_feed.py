@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stretto_pipeline.arrays import Arrays
-from stretto_pipeline.feeding import Joined, Range
+from stretto_pipeline.feeding import Joined, SampleRange
 from stretto_programs.lanes.feed import Feed, Raw, Stream
 from stretto_programs.lanes.protocol import Preparation
 
@@ -41,9 +41,9 @@ class Doubled:
 class Lanes:
     """Keeps what is asked, for the test to answer."""
 
-    asked: list[tuple[str, Range, int]] = field(default_factory=list[tuple[str, Range, int]])
+    asked: list[tuple[str, SampleRange, int]] = field(default_factory=list[tuple[str, SampleRange, int]])
 
-    def ask(self, lane: str, wanted: Range, preparation: Preparation, raw: Arrays) -> None:
+    def ask(self, lane: str, wanted: SampleRange, preparation: Preparation, raw: Arrays) -> None:
         self.asked.append((lane, wanted, preparation.number))
 
 

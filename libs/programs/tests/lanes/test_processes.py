@@ -19,7 +19,7 @@ from stretto_programs.lanes import nursery
 from stretto_programs.lanes.feed import Feed
 from stretto_programs.lanes.lane import Start
 from stretto_programs.lanes.nursery import Forked, Nursery
-from stretto_programs.lanes.processes import Processes, Settings
+from stretto_programs.lanes.processes import LaneSettings, Processes
 
 WAIT_S = 60.0
 
@@ -37,7 +37,7 @@ def test_a_process_that_was_about_to_start_does_not_outlive_the_close(monkeypatc
         return forked[0]
 
     monkeypatch.setattr(Nursery, "fork", slow)
-    processes = Processes(1, Feed(1, print), Settings("none", {}, [], {}), print)
+    processes = Processes(1, Feed(1, print), LaneSettings("none", {}, [], {}), print)
     assert starting.wait(WAIT_S)
     processes.close()
     closed.set()
@@ -54,7 +54,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
     (tmp_path / "nothing.py").write_text(NOTHING)
     told: list[str] = []
     feed = Feed(2, told.append)
-    processes = Processes(2, feed, Settings("nothing", {}, [str(tmp_path), *sys.path], {}), told.append)
+    processes = Processes(2, feed, LaneSettings("nothing", {}, [str(tmp_path), *sys.path], {}), told.append)
     feed.use(processes)
     yield processes, told
     processes.close()

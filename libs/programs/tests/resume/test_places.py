@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_programs.resume.places import (
     SUFFIX,
+    DatasetPlace,
     Kept,
-    Place,
     PlacesRefused,
     begun,
     ended,
@@ -27,7 +27,7 @@ from stretto_programs.resume.resume import Identity, Resume, digest_of
 COUNTS = st.integers(0, 10**9)
 TEXTS = st.text(max_size=5)
 ORDERS = st.lists(COUNTS, max_size=2).map(tuple)
-PLACES = st.builds(Place, TEXTS, TEXTS, ORDERS, COUNTS, COUNTS, st.integers(-2, 10**9), TEXTS)
+PLACES = st.builds(DatasetPlace, TEXTS, TEXTS, ORDERS, COUNTS, COUNTS, st.integers(-2, 10**9), TEXTS)
 SEEDS = st.dictionaries(st.integers(0, 9), st.lists(COUNTS, min_size=2, max_size=2), max_size=2)
 KEPT = st.builds(Kept, TEXTS, TEXTS, st.lists(PLACES, max_size=2).map(tuple), SEEDS)
 VALUES = st.none() | st.integers() | TEXTS
@@ -58,7 +58,7 @@ def test_a_program_that_dies_while_it_writes_has_the_places_of_its_checkpoint(de
     for run, death in enumerate(deaths):
         for step in range(3):
             name = f"{run} {step}"
-            now = Kept(f"run {run}", "", (Place(name, name),))
+            now = Kept(f"run {run}", "", (DatasetPlace(name, name),))
             file = begun(file, now)
             if (step, death) == (2, "before"):
                 break
@@ -74,7 +74,7 @@ def test_a_program_that_dies_while_it_writes_has_the_places_of_its_checkpoint(de
 class Program:
     """A program with one checkpoint `saved`, one data set, and what it was told."""
 
-    def __init__(self, folder: Path, *places: Place) -> None:
+    def __init__(self, folder: Path, *places: DatasetPlace) -> None:
         self.told: list[str] = []
         self.places = list(places)
         self.checkpoint = folder / "saved"
@@ -85,15 +85,15 @@ class Program:
         with self.resume.writing(self.checkpoint):
             self.checkpoint.write_text(content)
 
-    def claimed(self, length: int = 100, digest: str = "data") -> Place | None:
+    def claimed(self, length: int = 100, digest: str = "data") -> DatasetPlace | None:
         return self.resume.claim(Identity("Range", digest, length, length, ""))
 
-    def restored(self, length: int = 100, digest: str = "data") -> Place | None:
+    def restored(self, length: int = 100, digest: str = "data") -> DatasetPlace | None:
         self.resume.read(self.checkpoint)
         return self.claimed(length, digest)
 
 
-PLACE = Place("Range → Shuffle", "data", (3,), 40, 5, 100)
+PLACE = DatasetPlace("Range → Shuffle", "data", (3,), 40, 5, 100)
 
 
 def test_the_next_process_goes_on_at_the_place_of_the_checkpoint(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from stretto_pipeline.arrays import Arrays, Reader, Writer
 from stretto_plane import Connection, Key, PeerFailed
 from stretto_programs.lanes.lane import Lane
-from stretto_programs.lanes.protocol import Kind, Prepares, request
+from stretto_programs.lanes.protocol import LaneMessageKind, Prepares, request
 from stretto_programs.splitting.graph_preparation import GraphPreparation
 from stretto_programs.tensorflow.plans import PREPARED_MAX, LivePreparation, Numbered
 
@@ -43,10 +43,10 @@ def test_lanes_know_what_home_may_ask_for_and_forget_the_rest(tmp_path: Path) ->
         writer, reader = Writer(), Reader()
 
         def teach(each: LivePreparation) -> None:
-            link.call(Kind.TEACH, [str(each.number).encode(), *each.parts()])
+            link.call(LaneMessageKind.TEACH, [str(each.number).encode(), *each.parts()])
 
         def asked(number: int) -> int:
-            answer = link.call(Kind.PREPARE, request(number, {"one": np.array(100)}, writer))
+            answer = link.call(LaneMessageKind.PREPARE, request(number, {"one": np.array(100)}, writer))
             return int(reader.arrays(answer.parts[1:])["one"])
 
         in_use = numbered.of(all_made[0])

@@ -26,7 +26,7 @@ from stretto_runtime.owner.session import Orders, Parts, Session
 from stretto_runtime.owner.snapshots import Snapshots
 from stretto_runtime.owner.succession import finish, published_ids
 from stretto_runtime.owner.terms import Term, fence_subject
-from stretto_runtime.process.faults import Contradiction, PartitionLost, Refusal
+from stretto_runtime.process.faults import Contradiction, PartitionLost, VersionRefusal
 
 GIVE_BACK_AGAIN_S = 1.0
 
@@ -87,7 +87,7 @@ class Partition:
                 usurped = self.epoch > 0 and ownership.usurped(self.number, self.epoch)
                 if usurped or isinstance(fault, PartitionLost):
                     return
-            except Refusal as fault:
+            except VersionRefusal as fault:
                 await self._context.ownership.refuse(self.number, self.epoch, str(fault))
                 self._fault = str(fault)
                 return
@@ -157,7 +157,7 @@ class Partition:
         machines.lost = loaded.lost
         try:
             await machines.load_in_thread(loaded.documents)
-        except Refusal:
+        except VersionRefusal:
             if handled_to is not None and not loaded.fell_back:
                 await snapshots.mark(loaded.cursor, 0, clean=True)  # nothing was begun here
             raise

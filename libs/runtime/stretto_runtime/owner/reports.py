@@ -43,7 +43,7 @@ STEP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ReportRange:
     """The reports of one partition after sequence ``after``, up to ``to``; ``count`` of them were there."""
 
     after: int
@@ -55,7 +55,7 @@ class Range:
         return {"kind": REPORTS, "key": "", "d": json.dumps(asdict(self), separators=(",", ":"))}
 
     @classmethod
-    def read(cls, data: bytes) -> Range:
+    def read(cls, data: bytes) -> ReportRange:
         """Read the body of an entry. Raises ValueError: no owner wrote it."""
         body: Any = from_json(data)
         fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
@@ -120,7 +120,7 @@ class StoredReports:
 
     async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
         """Return the reports of a journalled range (``Ranges.of``)."""
-        wanted = Range.read(arrival.data)
+        wanted = ReportRange.read(arrival.data)
         if self._reading is None or wanted.after < self._taken:
             await self.close()
             excerpt = Excerpt(stream=Stream.REPORTS, subject=self._filters, after=wanted.after)
@@ -162,7 +162,7 @@ class Reports:
         self._buffer: deque[Stored] = deque()
         self._journalled = 0
 
-    async def gather(self) -> Range | None:
+    async def gather(self) -> ReportRange | None:
         """Return the range of what has arrived; None if nothing has, or the last range is not handled yet.
 
         Raises:
@@ -177,15 +177,15 @@ class Reports:
         if not self._buffer:
             return None
         count = min(RANGE_MAX, len(self._buffer))
-        return Range(position, self._buffer[count - 1].seq, count)
+        return ReportRange(position, self._buffer[count - 1].seq, count)
 
-    def journalled(self, found: Range) -> None:
+    def journalled(self, found: ReportRange) -> None:
         """Note that the range is in the journal."""
         self._journalled = found.to
 
     async def of(self, arrival: Arrival, routes: Routes, partition: int) -> list[Arrival]:
         """Return the reports of a journalled range (``Ranges.of``)."""
-        wanted = Range.read(arrival.data)
+        wanted = ReportRange.read(arrival.data)
         consumer, before = self._consumer, self.position or 0
         if consumer is None or self.position is None or wanted.after < self.position:
             await self.close()

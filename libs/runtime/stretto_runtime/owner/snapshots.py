@@ -45,7 +45,7 @@ from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.seals import Damage, Damaged, seal, unseal
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.faults import VersionRefusal
 
 SIDES = "ab"
 COMPRESSED_FROM_BYTES = 4096
@@ -183,7 +183,7 @@ class Document:
             return cls(packed=packed, first=False, is_saved=True, **fields)
         except (ValueError, TypeError) as error:
             text = f"{subject} was written by another version of stretto, which alone can continue it: {error!r}"
-            raise Refusal(text) from error
+            raise VersionRefusal(text) from error
 
     @property
     def state(self) -> bytes:

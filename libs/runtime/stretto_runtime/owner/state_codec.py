@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.snapshots import Document, digest, pack, unpack
-from stretto_runtime.process.faults import Refusal, RuntimeFault
+from stretto_runtime.process.faults import RuntimeFault, VersionRefusal
 
 JOB_SCOPE, CLUSTER_SCOPE = "job", "cluster"
 
@@ -97,19 +97,25 @@ class StateCodec:
         if document.version != version:
             migrate = getattr(fresh, "migrate", None)
             if document.version > version:
-                raise Refusal(f"{whose}, which cannot continue it, because the snapshot has no way back: run version "
-                              f"{document.version}, or restore the backup of before it")  # fmt: skip
+                raise VersionRefusal(
+                    f"{whose}, which cannot continue it, because the snapshot has no way back: run version "
+                    f"{document.version}, or restore the backup of before it"
+                )
             if migrate is None:
-                raise Refusal(f"{whose}, which cannot continue it; run version {document.version}, or give the machine "
-                              "migrate(state, from_version)")  # fmt: skip
+                raise VersionRefusal(
+                    f"{whose}, which cannot continue it; run version {document.version}, or give the machine "
+                    "migrate(state, from_version)"
+                )
             migrated = to_json(migrate(document.whole, document.version))
             machine = self._factory.machine(key, _read(self._adapter(key), migrated, whose))
             if parted:
                 machine.changed.update({*document.parts, *getattr(machine.state, parted)})
             return machine
         if document.parted != parted:
-            raise Refusal(f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise "
-                          "the version, and give the machine migrate(state, from_version)")  # fmt: skip
+            raise VersionRefusal(
+                f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise "
+                "the version, and give the machine migrate(state, from_version)"
+            )
         state = _read(self._adapter(key), document.state, whose, {parted} if parted else None)
         for name, part in document.parts.items():
             entry = _read(self._part_adapter(key, parted), unpack(part), f"{whose}, in {parted}.{name}")
@@ -196,12 +202,15 @@ def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str
         state = adapter.validate_json(stored)
     except ValidationError as error:
         first = error.errors()[0]
-        raise Refusal(f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
-                      "the version and migrate") from error  # fmt: skip
+        raise VersionRefusal(
+            f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
+            "the version and migrate"
+        ) from error
     dumped = adapter.dump_json(state, exclude=exclude)
     if dumped != stored and (lost := next(_lost(from_json(stored), from_json(dumped)), None)) is not None:
-        raise Refusal(f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what "
-                      "becomes of it")  # fmt: skip
+        raise VersionRefusal(
+            f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what becomes of it"
+        )
     return state
 
 

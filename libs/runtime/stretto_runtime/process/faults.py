@@ -13,11 +13,11 @@ class SettingsFault(RuntimeFault):
     """A variable of the environment is unknown, or its value is refused."""
 
 
-class Refusal(RuntimeFault):
+class VersionRefusal(RuntimeFault):
     """A version cannot continue what another version of its machine saved. Nothing was changed or published."""
 
 
-class Contradiction(Refusal):
+class Contradiction(VersionRefusal):
     """A version decides an input of ``key`` otherwise than what is published."""
 
     def __init__(self, text: str, key: str) -> None:

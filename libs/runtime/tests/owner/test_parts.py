@@ -24,7 +24,7 @@ from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import document_of, load, recovered
 from stretto_runtime.owner.seals import seal
 from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots, digest
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.faults import VersionRefusal
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
@@ -187,7 +187,7 @@ def test_only_what_changed_is_written_and_what_is_gone_is_removed() -> None:
 
 def test_a_part_that_this_code_would_not_keep_is_refused_by_its_name() -> None:
     part = b'{"count":1,"text":"","colour":"red"}'
-    with pytest.raises(Refusal, match=r"items\.a: this code does not keep state\.colour"):
+    with pytest.raises(VersionRefusal, match=r"items\.a: this code does not keep state\.colour"):
         Machines(Factory()).load({CLUSTER: Document(1, 2, b'{"handled":1}', parted="items", parts={"a": part})})
 
 
@@ -249,7 +249,7 @@ def test_parts_that_stayed_beside_a_whole_document_are_not_taken_for_its_own() -
 def test_parts_come_and_go_with_a_new_version_only(factory: type[Factory]) -> None:
     parted = "" if factory is Factory else "items"
     version = Shelf.version if factory is Factory else Plain.version
-    with pytest.raises(Refusal, match="raise the version"):
+    with pytest.raises(VersionRefusal, match="raise the version"):
         Machines(factory()).load({CLUSTER: Document(3, version, b'{"items":{},"handled":3}', parted=parted)})
 
 

@@ -25,7 +25,7 @@ from stretto_messages.base import example_of
 from stretto_messages.pods import WorkerReported
 from stretto_runtime.inputs import REPORTS
 from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
-from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, Range, thinned
+from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, ReportRange, thinned
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
@@ -81,8 +81,8 @@ def test_of_a_pod_that_sends_too_many_at_once_only_the_last_reports_are_handled(
 
 @given(st.integers(0, 10**15), st.integers(0, 10**6), st.integers(0, RANGE_MAX))
 def test_a_range_is_read_as_it_was_written(after: int, length: int, count: int) -> None:
-    made = Range(after, after + length, count)
-    assert Range.read(made.entry()["d"].encode()) == made
+    made = ReportRange(after, after + length, count)
+    assert ReportRange.read(made.entry()["d"].encode()) == made
 
 
 NO_RANGES = (
@@ -94,7 +94,7 @@ NO_RANGES = (
 @given(st.one_of(st.binary(max_size=60), st.sampled_from(NO_RANGES)))
 def test_bytes_that_are_no_range_are_told_apart(data: bytes) -> None:
     with pytest.raises(ValueError):
-        Range.read(data)
+        ReportRange.read(data)
 
 
 async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_killed(

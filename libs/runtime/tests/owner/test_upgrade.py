@@ -16,7 +16,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.faults import VersionRefusal
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 
@@ -36,11 +36,11 @@ class TestDocuments:
         assert machines.documents(["a"])["a"].version == 2
 
     def test_of_another_version_without_migration(self) -> None:
-        with pytest.raises(Refusal, match=r"'a' is of version 1, this is 2.*migrate\(state, from_version\)"):
+        with pytest.raises(VersionRefusal, match=r"'a' is of version 1, this is 2.*migrate\(state, from_version\)"):
             Machines(factory(Stuck)).load({"a": self.OLD})
 
     def test_of_a_newer_version(self) -> None:
-        with pytest.raises(Refusal, match=r"is of version 2, this is 1, .*run version 2"):
+        with pytest.raises(VersionRefusal, match=r"is of version 2, this is 1, .*run version 2"):
             Machines(factory(Counting)).load({"a": Document(10, 2, self.OLD.state)})
 
     @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ class TestDocuments:
         if lost is None:  # true is 1: nothing is lost
             Machines(factory(Counting)).load({"a": Document(10, 1, state)})
             return
-        with pytest.raises(Refusal, match=f"does not keep {lost}"):
+        with pytest.raises(VersionRefusal, match=f"does not keep {lost}"):
             Machines(factory(Counting)).load({"a": Document(10, 1, state)})
 
     def test_with_a_new_field_that_has_a_default(self) -> None:

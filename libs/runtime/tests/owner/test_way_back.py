@@ -26,7 +26,7 @@ from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.snapshots import Document
-from stretto_runtime.process.faults import Refusal, RuntimeFault
+from stretto_runtime.process.faults import RuntimeFault, VersionRefusal
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import STATE_PREFIX
@@ -68,7 +68,9 @@ class TestDocuments:
         documents = machines.documents(["a", "b"])
         assert [documents[key].version for key in "ab"] == [2, 1]
         assert machines.no_way_back == {"a": "migrate does not bring back state.seen.large"}
-        with pytest.raises(Refusal, match=r"'a' is of version 2, this is 1.*no way back: run version 2, or restore"):
+        with pytest.raises(
+            VersionRefusal, match=r"'a' is of version 2, this is 1.*no way back: run version 2, or restore"
+        ):
             Machines(old_code()).load({"a": documents["a"]})
         again = Machines(new_code())
         again.load({"a": documents["a"]})
@@ -101,7 +103,7 @@ class TestDocuments:
         later.load({"a": stored})
         document = later.documents(["a"])["a"]
         assert (document.version, document.written_by, later.no_way_back) == (2, 2, {})
-        with pytest.raises(Refusal, match="run version 2"):
+        with pytest.raises(VersionRefusal, match="run version 2"):
             Machines(old_code()).load({"a": document})
 
     @pytest.mark.parametrize(("storage_version", "remedy"), [(1, "give migrate_back, or no"), (3, "give an earlier")])
@@ -274,7 +276,7 @@ def test_any_upgrades_and_returns_keep_every_state_or_are_refused(steps: list[An
             documents = {key: document for (_, key), document in found.documents.items()}
             heir = Machines(FACTORIES[step]())
             if step == 1 and any(lost_by_version_1(bucket)):
-                with pytest.raises(Refusal, match="no way back"):
+                with pytest.raises(VersionRefusal, match="no way back"):
                     heir.load(documents)
                 continue
             heir.load(documents)

@@ -41,8 +41,8 @@ from stretto_pipeline.feeding import (
     Left,
     Needed,
     Prepare,
-    Range,
     Released,
+    SampleRange,
     Tick,
     Wanted,
 )
@@ -80,7 +80,7 @@ class Feed:
         self._due_s = float("inf")
         self._events: deque[Event] = deque()
         self._is_telling = False
-        self._here: dict[tuple[Range, str], Prepared | BaseException] = {}
+        self._here: dict[tuple[SampleRange, str], Prepared | BaseException] = {}
         self._needed: Future[Prepared] | None = None
         self._lanes: dict[str, _Lane] = {}
         """Lanes in use, by address."""
@@ -114,7 +114,7 @@ class Feed:
             before, self._counted = self._counted, (delivered, from_lanes)
         return (from_lanes - before[1]) / max(1, delivered - before[0])
 
-    def follow(self, ranges: Sequence[Range]) -> None:
+    def follow(self, ranges: Sequence[SampleRange]) -> None:
         """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
         with self._lock:
             if not ranges:
@@ -217,7 +217,7 @@ class Feed:
         else:
             future.set_result(found)
 
-    def _compare(self, name: str, wanted: Range) -> None:
+    def _compare(self, name: str, wanted: SampleRange) -> None:
         ours, theirs = self._here[wanted, ""], self._here.pop((wanted, name))
         assert isinstance(ours, Prepared)
         assert isinstance(theirs, Prepared)
@@ -225,7 +225,7 @@ class Feed:
         self.differing = found or self.differing
         self._events.append(Compared(name, wanted, not found))
 
-    def _prepare(self, wanted: Range) -> None:
+    def _prepare(self, wanted: SampleRange) -> None:
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         try:
             prepared: Prepared | BaseException = self._program.prepare(wanted.start, wanted.length, wanted.partition)
@@ -240,7 +240,7 @@ class Feed:
             self._here[wanted, ""] = prepared
             self._tell(HomePrepared(wanted, size_bytes, is_failure))
 
-    def _answered(self, name: str, wanted: Range, prepared: Prepared | None) -> None:
+    def _answered(self, name: str, wanted: SampleRange, prepared: Prepared | None) -> None:
         size_bytes = bytes_of(prepared) if prepared is not None else 0
         with self._lock:
             if prepared is not None:
@@ -268,7 +268,7 @@ class _Lane:
         access: Access,
         fingerprint: Fingerprint,
         tell: Callable[[Joined | Left], None],
-        answered: Callable[[str, Range, Prepared | None], None],
+        answered: Callable[[str, SampleRange, Prepared | None], None],
     ) -> None:
         self.name = name
         """Unique to this object. A new lane may reuse an address; a late answer of the old one has another name."""
@@ -279,10 +279,10 @@ class _Lane:
         self._answered = answered
         self._closed = threading.Event()
         self._lost = threading.Event()
-        self._asked: queue.SimpleQueue[Range | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[SampleRange | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"lane {address}", daemon=True).start()
 
-    def ask(self, wanted: Range) -> None:
+    def ask(self, wanted: SampleRange) -> None:
         self._asked.put(wanted)
 
     def close(self) -> None:

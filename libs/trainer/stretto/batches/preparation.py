@@ -17,7 +17,7 @@ import pyarrow
 from stretto_parameters.keys import KeyBatch, TableKeys
 from stretto_pipeline.arrays import Arrays, size_bytes
 from stretto_pipeline.errors import ArraysRefused
-from stretto_pipeline.feeding import Range
+from stretto_pipeline.feeding import SampleRange
 from stretto_plane import Message
 from stretto_wire.jobspec.spec import JobSpec
 
@@ -81,17 +81,17 @@ def bytes_of(prepared: Prepared) -> int:
     return size_bytes(arrays_of(prepared))
 
 
-def request_of(wanted: Range) -> list[Any]:
+def request_of(wanted: SampleRange) -> list[Any]:
     """Return the parts of a request for a batch."""
     return [np.array([wanted.start, wanted.length], np.int64), wanted.partition.encode()]
 
 
-def range_of(message: Message) -> Range:
+def range_of(message: Message) -> SampleRange:
     """Return the batch that a request is for. Raises ArraysRefused."""
     try:
         places, partition = message.parts
         start, length = np.frombuffer(places, np.int64).tolist()
-        return Range(bytes(partition).decode(), start, length)
+        return SampleRange(bytes(partition).decode(), start, length)
     except ValueError as error:
         raise ArraysRefused(f"a request for a batch is refused as damaged: {error}") from None
 

@@ -20,7 +20,7 @@ from stretto_wire.jobspec.jobfile import argument, read_job
 
 from ..errors import ExportRefused, StrettoError
 from ..progress import speaker
-from .run import FORMATS, Request, export
+from .run import FORMATS, ExportRequest, export
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = _spec(options)
         if spec.model.path:
             sys.path.insert(0, spec.model.path)  # the job's environment is not taken: it could name further code
-        asked = Request(spec, options.checkpoint, options.to, options.format, options.since)
+        asked = ExportRequest(spec, options.checkpoint, options.to, options.format, options.since)
         done = export(asked, lambda what, done, total: say({"progress": [what, done, total]}))
     except (StrettoError, InputRefused, WireError) as error:
         say({"error": str(error)})

@@ -23,7 +23,7 @@ from ..server.image_file import open_chain
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of a table. keys [n]: as the task's `keys` gave them, ascending. weights: [n, dimension]."""
+    """Rows of a table, not all. keys [n]: as the task's `keys` gave them, ascending. weights: [n, dimension]."""
 
     keys: I64
     weights: F32

@@ -35,7 +35,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExportRequest:
     """An export. checkpoint: URL of a manifest. format: None for the usual one of the model's framework."""
 
     job: JobSpec
@@ -61,7 +61,7 @@ def _silent(what: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
-def export(request: Request, progress: Progress = _silent) -> dict[str, Any]:
+def export(request: ExportRequest, progress: Progress = _silent) -> dict[str, Any]:
     """Write an export of a job; return its export.json.
 
     Raises ExportRefused, and what reading the checkpoint or building the model raises.

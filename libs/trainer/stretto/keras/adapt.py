@@ -26,8 +26,8 @@ from ..model.tables import Call, Group, Part, TableLayer, Tables
 from .lookups import (
     PREPARING,
     Direct,
-    Event,
     Feeding,
+    LayerCall,
     Lookup,
     Original,
     Preparing,
@@ -221,7 +221,9 @@ class AdaptedModel:
         self._keep_dense(tables)
         self._check_independent(recording.marks)
 
-    def _trace(self, chosen: Callable[[Sequence[Event]], list[Any]], is_marked: bool = False) -> tuple[Recording, Any]:
+    def _trace(
+        self, chosen: Callable[[Sequence[LayerCall]], list[Any]], is_marked: bool = False
+    ) -> tuple[Recording, Any]:
         """Record a call; return it with the function that computes the chosen values of its events.
 
         is_marked: note what depends on parameters. Such a function holds the memory of the tables.
@@ -295,7 +297,7 @@ class AdaptedModel:
                     f"layer {event.layer.name}: its ids depend on {told}, which is not known when the rows of a batch "
                     "are requested; ids must follow from the inputs"
                 )
-            self.events[number] = Event(event.kind, event.layer, None)
+            self.events[number] = LayerCall(event.kind, event.layer, None)
 
     def shorten(self) -> None:
         """Let a batch compute only what its keys are made of and what a step is fed with.
@@ -314,7 +316,7 @@ class AdaptedModel:
         wanted = self._positions  # layers that were given back since the first call are not noted in this one
         self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1] if wanted else None
         # not the values themselves: their graph holds the memory of the tables
-        self.events = [Event(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
+        self.events = [LayerCall(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
 
     def noted(self, leaves: Sequence[Any]) -> dict[int, Any]:
         """Return the noted values of a batch by event: arrays, or TensorFlow's ragged and sparse tensors."""

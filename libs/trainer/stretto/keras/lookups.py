@@ -151,7 +151,7 @@ def lookup_class(kind: type[Any]) -> type[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LayerCall:
     """A call of a layer. value: ids that a lookup was called with (`enter`), ids that it looked up (`rows`), or the
     result of a preparing layer (`prepare`)."""
 
@@ -164,7 +164,7 @@ class Event:
 class Recording:
     """Notes ids and prepared data, in the order of the calls."""
 
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[LayerCall] = field(default_factory=list[LayerCall])
     results: list[Any] = field(default_factory=list[Any])
     """Outputs and loss of the call."""
     marks: dict[str, str] = field(default_factory=dict[str, str])
@@ -185,13 +185,13 @@ class Recording:
 
     def enter(self, layer: Any, ids: Any) -> Any:
         ids = _tensor(ids)
-        self.events.append(Event("enter", layer, ids))
+        self.events.append(LayerCall("enter", layer, ids))
         return ids
 
     def rows(self, layer: Any, ids: Any) -> Any:
         ids = _integers(ids)
         flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
-        self.events.append(Event("rows", layer, flat))
+        self.events.append(LayerCall("rows", layer, flat))
         shape = tf.concat([tf.shape(flat), [layer.output_dim]], axis=0)
         zeros = self.mark(tf.zeros(shape), f"the rows of layer {layer.name}")
         zeros.set_shape([*flat.shape, layer.output_dim])
@@ -204,7 +204,7 @@ class Recording:
         finally:
             self._depth -= 1
         if not self._depth:  # the outermost one answers for those that it calls
-            self.events.append(Event("prepare", layer, result))
+            self.events.append(LayerCall("prepare", layer, result))
         return result
 
     def table(self, layer: Any, read: Callable[[], Any]) -> Any:
@@ -215,7 +215,7 @@ class Recording:
 class Feeding:
     """Answers with rows and with values from outside, by the number of the event. Other values are computed."""
 
-    events: Sequence[Event] = ()
+    events: Sequence[LayerCall] = ()
     values: Mapping[int, Any] = field(default_factory=dict[int, Any])
     looked_up: Mapping[int, Any] = field(default_factory=dict[int, Any])
     _next: int = 0

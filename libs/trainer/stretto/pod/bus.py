@@ -33,7 +33,7 @@ from stretto_wire.contract.inboxes import inbox_of_pod
 from stretto_wire.errors import WireError
 
 from ..errors import BusError, CallRefused, StrettoError
-from .tracing import Tracing
+from .tracing import PodTracing
 
 M = TypeVar("M", bound=Message)
 Handler = Callable[[Any], Message]
@@ -54,7 +54,9 @@ log = logging.getLogger("stretto.pod")
 class PodBus:
     """The connection of ``pod`` of ``job``. Methods may be called from any thread but the bus's own."""
 
-    def __init__(self, url: str, job: str, pod: str, tracing: Tracing, identity: RenewableLogin | None = None) -> None:
+    def __init__(
+        self, url: str, job: str, pod: str, tracing: PodTracing, identity: RenewableLogin | None = None
+    ) -> None:
         self.job, self.pod = job, pod
         self._url = url
         self._identity = identity or RenewableLogin()

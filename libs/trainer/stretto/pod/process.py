@@ -30,7 +30,7 @@ from ..errors import CallRefused, DataError, ModelRefused, PodError
 from .bus import PodBus
 from .code import bring
 from .credentials import identity_of
-from .tracing import Tracing
+from .tracing import PodTracing
 
 EXIT_OK = 0
 EXIT_PLATFORM = 1
@@ -242,7 +242,7 @@ class Pod:
         self.settings = settings
         self.leaving = threading.Event()
         self.usage = Usage()
-        self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
+        self.tracing = PodTracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
         identity = identity_of(settings.nats_credentials, settings.nats_ca)
         self.bus = PodBus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
         self.access = access_of(settings)

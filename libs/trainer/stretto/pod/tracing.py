@@ -37,7 +37,7 @@ class _SystemIds(IdGenerator):
         return secrets.randbits(128) or 1
 
 
-class Tracing:
+class PodTracing:
     """The tracer of a pod. ``parent``: the traceparent of the pod's start, for spans without a nearer parent."""
 
     def __init__(self, job: str, pod: str, state_folder: Path | None, parent: str = "") -> None:

@@ -37,7 +37,7 @@ NO_SAMPLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckRequest:
     """The model and the data to try. samples: of one epoch; 0: as many as the task's reader says."""
 
     entry: str
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """An obstacle. where: `model`, `data` or `job`; text: what is wrong, the value and the remedy."""
 
     where: str
@@ -87,7 +87,7 @@ class Figures:
 class Report:
     """The result of a trial. job: a job file, ready to submit where nothing was found."""
 
-    findings: list[Finding]
+    findings: list[CheckFinding]
     figures: Figures | None
     job: str
 
@@ -99,16 +99,16 @@ class Report:
         return found
 
 
-def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Report:
+def check(request: CheckRequest, told: Callable[[str], None] = lambda _: None) -> Report:
     """Try a model and its data, and go on after an obstacle as far as possible. told: called with each stage."""
     from ..build import make_program
     from ..model.program import FIRST_SAMPLES, Options, ends_in_single
 
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     try:
         spec = JobSpec.parse(_job(request, request.samples, None)).model
     except WireError as error:
-        return Report([Finding("job", str(each)) for each in error.findings], None, "")
+        return Report([CheckFinding("job", str(each)) for each in error.findings], None, "")
     task = program = None
     figures = None
     samples = request.samples
@@ -118,7 +118,7 @@ def check(request: Request, told: Callable[[str], None] = lambda _: None) -> Rep
     if task is not None:
         samples = samples or samples_of(task)
         if not samples and not request.partition:
-            findings.append(Finding("data", NO_SAMPLES))
+            findings.append(CheckFinding("data", NO_SAMPLES))
         told("reading")
         with _Noting(findings, "data"):
             if request.partition:
@@ -164,7 +164,7 @@ def held_out_of(task: Task) -> int:
 class _Noting:
     """Notes an error of the user's model or data, once, instead of raising it."""
 
-    def __init__(self, findings: list[Finding], where: str) -> None:
+    def __init__(self, findings: list[CheckFinding], where: str) -> None:
         self._findings, self._where = findings, where
 
     def __enter__(self) -> None:
@@ -174,7 +174,7 @@ class _Noting:
         if not isinstance(error, StrettoError):
             return False
         if not any(finding.text == str(error) for finding in self._findings):
-            self._findings.append(Finding("data" if isinstance(error, DataError) else self._where, str(error)))
+            self._findings.append(CheckFinding("data" if isinstance(error, DataError) else self._where, str(error)))
         return True
 
 
@@ -248,7 +248,7 @@ def _plain(value: Any) -> Any:
 # --- model --------------------------------------------------------------------------------------------------
 
 
-def _measured(program: Program, request: Request, samples: int) -> Figures:
+def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
     """Train some steps on a parameter server in this process."""
     from .local import Here
 
@@ -280,7 +280,7 @@ def _measured(program: Program, request: Request, samples: int) -> Figures:
     )
 
 
-def _job(request: Request, samples: int, task: Task | None) -> dict[str, Any]:
+def _job(request: CheckRequest, samples: int, task: Task | None) -> dict[str, Any]:
     """Return the fields of a job file for what was tried."""
     model: dict[str, Any] = {"entry": request.entry}
     if request.path:
@@ -301,7 +301,7 @@ def _job(request: Request, samples: int, task: Task | None) -> dict[str, Any]:
 def main() -> None:
     """Run a trial for another process."""
     say = speaker()
-    request = Request(**json.load(sys.stdin))
+    request = CheckRequest(**json.load(sys.stdin))
     sys.path.insert(0, request.path or ".")
     say({"result": check(request, lambda stage: say({"progress": [stage, 0, 1]})).document()})
 

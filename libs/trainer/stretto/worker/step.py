@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from stretto_pipeline.feeding import Range
+from stretto_pipeline.feeding import SampleRange
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
@@ -88,12 +88,12 @@ class _Ahead:
     """The first batch of the work that is likely to follow."""
 
     work: Work
-    range: Range
+    range: SampleRange
     read: Future[Prepared]
     pull: Future[Pulled] | None
     begun_s: float
 
-    def is_of(self, work: Work, first: Range) -> bool:
+    def is_of(self, work: Work, first: SampleRange) -> bool:
         return (self.work.shard, self.work.attempt, self.range) == (work.shard, work.attempt, first)
 
 
@@ -232,7 +232,7 @@ class Trainer:
         if ahead is not None and len(ranges) > len(places):
             self._ahead = _Ahead(ahead, ranges[len(places)], read, pull, time.monotonic())
 
-    def _first(self, work: Work, ranges: Sequence[Range]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
+    def _first(self, work: Work, ranges: Sequence[SampleRange]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
         """Return the first batch, its pull if it has begun, and whether the feed follows the ranges.
 
         A batch that was begun ahead comes under what was followed then; the feed follows the others once it is there.
@@ -245,7 +245,7 @@ class Trainer:
         self._feed.follow(ranges)
         return self._feed.take(), None, True
 
-    def _ranges_ahead(self, ahead: Work | None, before: Sequence[Range]) -> list[Range]:
+    def _ranges_ahead(self, ahead: Work | None, before: Sequence[SampleRange]) -> list[SampleRange]:
         """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
         if ahead is None:
             return []
@@ -315,5 +315,5 @@ class Trainer:
         self._feed.close()
 
 
-def _ranges(work: Work, places: Sequence[Place]) -> list[Range]:
-    return [Range(work.partition, work.start + each.begin, each.end - each.begin) for each in places]
+def _ranges(work: Work, places: Sequence[Place]) -> list[SampleRange]:
+    return [SampleRange(work.partition, work.start + each.begin, each.end - each.begin) for each in places]

@@ -25,7 +25,7 @@ from stretto.build import make_program, options_of
 from stretto.engine import Access, Parameters, ParameterServer
 from stretto.errors import ExportRefused, ModelRefused
 from stretto.export.checkpoint_source import open_checkpoint
-from stretto.export.run import Request, export
+from stretto.export.run import ExportRequest, export
 from stretto.model.entry_point import load
 from stretto.server.flash_checkpoint import Exports
 from stretto.worker.step import Trainer, Work
@@ -68,7 +68,7 @@ class Trained:
     inputs: dict[str, np.ndarray]
 
     def export(self, to: Path, **changes: Any) -> dict[str, Any]:
-        return export(Request(self.spec, self.manifest, str(to), **changes))
+        return export(ExportRequest(self.spec, self.manifest, str(to), **changes))
 
 
 def train(folder: Path, spec: JobSpec) -> Trained:
@@ -265,7 +265,7 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_with_the_remedy(traine
 def test_a_checkpoint_of_another_job_and_a_format_for_others_are_refused(trained: Trained, tmp_path: Path) -> None:
     other = trained.spec.model_copy(update={"name": "other"})
     with pytest.raises(ExportRefused, match="is of job tiny, not other"):
-        export(Request(other, trained.manifest, str(tmp_path / "out")))
+        export(ExportRequest(other, trained.manifest, str(tmp_path / "out")))
     trained.export(tmp_path / "full", format="parquet")
     with pytest.raises(ExportRefused, match="format = keras cannot hold changes alone"):
         trained.export(tmp_path / "out", format="keras", since=str(tmp_path / "full"))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from stretto.batches.preparation import REQUEST_BYTES_MAX, Kind, request_of
 from stretto_pipeline.arrays import SCHEMA_BYTES_MAX
-from stretto_pipeline.feeding import Range
+from stretto_pipeline.feeding import SampleRange
 from stretto_plane import AccessRefused, Buffer, Connection, Key, Listener, Message, Peer
 from stretto_plane.addresses import connected, parsed
 from stretto_plane.exchange import FrameReader
@@ -35,7 +35,7 @@ OTHERS_EVERY = 20
 """Frames after which each other way is tried once."""
 SLOW_PEERS = 80
 """Silent or slow strangers at a time: more than a listener keeps."""
-REQUEST = b"".join(encoded(Kind.PREPARE, request_of(Range("", 0, 256))))
+REQUEST = b"".join(encoded(Kind.PREPARE, request_of(SampleRange("", 0, 256))))
 
 
 class Recorded(PlainLink):

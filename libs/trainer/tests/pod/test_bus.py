@@ -18,7 +18,7 @@ import stretto.pod.bus
 import stretto_bus.bus
 from stretto.errors import BusError
 from stretto.pod.bus import PodBus
-from stretto.pod.tracing import Tracing
+from stretto.pod.tracing import PodTracing
 from stretto_installation.server import free_port
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.pods import PodPing, PodPingReply, WorkerReported
@@ -81,7 +81,7 @@ async def service(port: int) -> nats.NATS:
 
 
 def bus_of(url: str, folder: Path) -> PodBus:
-    bus = PodBus(url, JOB, POD, Tracing(JOB, POD, folder, ""))
+    bus = PodBus(url, JOB, POD, PodTracing(JOB, POD, folder, ""))
     bus.connect(10.0)
     return bus
 
@@ -161,7 +161,7 @@ async def test_what_a_stream_stores_and_delivers_here_is_neither_a_request_nor_a
 
 
 def test_a_bus_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> None:
-    bus = PodBus(f"nats://secret:word@127.0.0.1:{free_port()}", JOB, POD, Tracing(JOB, POD, tmp_path, ""))
+    bus = PodBus(f"nats://secret:word@127.0.0.1:{free_port()}", JOB, POD, PodTracing(JOB, POD, tmp_path, ""))
     with pytest.raises(BusError, match=r"nats://127\.0\.0\.1.*Connect call failed") as refused:
         bus.connect(1.0)
     assert "secret" not in str(refused.value)
@@ -170,7 +170,7 @@ def test_a_bus_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> Non
 
 def test_no_two_requests_of_several_threads_have_one_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: another thread takes an id while the first one's is being made."""
-    bus = PodBus("nats://127.0.0.1:1", JOB, POD, Tracing(JOB, POD, tmp_path, ""))
+    bus = PodBus("nats://127.0.0.1:1", JOB, POD, PodTracing(JOB, POD, tmp_path, ""))
     channel_of, ids = stretto.pod.bus.registry.channel_of, []
 
     def slowly(kind: Any) -> Any:

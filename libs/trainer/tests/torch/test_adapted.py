@@ -28,7 +28,7 @@ from stretto.readers.hashing import VALUE_BITS  # noqa: E402
 from stretto.torch.adapted import AdaptedTorchProgram  # noqa: E402
 from stretto.torch.lookups import Copy  # noqa: E402
 from stretto.torch.objective import own_loss  # noqa: E402
-from stretto.trial.check import Request, check  # noqa: E402
+from stretto.trial.check import CheckRequest, check  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 from torch import nn  # noqa: E402
@@ -433,7 +433,7 @@ def test_check_finds_no_fault_and_writes_a_job_file(name: str, monkeypatch: pyte
     module = types.ModuleType("own_code")
     module.Own = lambda: Task(TAKEN[name], samples=2000)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_code", module)
-    report = check(Request("own_code:Own", steps=4, batch_size=64))
+    report = check(CheckRequest("own_code:Own", steps=4, batch_size=64))
     assert report.findings == []
     assert report.figures is not None
     assert (report.figures.framework, report.figures.dense_parameters > 0) == ("PyTorch", True)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from stretto.errors import DataError
-from stretto.trial.check import Request, check
+from stretto.trial.check import CheckRequest, check
 from stretto_wire.jobspec.jobfile import read_job
 
 
@@ -62,7 +62,7 @@ def module(monkeypatch):
 
 
 def tried(name, **more):
-    return check(Request(f"user_code:{name}", steps=4, batch_size=256, **more))
+    return check(CheckRequest(f"user_code:{name}", steps=4, batch_size=256, **more))
 
 
 def test_a_model_without_fault_gets_figures_and_a_job_file():
@@ -103,7 +103,7 @@ def test_one_fault_is_told_with_its_remedy(name, more, where, text):
 
 
 def test_an_entry_that_is_none_is_refused_as_in_a_job_file():
-    report = check(Request("no-module"))
+    report = check(CheckRequest("no-module"))
     assert [finding.where for finding in report.findings] == ["job"]
     assert "model.entry = no-module: text, at most 200 long (module:name" in report.findings[0].text
 

@@ -82,7 +82,7 @@ class Follower:
         self.projection = Projection()
         self.retention = Retention(ended_bytes)
         self.ready = False
-        """Whether the projection has read the stream up to its end."""
+        """True once the projection has read the stream up to its end."""
         self._stream, self._clock = stream, clock
         self._traceparents: dict[str, str] = {}
         self._advance = asyncio.Condition()

@@ -30,7 +30,7 @@ from ..requests.changes import Changes
 from ..requests.submissions import Submissions
 from ..settings import GatewaySettings
 from .schema import TRAINING_JOBS
-from .status import FINALIZER, Refused, actor_of, next_step, refusal_of, spec_of, status_of, worth_writing
+from .status import FINALIZER, RefusedTrainingJob, actor_of, next_step, refusal_of, spec_of, status_of, worth_writing
 
 MANAGER = "stretto-gateway"
 LEASE = "stretto-trainingjobs"
@@ -142,7 +142,7 @@ class TrainingJobs:
         if (job := refused or self._views.find(name)) is not None:  # else it is not stored yet, or forgotten
             await self._write_status(one, job)
 
-    async def _submit(self, one: Object) -> Refused | None:
+    async def _submit(self, one: Object) -> RefusedTrainingJob | None:
         try:
             spec = spec_of(one)
         except WireError as error:
@@ -151,9 +151,9 @@ class TrainingJobs:
             await self._audited(one, "submit", lambda: self._submit_for(one, spec))
         except Problem as problem:
             if problem.kind in RETRIED:
-                return Refused(RETRIED[problem.kind], f"{problem.detail}; {problem.remedy}")
+                return RefusedTrainingJob(RETRIED[problem.kind], f"{problem.detail}; {problem.remedy}")
             if problem.status == 422:
-                return Refused("InvalidSpec", f"{problem.detail}; {problem.remedy}")
+                return RefusedTrainingJob("InvalidSpec", f"{problem.detail}; {problem.remedy}")
             raise
         return None
 
@@ -185,7 +185,7 @@ class TrainingJobs:
         conditions = (one.get("status") or {}).get("conditions") or []
         return problem in RETRIED and any(each.get("reason") == RETRIED[problem] for each in conditions)
 
-    async def _write_status(self, one: Object, job: JobView | Refused) -> None:
+    async def _write_status(self, one: Object, job: JobView | RefusedTrainingJob) -> None:
         name, now_s = one["metadata"]["name"], self._clock()
         status = status_of(one, job, now_s)
         if worth_writing(one.get("status") or {}, status, now_s - self._written_s.get(name, 0.0)):

@@ -25,7 +25,7 @@ Step = Literal["hold", "submit", "cancel", "wait", "release", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedTrainingJob:
     """The reason why an object has no job."""
 
     reason: Literal["InvalidSpec", "NameTaken", "QuotaUsed"]
@@ -73,10 +73,10 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
     return "nothing" if ours else "submit"
 
 
-def status_of(one: Object, job: JobView | Refused, now_s: float) -> Object:
+def status_of(one: Object, job: JobView | RefusedTrainingJob, now_s: float) -> Object:
     """Return the status of an object: the state of its job, or the reason why it has no job."""
     status: Object = {"observedGeneration": one["metadata"].get("generation", 1)}
-    if isinstance(job, Refused):
+    if isinstance(job, RefusedTrainingJob):
         status |= {"phase": "Failed", "message": job.message[:MESSAGE_MAX]}
         conditions = [("Admitted", False, job.reason, job.message), ("Failed", True, job.reason, job.message)]
     else:
@@ -141,10 +141,10 @@ def _change(one: Object, view: JobView) -> str | None:
     return f"spec.{', spec.'.join(different)} changed and has no effect; {remedy}" if different else None
 
 
-def refusal_of(error: WireError) -> Refused:
+def refusal_of(error: WireError) -> RefusedTrainingJob:
     """Return the refusal of an invalid specification, with every finding."""
     findings = "; ".join(str(each) for each in error.findings[:MOST])
-    return Refused("InvalidSpec", findings or str(error))
+    return RefusedTrainingJob("InvalidSpec", findings or str(error))
 
 
 def _with_times(one: Object, conditions: list[tuple[str, bool, str, str]], now_s: float) -> list[Object]:

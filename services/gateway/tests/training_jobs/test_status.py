@@ -11,7 +11,7 @@ from stretto_gateway.training_jobs.schema import CONDITIONS, PHASES
 from stretto_gateway.training_jobs.status import (
     FINALIZER,
     PROGRESS_S,
-    Refused,
+    RefusedTrainingJob,
     next_step,
     spec_of,
     status_of,
@@ -96,7 +96,7 @@ def test_a_condition_keeps_the_time_since_it_holds() -> None:
 
 
 def test_what_was_refused_says_why_until_it_is_corrected() -> None:
-    told = status_of(an_object(), Refused("InvalidSpec", "dataset.samples: a whole number"), 0.0)
+    told = status_of(an_object(), RefusedTrainingJob("InvalidSpec", "dataset.samples: a whole number"), 0.0)
     assert (told["phase"], told["message"]) == ("Failed", "dataset.samples: a whole number")
     assert {each["type"]: each["status"] for each in told["conditions"]} == {"Admitted": "False", "Failed": "True"}
 

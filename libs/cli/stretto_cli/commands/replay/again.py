@@ -14,7 +14,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.login import redacted
 from stretto_installation.one_machine.bus import connected, connected_elsewhere
 from stretto_runtime import Service, SettingsFault
-from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.faults import VersionRefusal
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
 from stretto_runtime.streams import BusStreams, Streams
@@ -119,7 +119,7 @@ async def decide_again(
     except BusFault as fault:
         where = redacted(elsewhere.url) if elsewhere else folder
         raise CliError(f"the stream of {where} cannot be read: {fault}") from fault
-    except Refusal as fault:
+    except VersionRefusal as fault:
         raise CliError(str(fault)) from fault
     except Fault as fault:
         raise BadInput(str(fault)) from fault

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 from stretto_client import figures
-from stretto_runtime.replay import Decision, Replayed
+from stretto_runtime.replay import Replayed, ReplayedDecision
 
 from ...render import table
 
@@ -18,7 +18,7 @@ FIELDS_SHOWN = 12
 TEXT_SHOWN = 60
 
 
-def different(done: Replayed) -> list[Decision]:
+def different(done: Replayed) -> list[ReplayedDecision]:
     """Return the decisions that differ, oldest first."""
     return [decision for decision in done.decisions if decision.verdict not in ("same", "not replayed")]
 
@@ -90,7 +90,7 @@ def for_people(job: str, found: Sequence[Replayed]) -> RenderableType:
     return Group(*parts)
 
 
-def _first(done: Replayed, other: Sequence[Decision]) -> list[RenderableType]:
+def _first(done: Replayed, other: Sequence[ReplayedDecision]) -> list[RenderableType]:
     first = other[0]
     more = f", and {len(other) - 1} more after it" if len(other) > 1 else ""
     title = (
