@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 142.0, 38.0
 """Size of a box."""
 
 
-class Place(NamedTuple):
+class PagePlace(NamedTuple):
     """Middle of a box."""
 
     x: float
@@ -26,17 +26,17 @@ class Place(NamedTuple):
 
 
 PLACES = {
-    "gateway": Place(90, 50),
-    "planner": Place(350, 50),
-    "arbiter": Place(610, 50),
-    "actuator": Place(870, 50),
-    "fitter": Place(350, 160),
-    "oom": Place(610, 160),
-    "checkpoints": Place(870, 270),
-    "profiler": Place(350, 270),
-    "dispatcher": Place(610, 270),
-    "worker": Place(480, 395),
-    "ps": Place(870, 395),
+    "gateway": PagePlace(90, 50),
+    "planner": PagePlace(350, 50),
+    "arbiter": PagePlace(610, 50),
+    "actuator": PagePlace(870, 50),
+    "fitter": PagePlace(350, 160),
+    "oom": PagePlace(610, 160),
+    "checkpoints": PagePlace(870, 270),
+    "profiler": PagePlace(350, 270),
+    "dispatcher": PagePlace(610, 270),
+    "worker": PagePlace(480, 395),
+    "ps": PagePlace(870, 395),
 }
 NAMES = {"worker": "workers", "ps": "parameter servers"}
 MESSAGES = (
@@ -100,7 +100,7 @@ def _checked(message: tuple[str, str, str]) -> tuple[str, str, str]:
     raise ValueError(f"{name} does not go from {sender} to {receiver}: correct MESSAGES")
 
 
-def _arrow(begin: Place, end: Place, name: str, *, both: bool = False) -> str:
+def _arrow(begin: PagePlace, end: PagePlace, name: str, *, both: bool = False) -> str:
     (x1, y1), (x2, y2) = _edge(begin, end), _edge(end, begin)
     heads = 'marker-end="url(#head)"' + (' marker-start="url(#tail)"' if both else "")
     line = f'<line x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" stroke="{INK}" stroke-width="1.5" {heads}/>'
@@ -113,7 +113,7 @@ def _arrow(begin: Place, end: Place, name: str, *, both: bool = False) -> str:
     return line + _text(name, (x1 + x2) / 2 + 14, (y1 + y2) / 2 + 8, INK, "start")
 
 
-def _edge(of: Place, towards: Place) -> tuple[float, float]:
+def _edge(of: PagePlace, towards: PagePlace) -> tuple[float, float]:
     """Return the point at which a line between two middles leaves the first one's box."""
     dx, dy = towards.x - of.x, towards.y - of.y
     share = min(side / 2 / abs(d) for side, d in ((WIDTH + 4, dx), (HEIGHT + 4, dy)) if d)
