@@ -146,7 +146,7 @@ def test_a_slow_demonstration_says_so_and_passes() -> None:
     console = Console(width=160, record=True)
     console.print(report.tables(slow))
     assert "missed" in console.export_text()
-    assert report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 359.0)["bars"][0]["met"] is True
+    assert report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 209.0)["bars"][0]["met"] is True
 
 
 @pytest.mark.parametrize(
