@@ -28,8 +28,8 @@ UNIX_BUFFER_BYTES = 1_500_000
 """Size of a Unix socket's buffers. Measured on two cores: a pull and a push of 3.1 MB take 0.8 ms and 1.1 ms of CPU;
 with the kernel's default size 1.1 and 1.4."""
 UNACKNOWLEDGED_MS_MAX = 10_000
-"""Time after which unacknowledged bytes end a connection. A host that is gone is so noticed within 10 s, and by the
-probes (4 + 3 * 2 s) where nothing is sent."""
+"""Time after which unacknowledged bytes end a connection. The end of a host is thus noticed within 10 s, and
+by the probes (4 + 3 * 2 s) where nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ AXES = (*COUNTS, "worker_cpu_cores", "ps_cpu_cores")
 """Fields of a configuration, and of a plan, that can be varied."""
 COMPONENTS = ("grad", "upd", "sync", "emb")
 OVERLAPS = (2.0, 4.0, 8.0)
-"""Overlap exponents that are tried besides 1; values between them predict much the same."""
+"""Overlaps o that are tried besides 1, the sum; values between them predict much the same."""
 MISFIT_PER_LOG_UNIT = 0.06  # how far measured systems leave the form, per unit of log distance (measured)
 KNOWS_NOTHING = 20.0  # widest half of an interval of a logarithm: e^20, so that its ends stay finite
 

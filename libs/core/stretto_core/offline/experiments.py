@@ -1,9 +1,9 @@
 """Choose the configurations to measure next, for a job known only by its measurements (DLRover-RM §4.3).
 
 While few configurations are measured, or an axis never varied, the next one is the furthest from all measured ones
-(maximin, in logs); later ones have the highest optimistic throughput (log throughput + 1 sd), while
-that promises enough. The model's fastest configuration is committed to only once it was measured itself: a model is
-best where it is wrong.
+(maximin, in logs); later ones have the highest optimistic throughput (log throughput + 1 sd), while that promises
+enough. The model's fastest configuration is committed to only once it was measured itself: a model is best where it
+is wrong.
 """
 
 from __future__ import annotations
