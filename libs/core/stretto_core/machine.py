@@ -80,6 +80,8 @@ class Machine(Protocol, Generic[Event, State]):
     def handle(self, event: Event, now: float) -> list[Action]:
         """Advance by one event.
 
-        ``now`` in seconds since the epoch. Handling the same event twice must be harmless.
+        ``now`` in seconds since the epoch. Handling the same event twice must be harmless. A machine ends by asserting
+        what must hold of its state (``assert_sound`` of the state): the runtime takes the event of a failed assertion
+        back and publishes it as a dead letter, so that a defect stops one event instead of spoiling the state.
         """
         ...

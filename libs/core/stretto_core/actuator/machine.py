@@ -104,6 +104,7 @@ class ActuatorMachine:
             return []
         facts += hot.settle(self.state)
         facts += data_workers.settle(self.state)
+        self.state.assert_sound()
         return [Emit(fact) for fact in facts]
 
     # the job ---------------------------------------------------------------------------------------------------

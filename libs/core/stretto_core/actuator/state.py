@@ -183,6 +183,15 @@ class ActuatorState:
         """True once nothing is left to do but to stop pods."""
         return self.phase in ("finished", "failed", "cancelled")
 
+    def assert_sound(self) -> None:
+        """Assert that no number is given to two pods, that only servers are listed, and that an ended job stops all."""
+        assert self.applied_version <= self.plan_version, f"{self.applied_version} applied of {self.plan_version}"
+        assert self.phase != "completing" or self.completed is not None, "completing without the ledger's word"
+        for name, pod in self.pods.items():
+            assert pod.number < self.next_number[pod.role], f"{name} has a number that was not given yet"
+            assert pod.role == "ps" or not (pod.listed or pod.leaving), f"{name} is treated as a server"
+            assert pod.phase == "stopping" or not self.ended, f"{name} of an ended job is {pod.phase}"
+
     def of_role(self, role: str) -> list[Pod]:
         """Return the wanted pods of a role by number, without those that are leaving."""
         return sorted(

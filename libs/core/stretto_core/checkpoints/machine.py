@@ -84,6 +84,15 @@ class CheckpointMachine:
 
     def handle(self, event: CheckpointsEvent, now: float) -> list[Action]:
         """Advance by one event."""
+        actions: list[Action]
+        if isinstance(event, SaveCheckpoint):
+            actions = [Reply(self._answer(event, now))]
+        else:
+            actions = [Emit(fact) for fact in self._advance(event, now)]
+        self.state.assert_sound()
+        return actions
+
+    def _advance(self, event: CheckpointsEvent, now: float) -> Facts:
         facts: Facts = []
         match event:
             case JobOpened():
@@ -103,15 +112,13 @@ class CheckpointMachine:
             case MigrationFinished():
                 self.state.migrating = False
                 attempts.begin_if_due(self.state, now)
-            case SaveCheckpoint():
-                return [Reply(self._answer(event, now))]
             case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored() | ColumnsImported():
                 facts = self._observed(event, now)
             case Tick():
                 attempts.begin_if_due(self.state, now)
             case _:
-                return []
-        return [Emit(fact) for fact in facts]
+                pass
+        return facts
 
     def _observed(self, event: Observation, now: float) -> Facts:
         """Advance by a step that the service has taken; one that is no longer wanted changes nothing."""

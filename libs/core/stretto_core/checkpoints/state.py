@@ -137,3 +137,11 @@ class CheckpointState:
     last_began_at_s: float = 0.0
     requested: bool = False
     """A checkpoint is due as soon as it can be taken."""
+
+    def assert_sound(self) -> None:
+        """Assert that no checkpoint is taken of columns that move or come back, and that each is kept once."""
+        taking = self.attempt is not None and self.attempt.stage == "taking"
+        assert not (taking and self.migrating), f"{self.attempt} takes images while columns move"
+        assert self.attempt is None or self.restore is None, f"{self.attempt} runs during {self.restore}"
+        kept = [reference.id for reference in self.complete]
+        assert len(set(kept)) == len(kept), f"a checkpoint is kept twice: {kept}"

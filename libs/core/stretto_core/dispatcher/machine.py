@@ -98,10 +98,13 @@ class ShardLedger:
         state, heard_at_s = self.state, self.state.heard_at_s
         excused = state.excuse_own_absence(now, self.settings.deaf_after_s)
         try:
-            return self._decide(event, now)
+            actions = self._decide(event, now)
         except LedgerError as error:
             state.heard_at_s, error.unchanged = heard_at_s, not excused
             raise
+        if not isinstance(event, NextShard | ShardHeartbeat):  # they come from each worker: the sum is over all of them
+            state.assert_sound()
+        return actions
 
     def _decide(self, event: LedgerEvent, now: float) -> list[Action]:
         match event:
@@ -516,6 +519,7 @@ class ShardLedger:
             return []
         st.closed = COMPLETED
         self.state.take_back_all()
+        st.assert_sound()
         completed = JobCompleted(
             job=st.job,
             samples=book.samples_done,

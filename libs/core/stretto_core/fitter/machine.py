@@ -106,6 +106,7 @@ class FitMachine:
         here = next(known for measured, known in aggregated if measured.configuration == configuration)
         x = Inputs.of([configuration])
         low, high = model.interval_s(x)
+        assert 0 < low[0] <= high[0], f"a step takes {low[0]} to {high[0]} s by the fitted model"
         return ModelFitted(
             job=event.job,
             form=form,

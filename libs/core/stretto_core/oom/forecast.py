@@ -133,6 +133,7 @@ def _server_forecast(
     crossing = _crossing(server, path, grid, now)
     end = path[-1]
     low, mean, high = (int(max(0, value)) for value in (end.low, end.mean, end.high))
+    assert low <= mean <= high, f"{pod} ends at {mean} bytes, outside {low} to {high}"
     return PsForecast(
         pod=pod,
         used_bytes=server.used_bytes,

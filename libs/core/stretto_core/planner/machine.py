@@ -185,6 +185,7 @@ class PlanMachine:
 
     def _start(self, kind: PlanKind, plan: Plan, reasons: list[str]) -> list[Action]:
         assert self.state.profile is not None
+        assert plan == self.state.profile.limits.clamp(plan), f"{plan} is outside the limits of {self.state.job}"
         self.state.started = self.state.pending = True
         cost = self.state.profile.cost_per_hour(plan)
         proposed = PlanProposed(job=self.state.job, kind=kind, plan=plan, cost_per_hour=cost, reasons=tuple(reasons))
@@ -372,6 +373,7 @@ class PlanMachine:
         if remaining_s < takes_s * (1 + settings.payback_factor):
             state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
             return None
+        assert choice.plan == profile.limits.clamp(choice.plan), f"{choice.plan} is outside the limits of {state.job}"
         x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])
         expected = float(throughput(problem.model.step_time_s(x), x)[0])
         low_s, high_s = problem.model.interval_s(x)

@@ -334,6 +334,7 @@ class ProfilerMachine:
             workers=_evenly(workers),
             ps=_evenly(servers),
         )
+        assert min(profile.step_time_s, profile.window_s) > 0, profile
         return [Emit(message) for message in (profile, *judgements)]
 
     def _reporting(self, role: ReportingRole) -> list[tuple[str, PodWindow]]:
