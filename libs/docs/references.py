@@ -493,11 +493,11 @@ FILES: dict[str, Callable[[], str]] = {
 """The generated files below `pages/`, each with the function that makes it."""
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """The command; exit status 1 where `--check` finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args().check
+    check = parser.parse_args(arguments).check
     stale: list[str] = []
     for name, make in FILES.items():
         path, text = PAGES / name, make().rstrip("\n") + "\n"
