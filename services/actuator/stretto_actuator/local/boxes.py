@@ -1,7 +1,7 @@
 """The boxes of local pods: which folders each one reads and writes. ``landlock.py`` puts a pod into its box.
 
 The services of an installation and all its pods are processes of one user. The box keeps a pod from the installation's
-state (keys, credentials, secrets, other jobs) and from changing any file but its job's own.
+state (keys, credentials, secrets, other jobs), from changing any file but its job's own, and from other processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stretto_wire.stores.urls import canonical
 from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes
 from ..settings import ActuatorSettings
-from . import landlock
+from . import landlock, seccomp
 from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
 
 FILE_URL = "file://"
@@ -31,7 +31,7 @@ OF_THE_SHELL = ("PATH", "HOME", "LD_LIBRARY_PATH")
 MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
 """Variables by which a pod's shell is found again."""
 
-LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock; landlock.main()"
+LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock, seccomp; landlock.main(seccomp.restrict)"
 """Imported, not run as a script: an import is compiled once."""
 
 
@@ -156,10 +156,8 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     """
     if settings.local_confine == "off":
         return None
-    if settings.local_confine == "required" and landlock.abi() < ABI_SCOPES:
-        raise SettingsFault(
-            f"STRETTO_ACTUATOR_LOCAL_CONFINE=required is refused: {_lack(landlock.abi())}; {_REMEDY}, or set auto"
-        )
+    if settings.local_confine == "required" and (lack := _lack()):
+        raise SettingsFault(f"STRETTO_ACTUATOR_LOCAL_CONFINE=required is refused: {lack}; {_REMEDY}, or set auto")
     if landlock.abi() < ABI_LEAST:
         return None
     state = settings.state_folder.resolve()
@@ -186,13 +184,17 @@ def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
 _REMEDY = "run Linux 6.12 or later, and where a filter of system calls (of a container) forbids Landlock, allow it"
 
 
-def _lack(version: int) -> str:
+def _lack() -> str:
+    """Return what the kernel lacks for whole boxes, and what local pods can do therefore; empty if it lacks nothing."""
+    version = landlock.abi()
     if version < ABI_LEAST:
         return f"local pods are not confined: the kernel offers version {version} of Landlock, {ABI_LEAST} is needed"
-    return (
-        f"local pods may send signals to all processes of this user: the kernel offers version {version} of Landlock, "
-        f"{ABI_SCOPES} is needed"
-    )
+    found: list[str] = []
+    if version < ABI_SCOPES:
+        found.append(f"send signals to (the kernel offers version {version} of Landlock, {ABI_SCOPES} is needed)")
+    if not seccomp.available():
+        found.append("limit and slow down (the kernel offers no filter of system calls for this kind of machine)")
+    return f"local pods may {' and '.join(found)} all processes of this user" if found else ""
 
 
 def warning_of(settings: ActuatorSettings) -> str:
@@ -201,8 +203,7 @@ def warning_of(settings: ActuatorSettings) -> str:
         return ""
     if settings.local_confine == "off":
         return "local pods are not confined: STRETTO_ACTUATOR_LOCAL_CONFINE=off; unset it"
-    version = landlock.abi()
-    return "" if version >= ABI_SCOPES else f"{_lack(version)}; {_REMEDY}"
+    return f"{lack}; {_REMEDY}" if (lack := _lack()) else ""
 
 
 def _local(url: str) -> Path | None:

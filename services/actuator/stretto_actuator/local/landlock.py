@@ -15,7 +15,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import NoReturn
 
 CLOSED, READ, WRITE, DEVICE = "--closed", "--read", "--write", "--device"
@@ -192,8 +192,8 @@ def _give_up(why: str) -> NoReturn:
     sys.exit(CANNOT_CONFINE)
 
 
-def main() -> None:
-    """Confine this process and execute the command.
+def main(restrict: Callable[[], None]) -> None:
+    """Confine this process, restrict its system calls by ``restrict``, and execute the command.
 
     Arguments: the options ``--closed``, ``--read``, ``--write`` and ``--device``, each with a path, as often as needed;
     ``--``; the command. It gets the variables that begin with ``BOXED``, without that.
@@ -206,6 +206,7 @@ def main() -> None:
     )
     try:
         confine(closed, reads, writes, abi(), devices)
+        restrict()
     except OSError as error:
         _give_up(f"the pod cannot be confined: {error}; STRETTO_ACTUATOR_LOCAL_CONFINE=off starts it without a box")
     environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)}

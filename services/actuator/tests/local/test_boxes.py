@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.local import landlock
+from stretto_actuator.local import landlock, seccomp
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.local.landlock import ABI_LEAST, ABI_SCOPES
@@ -28,7 +28,7 @@ from stretto_wire.jobspec.pod_files import VolumeSpec
 MIB = 2**20
 LIMIT_S = 60.0
 TRIES = """
-import contextlib, ctypes, json, os, signal, sys
+import contextlib, ctypes, errno, json, os, signal, sys
 done = []
 def attempt(name, work):
     try:
@@ -42,10 +42,15 @@ def read(path):
 def write(path):
     with open(path, "ab") as file:
         file.write(b"x")
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    words = [ctypes.byref(each) if isinstance(each, (ctypes.Array, ctypes.Structure)) else each for each in arguments]
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in words]
+    result = libc.syscall(ctypes.c_long(number), *words)
+    if result < 0 and ctypes.get_errno() != errno.EFAULT:  # nothing lies there, but it might have looked
+        raise OSError(ctypes.get_errno(), str(number))
 def trace(pid):
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ptrace(16, pid, None, None) != 0:  # PTRACE_ATTACH
-        raise OSError(ctypes.get_errno(), "ptrace")
+    call(101, 16, pid, 0, 0)  # PTRACE_ATTACH
 """
 """Beginning of a pod's program: ``attempt`` lists what succeeds in ``done``."""
 
@@ -207,6 +212,62 @@ async def test_a_pod_neither_ends_nor_traces_nor_sees_into_others(place: Place) 
         await service.wait()
 
 
+CALLS = """
+two, eight = (ctypes.c_uint64 * 2)(1, 1), (ctypes.c_uint64 * 8)()
+attribute = (ctypes.c_uint32 * 12)(48, 5)  # SCHED_IDLE
+own = (ctypes.c_uint64 * 2)(ctypes.addressof(eight), 64)
+def calls_on(pid):
+    return {
+        "prlimit64": (302, pid, 0, two, 0),
+        "prlimit64 that reads": (302, pid, 0, 0, two),
+        "setpriority": (141, 0, pid, 19),
+        "ioprio_set": (251, 1, pid, 3 << 13),
+        "sched_setaffinity": (203, pid, 8, two),
+        "sched_setscheduler": (144, pid, 5, (ctypes.c_uint32 * 1)(0)),
+        "sched_setparam": (142, pid, (ctypes.c_uint32 * 1)(0)),
+        "sched_setattr": (314, pid, attribute, 0),
+        "migrate_pages": (256, pid, 64, two, two),
+        "move_pages": (279, pid, 0, 0, 0, 0, 0),
+        "process_vm_readv": (310, pid, own, 1, own, 1, 0),
+        "process_vm_writev": (311, pid, own, 1, own, 1, 0),
+        "kcmp": (312, os.getpid(), pid, 1, 0, 0),
+        "pidfd_open": (434, pid, 0),
+        "get_robust_list": (274, pid, two, eight),
+        "perf_event_open": (298, (ctypes.c_uint32 * 32)(1, 128), pid, -1, -1, 0),
+        "kill": (62, pid, 0),
+        "tkill": (200, pid, 0),
+        "tgkill": (234, pid, pid, 0),
+        "rt_sigqueueinfo": (129, pid, 0, (ctypes.c_uint32 * 32)(0, 0, 0xFFFFFFFF)),
+    }
+"""
+"""Each system call that names a process, as ``call`` takes it."""
+OF_ALL = {"setpriority of the user's": "(141, 2, 0, 19)", "ioprio_set of the user's": "(251, 3, os.getuid(), 3 << 13)"}
+
+
+async def test_a_pod_changes_and_observes_no_process_outside_its_box_by_any_system_call(place: Place) -> None:
+    await place.backend.launch(place.spec("import time; print('up', flush=True); time.sleep(60)", job="other"))
+    (other,) = await place.backend.list("other")
+    service = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        script = f"""
+        for pid in {[service.pid, *other.pids]}:
+            for name, words in calls_on(pid).items():
+                attempt(f"{{name}} of {{pid}}", lambda: call(*words))
+        """
+        script += "".join(f"\n        attempt({name!r}, lambda: call(*{words}))" for name, words in OF_ALL.items())
+        before = state_of(service.pid)
+        assert await place.run(CALLS + textwrap.dedent(script)) == []
+        assert state_of(service.pid) == before
+    finally:
+        service.kill()
+        await service.wait()
+
+
+def state_of(pid: int) -> list[object]:
+    process = psutil.Process(pid)
+    return [process.nice(), process.ionice(), process.cpu_affinity(), os.sched_getscheduler(pid), process.rlimit(0)]
+
+
 async def test_a_pod_neither_reads_from_nor_writes_to_a_terminal_of_its_user(place: Place) -> None:
     keyboard, terminal = os.openpty()
     script = f"""
@@ -280,12 +341,18 @@ async def test_an_honest_pod_has_all_that_it_needs(place: Place) -> None:
     attempt("checkpoint", checkpoint)
     attempt("server", lambda: socket.create_server(("127.0.0.1", 0)))
     attempt("child", lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
+    import resource, threading
+    attempt("limit itself", lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+    attempt("limit itself by number", lambda: resource.prlimit(os.getpid(), resource.RLIMIT_CORE, (0, 0)))
+    attempt("yield", lambda: (os.nice(1), os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))))
+    attempt("threads", lambda: [each.join() for each in [threading.Thread(target=os.getpid)] if not each.start()])
     child = subprocess.Popen(["sleep", "60"])
     attempt("end its child", lambda: (child.kill(), child.wait()))
     """
     found = await place.run(script, files={"job.json": b"{}"})
     every = ["dataset", "list beside", "own files", "scratch", "temporary", "null", "random", "image", "spans"]
-    assert found == [*every, "checkpoint", "server", "child", "end its child"]
+    itself = ["limit itself", "limit itself by number", "yield", "threads"]
+    assert found == [*every, "checkpoint", "server", "child", *itself, "end its child"]
     await place.backend.forget("j", "worker-0")
     assert not (place.state / "pods/j/worker-0/work").exists(), "its disk goes with it"
 
@@ -420,6 +487,9 @@ def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
     monkeypatch.setattr(landlock, "abi", lambda: ABI_SCOPES - 1)
     assert boxes_of(here) is not None
     assert "signals" in warning_of(here)
+    monkeypatch.setattr(seccomp, "available", lambda: False)
+    assert "may send signals to" in warning_of(here)
+    assert "and limit and slow down" in warning_of(here)
 
 
 @pytest.mark.parametrize("folder", ["relative", "/nowhere/at/all", "/"])

@@ -1,0 +1,100 @@
+"""Forbid this process, and all that it starts, the system calls that change processes outside its box (seccomp).
+
+Landlock looks at signals, traces and memory of other processes, but at none of their limits, priorities, processors and
+pages. A filter of system calls cannot know which processes are in the box, so it lets a call name nobody but its
+caller: 0, or the first process of the pod. Like ``landlock.py`` it imports little.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EVERYWHERE = (424, 434, 438, 440, 448)
+"""pidfd_send_signal, pidfd_open, pidfd_getfd, process_madvise, process_mrelease: forbidden, since each names a process
+by a handle that no filter can look into. Their numbers are the same on each machine."""
+OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int]]] = {
+    "x86_64": (0xC000003E, 317, {142: 0, 144: 0, 203: 0, 314: 0, 256: 0, 279: 0, 298: 1, 302: 0}, {141: 0, 251: 1}),
+    "aarch64": (0xC00000B7, 277, {118: 0, 119: 0, 122: 0, 274: 0, 238: 0, 239: 0, 241: 1, 261: 0}, {140: 0, 30: 1}),
+}
+"""Numbers by kind of machine: of the machine in the kernel's audit; of the call seccomp; of the calls of which an
+argument names a process, with that argument (sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr,
+migrate_pages, move_pages, perf_event_open, prlimit64); and of those of which the second argument names processes of a
+kind, with the first that means one process (setpriority, ioprio_set)."""
+FIRST_OF_X32 = 0x40000000
+"""x86-64 has each system call a second time from this number on."""
+
+_SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
+_SPEC_ALLOW = 1 << 2
+"""Before Linux 5.16 a filter would slow the process down by a mitigation that Python does not need."""
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_FORBID = _ERROR | errno.EPERM
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
+"""Places in the kernel's description of a call. Only the low half of an argument counts: the kernel takes an int."""
+
+Instruction = tuple[int, int, int, int]
+"""Code; how many instructions to pass over if it holds, and if not; operand."""
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def available(machine: str | None = None) -> bool:
+    """Return True if this kernel filters system calls, on a kind of machine whose numbers are known."""
+    numbers = OF_MACHINES.get(machine or os.uname().machine)
+    if numbers is None:
+        return False
+    action = ctypes.c_uint32(_ERROR)
+    libc = ctypes.CDLL(None)
+    asked = libc.syscall(ctypes.c_long(numbers[1]), _GET_ACTION_AVAILABLE, 0, ctypes.byref(action))
+    return bool(asked == 0)
+
+
+def program(machine: str, pid: int) -> list[Instruction]:
+    """Return the filter of a machine, for a pod whose first process is ``pid``."""
+    audit, _, by_process, by_kind = OF_MACHINES[machine]
+    return [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _FORBID),  # calls of 32 bits have other numbers
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, FIRST_OF_X32),
+        (_RETURN, 0, 0, _FORBID),
+        *(each for number in EVERYWHERE for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
+        *(each for number, argument in by_process.items() for each in _only_itself(number, argument, pid)),
+        *(each for number, one in by_kind.items() for each in _only_itself(number, 1, pid, one)),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _only_itself(number: int, argument: int, pid: int, kind: int | None = None) -> Iterator[Instruction]:
+    """Yield what lets the call name the caller alone. ``kind``: what its first argument has to be for that."""
+    looks = [] if kind is None else [(_LOAD, 0, 0, _ARGUMENTS), (_EQUAL, 0, 4, kind)]
+    body = [*looks, (_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, pid)]
+    body += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FORBID)]
+    yield (_EQUAL, 0, len(body), number)
+    yield from body
+
+
+def restrict() -> None:
+    """Install the filter, for good; nothing where it is not :func:`available`. Raises OSError."""
+    machine = os.uname().machine
+    if not available(machine):
+        return
+    filled = b"".join(
+        code.to_bytes(2, "little") + bytes((holds, fails)) + operand.to_bytes(4, "little")
+        for code, holds, fails, operand in program(machine, os.getpid())
+    )
+    described = _Program(len(filled) // 8, filled)
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = ctypes.c_long(OF_MACHINES[machine][1])
+    if libc.syscall(number, _SET_MODE_FILTER, ctypes.c_ulong(_SPEC_ALLOW), ctypes.byref(described)):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
