@@ -24,6 +24,20 @@ from stretto_plane import session as session_module
 
 Listen = Callable[..., Listener]
 SECRET = b"a secret of an installation, 32 B"
+STORED = b"""\
+-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEIOFvXZJ9EZQchIsidVC6gtWiFyc0WO39De2gMCkFteYN
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIHzMIGmoAMCAQICAQEwBQYDK2VwMBgxFjAUBgNVBAMMDXN0cmV0dG8tcGxhbmUw
+IBcNMjAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBgxFjAUBgNVBAMMDXN0
+cmV0dG8tcGxhbmUwKjAFBgMrZXADIQCw4+yWmp3m3p3GtMusvZF2YfKGGTK5pUTG
+zQ6evVx4aaMTMBEwDwYDVR0TAQH/BAUwAwEB/zAFBgMrZXADQQClxahDj5Vikxx6
+McXUWvePPfYdyMbB051qjxFsc8D3VeXCdKItUZvBzNNhDBFDqEAcOIWrLAv0mB10
+C2NLlf4B
+-----END CERTIFICATE-----
+"""
+"""Key file of the job wide-deep that the first release of the plane derives from SECRET."""
 
 
 def echo(message: Message, _: Peer) -> tuple[int, Sequence[Buffer]]:
@@ -73,13 +87,20 @@ def test_a_key_is_the_same_wherever_it_is_derived(key: Key, tmp_path: Path) -> N
     """Goal: every replica of an issuer lays the same file; a release with another digest would lock pods out."""
     command = "import sys; from stretto_plane import Key; sys.stdout.buffer.write(Key.derive(%r, 'wide-deep').pem)"
     other = subprocess.run([sys.executable, "-c", command % SECRET], capture_output=True, check=True)
-    assert other.stdout == key.pem
-    assert hashlib.sha256(key.pem).hexdigest() == "0fec50aadd3f3f06ef43d33ace571f98f1a68382c0f59d9a271e90792b5ce198"
+    assert other.stdout == key.pem == STORED
+    digest = hashlib.sha256(Key.derive(bytes(range(32)), "jöb").pem).hexdigest()
+    assert digest == "77d3db574dc4e92ce31d73fb43b2b0dffeca975268b0f2b96a4a0bdc7b7d39bc"
     path = tmp_path / "plane.pem"
     path.write_bytes(key.pem)
     assert Key.load(path) == key
     others = {Key.derive(SECRET, "wide-deep-2").pem, Key.derive(SECRET + b"x", "wide-deep").pem, Key.random().pem}
     assert len({key.pem, *others}) == 4
+
+
+def test_a_stored_key_proves_itself_as_ever() -> None:
+    """Goal: pods of two releases, which were given the same key file, serve each other."""
+    proof = Key.of(STORED).proof(b"server", bytes(range(64)))
+    assert proof.hex() == "0b306fc081936051d87819e09e720a4c875bb11dd46830c041f69572a4cfbb23"
 
 
 def test_its_certificate_is_well_formed(key: Key, tmp_path: Path) -> None:
