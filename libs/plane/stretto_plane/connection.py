@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import socket
 import ssl
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .addresses import Address, connected, parsed
+from .encryption import Encryption
 from .errors import AccessRefused, FrameRefused, PeerFailed, PeerLost, PeerSlow
 from .exchange import FrameReader
 from .frames import Buffer, Flag, Message, encoded, text_of
 from .handshake import ENCRYPTION_REMEDY, greet
 from .keys import Key
-from .transports import Link, PlainLink, TlsLink, deadline_of
+from .transports import Link, PlainLink, deadline_of
 
 REFUSAL_S = 0.5
 """Time for the reason of a peer that has ended a connection while it was sent to."""
@@ -128,7 +128,7 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
     link: Link = PlainLink(plain)
     try:
         if encrypted:
-            link = TlsLink(_wrapped(plain, key, timeout_s))
+            link = Encryption(key, server=False).proven(plain, timeout_s)
         greet(link, key, deadline_s)
     except TimeoutError as error:
         link.close()
@@ -151,17 +151,3 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
 def _slow(address: str, text: str, error: OSError) -> PeerLost:
     """Return the error of a peer that is slow; or lost, if the kernel says that its host does not answer."""
     return PeerLost(address, error) if error.errno == errno.ETIMEDOUT else PeerSlow(address, text)
-
-
-def _wrapped(plain: socket.socket, key: Key, timeout_s: float) -> ssl.SSLSocket:
-    """Return a socket in TLS. Raises OSError, AccessRefused; the plain socket is then closed."""
-    try:
-        plain.settimeout(timeout_s)
-        encrypted = key.context(server=False).wrap_socket(plain)
-    except BaseException:
-        plain.close()
-        raise
-    if not key.pinned(encrypted):
-        encrypted.close()
-        raise AccessRefused("it shows another certificate; give both sides the key of the same job")
-    return encrypted
