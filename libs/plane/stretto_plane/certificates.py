@@ -6,7 +6,7 @@ public key and its signature vary. Peers compare the whole certificate, so nothi
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stretto-plane")])
-_NOT_BEFORE = datetime(2020, 1, 1)
-_NOT_AFTER = datetime(9999, 12, 31, 23, 59, 59)
+_NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
+_NOT_AFTER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """End of validity that RFC 5280 gives to a certificate without one: a key ends with its job."""
 
 

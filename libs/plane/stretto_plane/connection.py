@@ -41,6 +41,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._size_bytes_max = size_bytes_max
         self._link: Link | None = None
+        self._awaits = False
+        """True from a request to its answer: an answer does not say to which request it belongs."""
         self._link = _authenticated(parsed(address), key, timeout_s, encrypted)
         self._reader = FrameReader(self._link)
 
@@ -48,6 +50,8 @@ class Connection:
         """Send a request; its parts may be changed afterwards. Raises PeerLost, FrameRefused."""
         frame = encoded(kind, parts)
         link = self._opened()
+        assert not self._awaits, "a request is sent while the answer to another is awaited"
+        self._awaits = True
         try:
             link.send(frame, deadline_of(self._timeout_s))
         except TimeoutError as error:
@@ -59,6 +63,7 @@ class Connection:
     def receive(self, timeout_s: float | None = None) -> Message:
         """Receive the answer. Raises PeerLost, PeerFailed, FrameRefused."""
         self._opened()
+        assert self._awaits, "an answer is awaited, and nothing was asked"
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = deadline_of(timeout_s)
         try:
@@ -72,6 +77,7 @@ class Connection:
             self._lose(PeerLost(self.address, error))
         except FrameRefused as error:
             self._lose(FrameRefused(f"{self.address}: {error}"))
+        self._awaits = False
         if flag is Flag.FAILURE:
             raise PeerFailed(self.address, text_of(message.parts))
         if flag is Flag.REFUSAL:
