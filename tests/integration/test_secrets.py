@@ -27,7 +27,7 @@ from stretto_bus.login import Login
 from stretto_bus.ordered_consumer import read
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
-from stretto_plane.certificates import SEED_BYTES
+from stretto_plane.keys import SEED_BYTES
 from stretto_runtime.access.identity import parts_of
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import socket
 import ssl
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .addresses import Address, connected, parsed
+from .encryption import Encryption
 from .errors import AccessRefused, FrameRefused, PeerFailed, PeerLost, PeerSlow
 from .exchange import FrameReader
 from .frames import Buffer, Flag, Message, encoded, text_of
 from .handshake import ENCRYPTION_REMEDY, greet
 from .keys import Key
-from .transports import Link, PlainLink, TlsLink, deadline_of
+from .transports import Link, PlainLink, deadline_of
 
 REFUSAL_S = 0.5
 """Time for the reason of a peer that has ended a connection while it was sent to."""
@@ -41,6 +41,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._size_bytes_max = size_bytes_max
         self._link: Link | None = None
+        self._awaits = False
+        """True from a request to its answer: an answer does not say to which request it belongs."""
         self._link = _authenticated(parsed(address), key, timeout_s, encrypted)
         self._reader = FrameReader(self._link)
 
@@ -48,6 +50,8 @@ class Connection:
         """Send a request; its parts may be changed afterwards. Raises PeerLost, FrameRefused."""
         frame = encoded(kind, parts)
         link = self._opened()
+        assert not self._awaits, "a request is sent while the answer to another is awaited"
+        self._awaits = True
         try:
             link.send(frame, deadline_of(self._timeout_s))
         except TimeoutError as error:
@@ -59,6 +63,7 @@ class Connection:
     def receive(self, timeout_s: float | None = None) -> Message:
         """Receive the answer. Raises PeerLost, PeerFailed, FrameRefused."""
         self._opened()
+        assert self._awaits, "an answer is awaited, and nothing was asked"
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = deadline_of(timeout_s)
         try:
@@ -72,6 +77,7 @@ class Connection:
             self._lose(PeerLost(self.address, error))
         except FrameRefused as error:
             self._lose(FrameRefused(f"{self.address}: {error}"))
+        self._awaits = False
         if flag is Flag.FAILURE:
             raise PeerFailed(self.address, text_of(message.parts))
         if flag is Flag.REFUSAL:
@@ -128,7 +134,7 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
     link: Link = PlainLink(plain)
     try:
         if encrypted:
-            link = TlsLink(_wrapped(plain, key, timeout_s))
+            link = Encryption(key, server=False).proven(plain, timeout_s)
         greet(link, key, deadline_s)
     except TimeoutError as error:
         link.close()
@@ -151,17 +157,3 @@ def _authenticated(address: Address, key: Key, timeout_s: float, encrypted: bool
 def _slow(address: str, text: str, error: OSError) -> PeerLost:
     """Return the error of a peer that is slow; or lost, if the kernel says that its host does not answer."""
     return PeerLost(address, error) if error.errno == errno.ETIMEDOUT else PeerSlow(address, text)
-
-
-def _wrapped(plain: socket.socket, key: Key, timeout_s: float) -> ssl.SSLSocket:
-    """Return a socket in TLS. Raises OSError, AccessRefused; the plain socket is then closed."""
-    try:
-        plain.settimeout(timeout_s)
-        encrypted = key.context(server=False).wrap_socket(plain)
-    except BaseException:
-        plain.close()
-        raise
-    if not key.pinned(encrypted):
-        encrypted.close()
-        raise AccessRefused("it shows another certificate; give both sides the key of the same job")
-    return encrypted

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .buffers import POOL
 from .errors import FrameRefused
-from .frames import HEADER_BYTES, Flag, Message, body_bytes, head_of, parts_of, sizes_of
+from .frames import HEADER_BYTES, Flag, Message, body_bytes, head_of, parts_of, sizes_of, table_bytes
 from .transports import Link
 
 
@@ -28,7 +28,7 @@ class FrameReader:
             FrameRefused: it breaks the limits, is damaged, or there is no memory for it.
         """
         head = head_of(self._header, size_bytes_max)
-        table = memoryview(bytearray(head.table_bytes))
+        table = memoryview(bytearray(table_bytes(head.part_count)))
         self._link.receive_into(table, deadline_of(len(table)))
         sizes = sizes_of(head, table, size_bytes_max)
         size_bytes = body_bytes(sizes)

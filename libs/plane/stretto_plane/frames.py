@@ -85,15 +85,15 @@ class Head:
     part_count: int
     sizes: tuple[int, ...]
 
-    @property
-    def table_bytes(self) -> int:
-        """Return the size of the table of further sizes, with its padding."""
-        return padded(8 * max(0, self.part_count - INLINE_PARTS))
-
 
 def padded(size_bytes: int) -> int:
     """Round up to a multiple of 64 bytes."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def table_bytes(part_count: int) -> int:
+    """Return the size of the table of further sizes, with its padding."""
+    return padded(8 * max(0, part_count - INLINE_PARTS))
 
 
 def parts_max(size_bytes_max: int) -> int:
@@ -134,6 +134,7 @@ def encoded(kind: int, parts: Sequence[Buffer], flag: Flag = Flag.MESSAGE) -> li
             frame.append(view)
             if padding := -size % ALIGNMENT_BYTES:
                 frame.append(_PADDING[padding])
+    assert sum(map(len, frame)) % ALIGNMENT_BYTES == 0, "the receiver would take the next frame from a wrong place"
     return frame
 
 
@@ -146,6 +147,10 @@ def head_of(header: Bytes, size_bytes_max: int) -> Head:
         raise FrameRefused(f"version {version} of a frame is refused: run version {VERSION} on both sides")
     if flag not in (0, 1, 2) or kind > KIND_MAX or zero or any(sizes[count:]):
         raise FrameRefused(f"flag={flag}, kind={kind}, {count} parts: a frame with such a header is refused as damaged")
+    if flag and (kind or count != 1 or sizes[0] > TEXT_BYTES_MAX):
+        raise FrameRefused(
+            f"flag={flag}, kind={kind}, {count} parts: a frame whose text is not one short part is refused"
+        )
     if count > parts_max(size_bytes_max):
         raise FrameRefused(
             f"a frame of {count} parts is refused: at most {parts_max(size_bytes_max)} are allowed with "
@@ -156,6 +161,7 @@ def head_of(header: Bytes, size_bytes_max: int) -> Head:
 
 def sizes_of(head: Head, table: Bytes, size_bytes_max: int) -> tuple[int, ...]:
     """Return the sizes of all parts. Raises FrameRefused: together they exceed ``size_bytes_max``."""
+    assert len(table) == table_bytes(head.part_count), "the table was received by that length"
     sizes = head.sizes
     if head.part_count > INLINE_PARTS:
         sizes += struct.unpack_from(f"<{head.part_count - INLINE_PARTS}Q", table)
@@ -178,6 +184,7 @@ def parts_of(body: memoryview, sizes: Sequence[int]) -> tuple[memoryview, ...]:
     for size in sizes:
         parts.append(body[begin : begin + size])
         begin += padded(size)
+    assert begin == len(body), "the body was received by another length than its sizes have"
     return tuple(parts)
 
 
@@ -188,4 +195,5 @@ def text_frame(flag: Flag, text: str) -> list[Bytes]:
 
 def text_of(parts: Sequence[memoryview]) -> str:
     """Return the text of a failure or a refusal."""
-    return bytes(parts[0][:TEXT_BYTES_MAX]).decode(errors="replace") if parts else ""
+    (text,) = parts
+    return bytes(text).decode(errors="replace")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import os
-import re
 import secrets
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .certificates import SEED_BYTES, pem_of
 from .errors import PlaneError
 
+SEED_BYTES = 32
 PEM_BYTES_MAX = 16 << 10
-_PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s+([A-Za-z0-9+/=\s]+)-----END \1-----")
+# Keys are derived by one HMAC-SHA256 of what they are for, under a secret of full entropy. HKDF (RFC 5869) puts a byte
+# behind that, which would give other keys: an upgraded actuator would lock its new pods out of the jobs that run.
 _FOR_JOBS = b"stretto plane 1: key of job "
 _FOR_PROOFS = b"stretto plane 1: proofs"
 _REMEDY = "give the file that STRETTO_PLANE_KEY names, as the actuator has laid it"
@@ -29,20 +26,24 @@ class Key:
 
     pem: bytes = field(repr=False)
     """Private key and certificate: the content of the key file."""
+    certificate: bytes = field(repr=False, compare=False)
+    """Certificate as DER: what a peer has to show in TLS."""
     _proofs: bytes = field(repr=False, compare=False)
-    _certificate: bytes = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, pem: bytes) -> Key:
         """Take the content of a key file. Raises PlaneError, which does not show it."""
-        blocks = {label: body for label, body in _PEM.findall(pem)} if len(pem) <= PEM_BYTES_MAX else {}
+        from .certificates import der_of  # 30 ms, and only who has a key needs it
+
         try:
-            private, certificate = (base64.b64decode(blocks[label]) for label in (b"PRIVATE KEY", b"CERTIFICATE"))
-        except (KeyError, binascii.Error):
+            if len(pem) > PEM_BYTES_MAX:
+                raise ValueError
+            private, certificate = der_of(pem)
+        except ValueError:
             raise PlaneError(
                 f"key of {len(pem)} bytes is refused: it has no private key and certificate; {_REMEDY}"
             ) from None
-        return cls(pem, hmac.digest(private, _FOR_PROOFS, hashlib.sha256), certificate)
+        return cls(pem, certificate, hmac.digest(private, _FOR_PROOFS, hashlib.sha256))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Key:
@@ -59,40 +60,25 @@ class Key:
 
     @classmethod
     def random(cls) -> Key:
-        """Make a new key. Needs PyNaCl, the extra ``issuing``."""
-        return cls.of(pem_of(secrets.token_bytes(SEED_BYTES)))
+        """Make a new key."""
+        return cls._of_seed(secrets.token_bytes(SEED_BYTES))
 
     @classmethod
     def derive(cls, secret: bytes, job: str) -> Key:
         """Return the key of a job: the same for the same secret, and of no use to find another job's.
 
-        Needs PyNaCl, the extra ``issuing``. Raises PlaneError.
+        Raises PlaneError.
         """
         if len(secret) < SEED_BYTES:
             raise PlaneError(f"secret of {len(secret)} bytes is refused: give at least {SEED_BYTES} random bytes")
-        return cls.of(pem_of(hmac.digest(secret, _FOR_JOBS + job.encode(), hashlib.sha256)))
+        return cls._of_seed(hmac.digest(secret, _FOR_JOBS + job.encode(), hashlib.sha256))
+
+    @classmethod
+    def _of_seed(cls, seed: bytes) -> Key:
+        from .certificates import pem_of
+
+        return cls.of(pem_of(seed))
 
     def proof(self, role: bytes, nonces: bytes) -> bytes:
         """Return 32 bytes that only a holder of this key can compute for these nonces."""
         return hmac.digest(self._proofs, role + nonces, hashlib.sha256)
-
-    def context(self, server: bool) -> ssl.SSLContext:
-        """Return a context of TLS 1.3 in which both sides show the job's certificate, and accept no other."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=self._certificate)
-        descriptor = os.memfd_create("stretto-plane", os.MFD_CLOEXEC)  # OpenSSL reads keys from files only
-        try:
-            os.write(descriptor, self.pem)
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
-        if server:
-            context.num_tickets = 0  # nobody resumes a session
-        return context
-
-    def pinned(self, link: ssl.SSLSocket) -> bool:
-        """Return True if the other side has shown this very certificate."""
-        return link.getpeercert(binary_form=True) == self._certificate

@@ -6,6 +6,7 @@ import socket
 import threading
 
 from .addresses import listening, parsed, tune
+from .encryption import Encryption
 from .keys import Key
 from .session import Counts, Handler, Journal, Peer, Session, Terms
 from .transports import shut
@@ -45,8 +46,8 @@ class Listener:
         self.size_bytes_max = size_bytes_max
         self._connections_max = connections_max
         self._journal = Journal()
-        context = key.context(server=True) if encrypted else None
-        self._terms = Terms(handler, key, context, lambda: self.size_bytes_max, self._journal)
+        encryption = Encryption(key, server=True) if encrypted else None
+        self._terms = Terms(handler, key, encryption, lambda: self.size_bytes_max, self._journal)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         """Notified when a connection has ended that was not authenticated."""

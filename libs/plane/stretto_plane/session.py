@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .addresses import limit, peer_name
+from .encryption import Encryption
 from .errors import AccessRefused, FrameRefused
 from .exchange import FrameReader
 from .frames import Buffer, Bytes, Flag, Message, encoded, text_frame
 from .handshake import Verdict, challenge, decide, refuse
 from .keys import Key
-from .transports import Link, PlainLink, TlsLink, deadline_of, drain, shut
+from .transports import Link, PlainLink, deadline_of, drain, shut
 
 HANDSHAKE_S = 5.0
 FRAME_S = 30.0
@@ -92,11 +92,11 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The part of a listener that its sessions share. ``context``: None without encryption."""
+    """The part of a listener that its sessions share."""
 
     handler: Handler
     key: Key
-    context: ssl.SSLContext | None
+    encryption: Encryption | None
     size_bytes_max: Callable[[], int]
     journal: Journal
 
@@ -153,21 +153,19 @@ class Session:
         except BlockingIOError:
             raise TimeoutError from None
         with_encryption = first == bytes([_TLS_HANDSHAKE])
-        if with_encryption and self._terms.context is None:
+        if with_encryption and self._terms.encryption is None:
             refuse(plain, Verdict.NOT_ENCRYPTED, deadline_s)
             raise AccessRefused("it comes with encryption, which is off here")
-        if self._terms.context is None:
+        if self._terms.encryption is None:
             return plain
         if first and not with_encryption:
             refuse(plain, Verdict.ENCRYPTED, deadline_s)
             raise AccessRefused("it comes without encryption, which is required here")
-        self._socket.settimeout(HANDSHAKE_S)
-        encrypted = self._terms.context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+        return self._terms.encryption.proven(self._socket, HANDSHAKE_S, self._become)
+
+    def _become(self, encrypted: socket.socket) -> None:
+        """Take the socket that has replaced the plain one: ``shut`` ends its handshake, too."""
         self._socket = encrypted
-        encrypted.do_handshake()
-        if not self._terms.key.pinned(encrypted):
-            raise AccessRefused("it shows another certificate")
-        return TlsLink(encrypted)
 
     def _serve(self, link: Link) -> None:
         reader = FrameReader(link)

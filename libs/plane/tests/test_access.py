@@ -18,12 +18,30 @@ from pathlib import Path
 from types import SimpleNamespace as Way
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import NameOID
 from stretto_plane import AccessRefused, Buffer, Connection, Key, Listener, Message, Peer, PeerLost, PlaneError
 from stretto_plane import listener as listener_module
 from stretto_plane import session as session_module
 
 Listen = Callable[..., Listener]
 SECRET = b"a secret of an installation, 32 B"
+STORED = b"""\
+-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEIOFvXZJ9EZQchIsidVC6gtWiFyc0WO39De2gMCkFteYN
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIHzMIGmoAMCAQICAQEwBQYDK2VwMBgxFjAUBgNVBAMMDXN0cmV0dG8tcGxhbmUw
+IBcNMjAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBgxFjAUBgNVBAMMDXN0
+cmV0dG8tcGxhbmUwKjAFBgMrZXADIQCw4+yWmp3m3p3GtMusvZF2YfKGGTK5pUTG
+zQ6evVx4aaMTMBEwDwYDVR0TAQH/BAUwAwEB/zAFBgMrZXADQQClxahDj5Vikxx6
+McXUWvePPfYdyMbB051qjxFsc8D3VeXCdKItUZvBzNNhDBFDqEAcOIWrLAv0mB10
+C2NLlf4B
+-----END CERTIFICATE-----
+"""
+"""Key file of the job wide-deep that the first release of the plane derives from SECRET."""
 
 
 def echo(message: Message, _: Peer) -> tuple[int, Sequence[Buffer]]:
@@ -73,8 +91,9 @@ def test_a_key_is_the_same_wherever_it_is_derived(key: Key, tmp_path: Path) -> N
     """Goal: every replica of an issuer lays the same file; a release with another digest would lock pods out."""
     command = "import sys; from stretto_plane import Key; sys.stdout.buffer.write(Key.derive(%r, 'wide-deep').pem)"
     other = subprocess.run([sys.executable, "-c", command % SECRET], capture_output=True, check=True)
-    assert other.stdout == key.pem
-    assert hashlib.sha256(key.pem).hexdigest() == "0fec50aadd3f3f06ef43d33ace571f98f1a68382c0f59d9a271e90792b5ce198"
+    assert other.stdout == key.pem == STORED
+    digest = hashlib.sha256(Key.derive(bytes(range(32)), "jöb").pem).hexdigest()
+    assert digest == "77d3db574dc4e92ce31d73fb43b2b0dffeca975268b0f2b96a4a0bdc7b7d39bc"
     path = tmp_path / "plane.pem"
     path.write_bytes(key.pem)
     assert Key.load(path) == key
@@ -82,9 +101,13 @@ def test_a_key_is_the_same_wherever_it_is_derived(key: Key, tmp_path: Path) -> N
     assert len({key.pem, *others}) == 4
 
 
-def test_its_certificate_is_well_formed(key: Key, tmp_path: Path) -> None:
-    """Method: an independent reader, which is strict about DER."""
-    x509 = pytest.importorskip("cryptography.x509")
+def test_a_stored_key_proves_itself_as_ever() -> None:
+    """Goal: pods of two releases, which were given the same key file, serve each other."""
+    proof = Key.of(STORED).proof(b"server", bytes(range(64)))
+    assert proof.hex() == "0b306fc081936051d87819e09e720a4c875bb11dd46830c041f69572a4cfbb23"
+
+
+def test_its_certificate_is_well_formed(key: Key) -> None:
     certificate = x509.load_pem_x509_certificate(key.pem)
     certificate.verify_directly_issued_by(certificate)
     assert certificate.serial_number == 1
@@ -94,31 +117,20 @@ def test_its_certificate_is_well_formed(key: Key, tmp_path: Path) -> None:
 def test_a_key_shows_nothing_of_itself(key: Key, tmp_path: Path) -> None:
     private = key.pem.split(b"\n")[1].decode()
     assert private not in repr(key)
-    broken = tmp_path / "broken.pem"
+    broken, other = tmp_path / "broken.pem", Key.random()
     broken.write_bytes(key.pem.replace(b"CERTIFICATE", b"CERTIFICATION"))
     with pytest.raises(PlaneError, match=r"broken\.pem") as raised:
         Key.load(broken)
     assert private not in str(raised.value)
+    mixed = key.pem.partition(b"-----BEGIN CERT")[0] + b"-----BEGIN CERT" + other.pem.partition(b"-----BEGIN CERT")[2]
+    for content in (mixed, b"", key.pem + bytes(1 << 14), key.pem.replace(b"MIHz", b"MIHy")):
+        with pytest.raises(PlaneError, match=f"key of {len(content)} bytes is refused"):
+            Key.of(content)
     with pytest.raises(PlaneError, match=r"none\.pem.*cannot be read"):
         Key.load(tmp_path / "none.pem")
     with pytest.raises(PlaneError, match="secret of 5 bytes") as raised:
         Key.derive(b"12345", "job")
     assert "12345" not in str(raised.value)
-
-
-def test_a_key_file_needs_the_standard_library_only(key: Key, tmp_path: Path, listen: Listen) -> None:
-    """Method: a fresh process without site-packages, as client with encryption."""
-    path = tmp_path / "plane.pem"
-    path.write_bytes(key.pem)
-    listener = listen(echo, encrypted=True)
-    program = (
-        f"import sys; sys.path.insert(0, {str(Path(session_module.__file__).parents[1])!r})\n"
-        "from stretto_plane import Connection, Key\n"
-        f"c = Connection({listener.address!r}, Key.load({str(path)!r}), timeout_s=60, encrypted=True)\n"
-        "print(c.call(6, []).kind)"
-    )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "7", done.stderr
 
 
 def test_another_key_is_refused_by_both_sides(way: Way, key: Key, listen: Listen) -> None:
@@ -233,6 +245,38 @@ def test_older_encryption_and_no_certificate_are_refused(key: Key, listen: Liste
         context.maximum_version = maximum
         assert not talks(context, raw(listener))
     wait_until(lambda: listener.counts.refused_peers == 2)
+
+
+def test_a_certificate_that_the_key_has_signed_is_not_the_keys(key: Key, listen: Listen, tmp_path: Path) -> None:
+    """Goal: both sides compare the certificate itself. Method: a peer with another one, which OpenSSL would accept."""
+    leaf, file = Ed25519PrivateKey.generate(), tmp_path / "leaf.pem"
+    authority, signer = x509.load_pem_x509_certificate(key.pem), load_pem_private_key(key.pem, None)
+    assert isinstance(signer, Ed25519PrivateKey)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "leaf")])
+    builder = x509.CertificateBuilder(authority.subject, name, leaf.public_key(), 2)
+    builder = builder.not_valid_before(authority.not_valid_before_utc).not_valid_after(authority.not_valid_after_utc)
+    shown = builder.sign(signer, None).public_bytes(Encoding.PEM)
+    file.write_bytes(leaf.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + shown)
+    contexts = [ssl.SSLContext(each) for each in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER)]
+    for context in contexts:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(file)
+    listener = listen(echo, encrypted=True)
+    assert not talks(contexts[0], raw(listener))
+    wait_until(lambda: listener.counts.refused_peers == 1)
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def serve() -> None:
+            with contextlib.suppress(ssl.SSLError, ConnectionError), impostor.accept()[0] as plain:
+                served.append(contexts[1].wrap_socket(plain, server_side=True).recv(1))
+
+        served: list[bytes] = []
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(AccessRefused, match="another certificate"):
+            Connection(f"127.0.0.1:{impostor.getsockname()[1]}", key, timeout_s=60, encrypted=True)
+        thread.join()
+    assert served in ([], [b""])
 
 
 def test_strangers_get_little_time_and_room(

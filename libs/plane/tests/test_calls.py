@@ -54,6 +54,18 @@ def test_parts_of_any_sizes_come_back_the_same(way: Way, key: Key, listen: Liste
             assert [bytes(part) for part in answer.parts] == [memoryview(part).tobytes() for part in sent]
 
 
+def test_a_connection_has_one_request_at_a_time(key: Key, listen: Listen) -> None:
+    """An answer does not say which request it belongs to."""
+    with Connection(listen(echo).address, key, timeout_s=60) as connection:
+        with pytest.raises(AssertionError, match="nothing was asked"):
+            connection.receive()
+        connection.send(1, [])
+        with pytest.raises(AssertionError, match="another is awaited"):
+            connection.send(2, [])
+        assert connection.receive().kind == 2
+        assert connection.call(4, []).kind == 5
+
+
 def test_parts_are_aligned_in_their_buffer(key: Key, listen: Listen) -> None:
     """NumPy takes them without a copy, at multiples of 64 bytes from the first."""
     listener = listen(echo)

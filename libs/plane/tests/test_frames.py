@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_plane import FrameRefused
 from stretto_plane.buffers import BufferPool, capacity_of
-from stretto_plane.frames import HEADER_BYTES, body_bytes, encoded, head_of, parts_max, parts_of, sizes_of
+from stretto_plane.frames import (
+    HEADER_BYTES,
+    Flag,
+    body_bytes,
+    encoded,
+    head_of,
+    parts_max,
+    parts_of,
+    sizes_of,
+    table_bytes,
+    text_frame,
+    text_of,
+)
 
 LIMIT_BYTES = 1 << 16
 
@@ -16,8 +28,8 @@ LIMIT_BYTES = 1 << 16
 def decoded(frame: bytes, limit_bytes: int = LIMIT_BYTES) -> tuple[int, list[bytes]]:
     head = head_of(frame[:HEADER_BYTES], limit_bytes)
     rest = memoryview(frame)[HEADER_BYTES:]
-    sizes = sizes_of(head, rest[: head.table_bytes], limit_bytes)
-    body = rest[head.table_bytes :]
+    sizes = sizes_of(head, rest[: table_bytes(head.part_count)], limit_bytes)
+    body = rest[table_bytes(head.part_count) :]
     assert len(body) == body_bytes(sizes)
     return head.kind, [bytes(part) for part in parts_of(body, sizes)]
 
@@ -34,9 +46,19 @@ def test_any_header_is_taken_or_refused(header: bytes) -> None:
     for each in (header, b"STPF\1\0" + header[6:], b"STPF\1\0\2\0" + header[8:12] + bytes(4) + header[16:]):
         try:
             head = head_of(each, LIMIT_BYTES)
-            assert sum(sizes_of(head, bytes(head.table_bytes), LIMIT_BYTES)) <= LIMIT_BYTES
+            assert sum(sizes_of(head, bytes(table_bytes(head.part_count)), LIMIT_BYTES)) <= LIMIT_BYTES
         except FrameRefused:
             pass
+
+
+@given(st.text(max_size=5000), st.sampled_from([Flag.FAILURE, Flag.REFUSAL]))
+def test_a_text_is_one_short_part(text: str, flag: Flag) -> None:
+    header, *body = text_frame(flag, text)
+    assert head_of(header, LIMIT_BYTES).flag is flag
+    assert text_of([memoryview(body[0] if body else b"")]) == text.encode()[:4096].decode(errors="replace")
+    for kind, parts in ((0, []), (0, [b"a", b"b"]), (1, [b"a"]), (0, [bytes(4097)])):
+        with pytest.raises(FrameRefused, match="text is not one short part"):
+            head_of(encoded(kind, parts, flag)[0], LIMIT_BYTES)
 
 
 def test_counts_of_parts_are_bounded_by_the_size() -> None:

@@ -51,6 +51,7 @@ class Cache:
         """
         if not self._url or not self._by_job:
             return self._url
+        # HKDF would give other passwords: servers that an upgrade of this service leaves running would lose the cache
         password = hmac.new(self._secret, job.encode(), hashlib.sha256).hexdigest()
         try:
             with self._client() as client:

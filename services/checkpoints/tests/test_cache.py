@@ -18,6 +18,9 @@ from stretto_installation.__main__ import main
 from stretto_installation.server import free_port
 from stretto_runtime import SettingsFault
 
+PASSWORD = "b00a0f9d9303007b20c6033b99788345bad918b46c41725a5dcf9f69b88638ef"
+"""Password of job-a that the first release derives from the cache's password ``secret``."""
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
@@ -66,6 +69,7 @@ def test_a_job_has_the_keys_of_its_own_images_and_no_others(url: str):
 def test_asked_again_it_is_the_same_user_also_after_redis_has_forgotten_it(url: str):
     cache = Cache(url)
     mine = cache.open_to("job-a")
+    assert PASSWORD in mine, "pods of another release come by this one, too"
     with redis.Redis.from_url(mine) as held:
         held.set("stretto:job-a:c1:ps-0:0", b"image")
         assert cache.open_to("job-a") == mine

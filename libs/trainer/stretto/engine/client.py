@@ -152,7 +152,7 @@ class Parameters:
                 for server, part in route.parts.items()
             }
             answers = {
-                s: protocol.read_pulled(layout, parts, self._transfer)
+                s: protocol.read_pulled(layout, requests[s][2], parts)
                 for s, parts in self._routes.ask(requests).items()
             }
             if all((answers[s].own[part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
@@ -230,7 +230,7 @@ class Parameters:
                 }
             )
             for server, answer in answers.items():
-                code, columns, spent_s = protocol.read_push_answer(answer)
+                code, columns, spent_s = protocol.read_push_answer(answer, int(claims[server].sum()))
                 update_seconds = max(update_seconds, spent_s)
                 if code is Code.APPLIED:
                     pending &= ~claims[server]

@@ -22,7 +22,7 @@ class Control:
     """
 
     def __init__(
-        self, layout: Layout | None, address: str, server: int = -1, *, access: Access, timeout_s: float = 30.0
+        self, layout: Layout | None, address: str, server: int, *, access: Access, timeout_s: float = 30.0
     ) -> None:
         self.address = address
         self.server = server

@@ -90,6 +90,8 @@ class Link:
             raise self._failed(error) from error
         try:
             answer = json.loads(bytes(self._received(connection, Kind.HELLO, [self._hello.encode()])[0]))
+            if answer["server"] != self.server:
+                raise ServerLost(self.server, self.address, f"ps-{answer['server']} answers at its address")
             if self._life and answer["life"] != self._life:
                 raise ServerLost(self.server, self.address, "another process answers at its address")
             self._life = answer["life"]

@@ -72,18 +72,28 @@ def read_pull(layout: Layout, parts: Parts) -> tuple[list[U64], I64, Transfer]:
     return keys, _array("slices", parts[1], np.int64), _transfer(_array("transfer", parts[0], np.int64).tolist())
 
 
-def pull_answer(pulled: Pulled, transfer: Transfer) -> list[Any]:
-    """Return the parts of the answer to a pull."""
+def pull_answer(pulled: Pulled, keys: Sequence[U64], slices: I64, transfer: Transfer) -> list[Any]:
+    """Return the parts of the answer to a pull of these keys and slices."""
+    assert _lengths(pulled) == (*map(len, keys), len(slices)), "an answer has a row for each key, in their order"
     return [pulled.own, *_sent(pulled.rows, transfer), pulled.slices, pulled.state]
 
 
-def read_pulled(layout: Layout, parts: Parts, transfer: Transfer) -> Pulled:
-    """Return the answer to a pull. Raises InputRefused."""
+def read_pulled(layout: Layout, asked: Parts, parts: Parts) -> Pulled:
+    """Return the answer to the pull that was ``asked``. Raises InputRefused."""
     if len(parts) != 3 + len(layout.tables):
         raise InputRefused(f"an answer of {len(parts)} parts, the layout wants {3 + len(layout.tables)}")
-    rows = tuple(_received("rows", layout, parts[1:-2], transfer))
+    (transfer,), of_slices, *of_keys = asked
+    rows = tuple(_received("rows", layout, parts[1:-2], Transfer(transfer)))
     slices = _array("slices", parts[-2], np.float32, layout.slice_length)
-    return Pulled(rows, slices, _array("state", parts[-1], np.float32), _array("own", parts[0], np.int64))
+    pulled = Pulled(rows, slices, _array("state", parts[-1], np.float32), _array("own", parts[0], np.int64))
+    found = (*_lengths(pulled), len(pulled.state), len(pulled.own))
+    if found != (wanted := (*map(len, of_keys), len(of_slices), layout.state_size, layout.columns)):
+        raise InputRefused(f"rows of tables, slices, state and own of {found} in an answer, where {wanted} were asked")
+    return pulled
+
+
+def _lengths(pulled: Pulled) -> tuple[int, ...]:
+    return (*map(len, pulled.rows), len(pulled.slices))
 
 
 def push_request(
@@ -134,10 +144,12 @@ def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]
     return [np.array([code, applied, update_us], np.int64), own]
 
 
-def read_push_answer(parts: Parts) -> tuple[Code, int, float]:
-    """Return (code, columns applied, seconds in the server). Raises InputRefused."""
-    code, applied, update_us = _array("head", parts[0], np.int64).tolist()
-    return Code(code), applied, update_us / 1e6
+def read_push_answer(parts: Parts, claimed: int) -> tuple[Code, int, float]:
+    """Return (code, columns applied, seconds in the server) for a push that claimed so many. Raises InputRefused."""
+    head = _array("head", parts[0], np.int64).tolist() if parts else []
+    if len(head) != 3 or head[0] not in set(Code) or not 0 <= head[1] <= claimed:
+        raise InputRefused(f"an answer with the head {head[:4]} to a push of {claimed} columns: of another version?")
+    return Code(head[0]), head[1], head[2] / 1e6
 
 
 def _spread(gradients: F32, places: NDArray[np.uint32], squares: F32) -> F32 | None:

@@ -147,7 +147,7 @@ class ParameterServer:
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         keys, slices, transfer = protocol.read_pull(self.layout, message.parts)
-        return Kind.ANSWER, protocol.pull_answer(store.pull(keys, slices), transfer)
+        return Kind.ANSWER, protocol.pull_answer(store.pull(keys, slices), keys, slices, transfer)
 
     def _push(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         return Kind.ANSWER, protocol.push_answer(*store.push(protocol.read_push(self.layout, message.parts)))
