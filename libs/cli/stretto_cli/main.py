@@ -1,8 +1,8 @@
 """The command ``stretto``.
 
-Each command is a module of a room of :mod:`stretto_cli.commands` under its own name, loaded when it is typed: a user who
-asks for a status does not wait a second for numeric libraries. Other distributions add commands as entry points of the
-group ``stretto.commands``: the name is the command's, the object a module with ``register(app)``.
+Each command is a module in a room of :mod:`stretto_cli.commands` under its own name, loaded when it is typed: a user
+who asks for a status does not wait a second for numeric libraries. Other distributions add commands as entry points of
+the group ``stretto.commands``: the name is the command's, the object a module with ``register(app)``.
 """
 
 from __future__ import annotations
