@@ -1,8 +1,8 @@
 """The command ``stretto``.
 
-Each command is a module of :mod:`stretto_cli.commands` under its own name, loaded when it is typed: a user who asks for
-a status does not wait a second for numeric libraries. Other distributions add commands as entry points of the group
-``stretto.commands``: the name is the command's, the object a module with ``register(app)`` like ours.
+Each command is a module in a room of :mod:`stretto_cli.commands` under its own name, loaded when it is typed: a user
+who asks for a status does not wait a second for numeric libraries. Other distributions add commands as entry points of
+the group ``stretto.commands``: the name is the command's, the object a module with ``register(app)``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from stretto_installation.errors import InstallationError
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from .command import register
 from .errors import BadInput, CliError, of_installation, of_system
 from .options import check_environment, complaints
 
-COMMANDS = (
-    *("up", "down", "status", "backup", "restore"),
-    *("init", "check", "explain-graph", "run", "schema", "export"),
-    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data", "audit", "audit-log"),
-    *("console", "watch", "explain", "events", "trace", "replay"),
-    *("whatif", "token", "simulate"),
-)
-"""Commands in the order of the help; those of an optional distribution are listed where it is installed."""
+ROOMS = {
+    **dict.fromkeys(("up", "down", "status", "backup", "restore"), "installation"),
+    **dict.fromkeys(("init", "check", "explain-graph", "run", "schema", "export"), "model"),
+    **dict.fromkeys(("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
+    **dict.fromkeys(("audit", "audit-log", "console", "watch", "explain", "events", "trace", "replay"), "views"),
+    **{"whatif": "decisions", "token": "installation", "simulate": "decisions"},
+}
+"""Rooms of :mod:`stretto_cli.commands` by command, in the order of the help.
+
+Commands of an optional distribution have none, and are listed where it is installed.
+"""
+COMMANDS = tuple(ROOMS)
 ENTRY_POINTS = "stretto.commands"
 OURS_ELSEWHERE = {
     **dict.fromkeys(("demo", "chaos"), "stretto-drills"),
@@ -55,7 +60,8 @@ def load(name: str) -> Any:
     alone = typer.Typer(rich_markup_mode="rich")
     alone.callback()(stretto)  # Typer makes a group only of two commands, or of one with a callback
     if name in OWN:
-        import_module(f".commands.{name.replace('-', '_')}", __package__).register(alone)
+        module = import_module(f".commands.{ROOMS[name]}.{name.replace('-', '_')}", __package__)
+        register(module.__name__, alone)
     elif (point := plugged_in().get(name)) is not None:
         try:
             point.load().register(alone)

@@ -8,7 +8,8 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -118,6 +119,32 @@ def connect(folder: Path, url: str | None, token: str | None) -> Generator[Docum
     authority = os.environ.get(places.AUTHORITY)
     with translated(), Documents(*located(folder, url, token), Path(authority) if authority else None) as documents:
         yield documents
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The options of every command that asks the gateway, in the order of its help."""
+
+    output: OutputOption = OutputForm.TABLE
+    folder: FolderOption = DEFAULT_FOLDER
+    url: UrlOption = None
+    token: TokenOption = None
+
+    @property
+    def is_json(self) -> bool:
+        return self.output is OutputForm.JSON
+
+    def connect(self) -> AbstractContextManager[Documents]:
+        """Connect to the gateway that these options name, as `connect` does."""
+        return connect(self.folder, self.url, self.token)
+
+    def same_gateway(self) -> str:
+        """Return the options that make another command use the same gateway."""
+        return same_gateway(self.folder, self.url)
+
+    def answer(self, value: Any, table: Callable[[], object]) -> None:
+        """Print the answer in the form that these options name, as `answer` does."""
+        answer(self.output, value, table)
 
 
 def answer(output: OutputForm, value: Any, table: Callable[[], object]) -> None:

@@ -7,3 +7,7 @@ class PipelineError(Exception):
 
 class ArraysRefused(PipelineError):
     """Arrays that cannot be sent to another process, or received bytes that do not describe arrays."""
+
+
+class FeedFailed(PipelineError):
+    """A feed that cannot go on, after an error in carrying its decisions out; the cause is that error."""

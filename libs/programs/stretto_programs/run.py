@@ -144,7 +144,7 @@ def _brought(workers: DataWorkers, ways: Sequence[Way], *, has_sessions: bool) -
         asked = has_sessions or any(each.was_asked for each in ways)
         known = ", no ".join(each.name for each in ways)
         return "the program ran without data workers" + ("" if asked else f": it called no {known}")
-    counts = workers.feed.machine.counts
+    counts = workers.feed.counts
     return (
         f"data workers prepared {counts.from_lanes} of {counts.delivered} steps, "
         f"with {workers.feed.cpu_us / 1e6:.1f} s of CPU"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -33,21 +33,18 @@ class Durations:
         return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
 
 
-class EndedJob(Protocol):
-    """A job that has left, from its submission to its end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """A job that has left, from its submission to its end. ``queued_s``: time that it waited for its resources."""
+
+    submit_s: float
+    end_s: float
+    queued_s: float
 
     @property
-    def submit_s(self) -> float: ...
-
-    @property
-    def end_s(self) -> float: ...
-
-
-def span_of(jobs: Sequence[EndedJob]) -> tuple[float, float]:
-    """Return the first submission and the last end; (0, 0) without jobs."""
-    if not jobs:
-        return 0.0, 0.0
-    return min(job.submit_s for job in jobs), max(job.end_s for job in jobs)
+    def completion_s(self) -> float:
+        """Return the seconds from submission to end."""
+        return self.end_s - self.submit_s
 
 
 @dataclass(slots=True)
@@ -71,3 +68,30 @@ class Level:
             return 0.0
         times = np.clip([*self.times_s, end_s], begin_s, end_s)
         return float(np.diff(times) @ np.array(self.amounts)) / (end_s - begin_s)
+
+
+EndedT = TypeVar("EndedT", bound=EndedJob)
+
+
+@dataclass(slots=True, kw_only=True)
+class TraceOutcome(Generic[EndedT]):
+    """The outcome of a trace. Jobs are numbered by submission."""
+
+    jobs: list[EndedT] = field(default_factory=lambda: list[EndedT]())
+
+    @property
+    def completion(self) -> Durations:
+        """Return the measures of the times from submission until the jobs left."""
+        return Durations.of([job.completion_s for job in self.jobs])
+
+    @property
+    def mean_queue_s(self) -> float:
+        """Return the mean time that a job waited for its resources."""
+        return Durations.of([job.queued_s for job in self.jobs]).mean_s
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Return the first submission and the last end; (0, 0) without jobs."""
+        if not self.jobs:
+            return 0.0, 0.0
+        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)

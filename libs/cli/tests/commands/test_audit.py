@@ -8,7 +8,7 @@ from pathlib import Path
 
 from installed_gateway import eventually, installed_gateway
 from rich.console import Console
-from stretto_cli.commands.audit import shown
+from stretto_cli.commands.views.audit import shown
 from stretto_cli.main import app
 from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway.requests import job_audit

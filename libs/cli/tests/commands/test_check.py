@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from stretto_cli.commands.check import arguments_of
+from stretto_cli.commands.model.check import arguments_of
 from stretto_cli.main import app
 from stretto_wire.jobspec.jobfile import read_job
 from typer.testing import CliRunner

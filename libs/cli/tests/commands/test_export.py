@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from installed_gateway import Installed, eventually, write_spec
-from stretto_cli.commands.export import check_trusted, manifest_of
+from stretto_cli.commands.model.export import check_trusted, manifest_of
 from stretto_cli.errors import BadInput
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef

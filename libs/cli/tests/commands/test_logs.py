@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from installed_gateway import Installed, write_spec
 from stretto_bus import Client
-from stretto_cli.commands.logs import PODS_LISTED, find_log
+from stretto_cli.commands.jobs.logs import PODS_LISTED, find_log
 from stretto_cli.errors import BadInput
 
 

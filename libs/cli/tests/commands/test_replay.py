@@ -14,7 +14,7 @@ from installed_gateway import PLAN, Installed, write_spec
 from refusing import assert_refused
 from rich.console import Console
 from stretto_bus import Client
-from stretto_cli.commands.replay import again, report
+from stretto_cli.commands.views.replay import again, report
 from stretto_cli.errors import BadInput
 from stretto_cli.main import app
 from stretto_installation.errors import InstallationError

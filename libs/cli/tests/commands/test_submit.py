@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 
 def test_submit_says_what_a_job_that_starts_from_a_checkpoint_trains() -> None:
-    from stretto_cli.commands.submit import _note
+    from stretto_cli.commands.jobs.submit import _note
 
     def note(dataset: dict[str, Any], **checkpoint: str) -> str:
         document = {"name": "b", "model": {"entry": "m:M"}, "dataset": {"samples": 10, **dataset}}

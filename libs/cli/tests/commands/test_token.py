@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from stretto_cli.commands.token import create
+from stretto_cli.commands.installation.token import create
 from stretto_cli.main import app
 from stretto_runtime.access.tokens import FILE, digest_of, read_tokens
 from typer.testing import CliRunner

@@ -8,7 +8,7 @@ from typing import Any
 
 from installed_gateway import Installed, write_spec
 from rich.console import Console
-from stretto_cli.commands import trace
+from stretto_cli.commands.views import trace
 
 
 def span(id: str, parent: str | None, name: str, start_s: float, end_s: float, **more: Any) -> trace.TraceSpan:

@@ -11,7 +11,7 @@ import stretto_wire as wire
 from installed_gateway import Installed, write_spec
 from rich.console import Console
 from stretto_cli import options, render
-from stretto_cli.commands import explain, watch
+from stretto_cli.commands.views import explain, watch
 from stretto_client import figures
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import as_of, summary

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from stretto_bus import Client
 from stretto_cli import render
-from stretto_cli.commands.console import door
+from stretto_cli.commands.views.console import door
 from stretto_cli.errors import CliError
 from stretto_cli.options import connect, located
 from stretto_client import figures

@@ -1,4 +1,4 @@
-"""The feed of a program: it gives prepared elements in the program's own order. Decided by `stretto_pipeline.feeding`.
+"""The feed of a program: it gives prepared elements in the program's own order, over the edge of `stretto_pipeline`.
 
 A `Stream` is a pass over a data set. It holds each raw element from when home pulls it until the program takes what was
 prepared of it.
@@ -6,36 +6,25 @@ prepared of it.
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stretto_pipeline.arrays import Arrays, difference, size_bytes
+from stretto_pipeline.edge import FeedEdge
+from stretto_pipeline.errors import FeedFailed
 from stretto_pipeline.feeding import (
     CREDITS,
     SPARE,
-    Action,
-    Answered,
-    Ask,
-    Compare,
-    Compared,
-    Deliver,
     Differs,
-    Drop,
-    Event,
     Excluded,
     FeedMachine,
-    HomePrepared,
-    Needed,
-    Prepare,
     Released,
     SampleRange,
-    Tick,
-    Wanted,
 )
 
 from ..errors import in_words
@@ -76,7 +65,7 @@ class Lanes(Protocol):
     """The lanes that a feed asks."""
 
     def ask(self, lane: str, wanted: SampleRange, preparation: Preparation, raw: Arrays) -> None:
-        """Ask a lane for an element. The answer is reported by `Feed.answered` or `Feed.failed`."""
+        """Ask a lane for an element. The answer is reported by `Feed.prepared` or `Feed.failed`."""
         ...
 
 
@@ -87,59 +76,38 @@ class _Found:
     """The arrays of a lane's answer; None for values that home prepared."""
 
 
-class _Broken(Exception):
-    """Exception that tells the waiting thread to prepare the element itself."""
+_Job = tuple[SampleRange, Callable[[], tuple[_Found, int]]]
 
 
-_Job = tuple[Stream, SampleRange, Sequence[Any]]
-
-
-class Feed:
+class Feed(FeedEdge[_Found]):
     """The feed of a program. The program's threads take elements from it, each in its turn.
 
     is_home_ahead: home prepares in a thread of its own; otherwise in the program's thread, while that waits.
     """
 
     def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
-        self.machine = FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of)
+        super().__init__(FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of))
         self.cpu_us = 0
         """CPU that lanes have spent on answers."""
         self._say = say
         self._ahead = SPARE + CREDITS * lane_count
         self._lanes: Lanes | None = None
-        self._lock = threading.RLock()
-        self._due = threading.Condition(self._lock)
-        self._due_s = float("inf")
         self._turn = threading.Condition(self._lock)
         self._jobs: list[_Job] = []
         """Elements that the program's thread has to prepare next."""
         self._is_home_ahead = is_home_ahead
-        self._events: deque[Event] = deque()
-        self._actions: deque[Action] = deque()
-        """Actions of the machine that are still to be done."""
-        self._is_telling = False
-        self._is_broken = False
-        """The feed itself has failed: each element is prepared by the thread that takes it."""
         self._taking = threading.Lock()
         """Held while a thread takes an element: threads of the program take turns."""
         self._streams: dict[str, Stream] = {}
         """Passes under way, by name."""
         self._over: deque[str] = deque()
         """Names of passes that have ended and are still in `_streams`."""
-        self._here: dict[tuple[SampleRange, str], _Found | BaseException] = {}
-        self._needed: Future[_Found] | None = None
-        self._differing = ""
-        self._failure = ""
-        """Text of the last failure of a lane."""
-        self._closed = False
-        self._home = ThreadPoolExecutor(1, thread_name_prefix="stretto-home")
-        threading.Thread(target=self._keep_time, name="stretto-feed", daemon=True).start()
 
     def use(self, lanes: Lanes) -> None:
         """Set the lanes that this feed asks."""
         self._lanes = lanes
 
-    def take(self, stream: Stream) -> tuple[Raw, list[Any]]:
+    def take_from(self, stream: Stream) -> tuple[Raw, list[Any]]:
         """Return the next raw element of a pass, and the values prepared from it.
 
         Raises what the program's own iterator would raise, at the same step.
@@ -158,25 +126,24 @@ class Feed:
 
     def _values(self, stream: Stream) -> list[Any]:
         """Return the values prepared from the first raw element of a pass."""
-        future: Future[_Found] = Future()
+        future: Future[_Found] | None = None
         try:
             with self._lock:
                 while self._over:
                     self._streams.pop(self._over.popleft(), None)
                 self._streams[stream.name] = stream
-                self._needed = future
                 others = (each.raw for each in self._streams.values() if each is not stream)
-                self.tell(Wanted((*stream.raw, *(wanted for raw in others for wanted in raw))))
-                self.tell(Needed())
+                self.follow((*stream.raw, *(wanted for raw in others for wanted in raw)))
+                future = self.take()
+                future.add_done_callback(self._wake)
             self._prepare_until(future)
             return future.result().values
-        except _Broken:
+        except FeedFailed:  # the program goes on without data workers
             return stream.prepare(next(iter(stream.raw.values())).element)
         except BaseException:
             with self._lock:
-                if self._needed is future:  # an interrupt: no thread waits now
-                    self._needed = None
-                    self.tell(Wanted(()))
+                if self._needed is not None and self._needed is future:  # an interrupt: no thread waits now
+                    self.follow(())
             raise
 
     def _kind_of(self, wanted: SampleRange) -> int:
@@ -215,125 +182,51 @@ class Feed:
         except BaseException as error:  # an interrupt: what was asked for must not be prepared at a later step
             with self._lock:
                 jobs, self._jobs = self._jobs, []
-                for _, wanted, _ in jobs:
-                    self._here[wanted, ""] = error
-                    self.tell(HomePrepared(wanted, is_failure=True))
+                for wanted, _ in jobs:
+                    self._prepared(wanted, error)
             raise
 
-    def close(self) -> None:
-        """Stop preparing ahead. An element that is taken later is prepared by the thread that takes it."""
-        with self._lock:
-            self._closed = True
-            self._due.notify()
-        self._home.shutdown(wait=False)
+    def _wake(self, future: Future[_Found]) -> None:
+        with self._turn:
+            self._turn.notify_all()
 
-    def failed(self, lane: str, wanted: SampleRange, why: str) -> None:
-        """Report that a lane failed at an element, and why."""
-        with self._lock:
-            self._failure = why
-            self.tell(Answered(lane, wanted, is_failure=True))
-
-    def answered(self, lane: str, wanted: SampleRange, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
+    def prepared(self, lane: str, wanted: SampleRange, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
         """Report the answer of a lane for an element."""
         with self._lock:
             self.cpu_us += cpu_us
-            self._here[wanted, lane] = _Found(values, arrays)
-            self.tell(Answered(lane, wanted, size_bytes(arrays)))
+            self.answered(lane, wanted, _Found(values, arrays), size_bytes(arrays))
 
-    def tell(self, event: Event) -> None:
-        """Tell the machine an event, and do what it decides."""
-        with self._lock:
-            self._events.append(event)
-            if self._is_telling or self._is_broken:  # an action of the machine is being done, or the feed has failed
-                self._break()
-                return
-            self._is_telling = True
-            try:
-                while self._actions or self._events:
-                    if self._actions:
-                        self._do(self._actions.popleft())
-                    else:
-                        self._actions.extend(self.machine.handle(self._events.popleft(), time.monotonic()))
-            except Exception as error:  # the program goes on without data workers
-                self._is_broken = True
-                self._say(f"no data worker is used any more: {in_words(error)}")
-                self._break()
-            finally:
-                self._is_telling = False
-            if self.machine.next_s() < self._due_s:
-                self._due.notify()
+    def _ask(self, lane: str, wanted: SampleRange) -> None:
+        stream = self._streams[wanted.partition]
+        assert self._lanes is not None
+        self._lanes.ask(lane, wanted, stream.preparation, stream.raw[wanted].arrays)
 
-    def _break(self) -> None:
-        """If the feed has failed, tell the waiting thread to prepare its element itself."""
-        if self._is_broken:
-            self._events.clear()
-            self._actions.clear()
-            if self._needed is not None:
-                self._deliver(_Broken())
+    def _start(self, wanted: SampleRange) -> None:
+        stream = self._streams[wanted.partition]
+        job = (wanted, functools.partial(_at_home, stream, stream.raw[wanted].element))
+        if self._is_home_ahead and not self._closed:
+            self._home.submit(self._prepare, *job)
+        else:
+            self._jobs.append(job)
+            self._turn.notify_all()
 
-    def _do(self, action: Action) -> None:
+    def _difference(self, wanted: SampleRange, ours: _Found, theirs: _Found) -> str:
+        assert theirs.arrays is not None
+        return difference(self._streams[wanted.partition].preparation.arrays_of(ours.values), theirs.arrays)
+
+    def _note(self, action: Differs | Excluded | Released) -> None:
         match action:
-            case Ask(lane, wanted):
-                stream = self._streams[wanted.partition]
-                assert self._lanes is not None
-                self._lanes.ask(lane, wanted, stream.preparation, stream.raw[wanted].arrays)
-            case Prepare(wanted):
-                stream = self._streams[wanted.partition]
-                job = (stream, wanted, stream.raw[wanted].element)
-                if self._is_home_ahead and not self._closed:
-                    self._home.submit(self._prepare, *job)
-                else:
-                    self._jobs.append(job)
-                    self._turn.notify_all()
-            case Compare(lane, wanted):
-                self._compare(lane, wanted)
-            case Deliver(wanted, lane):
-                self._deliver(self._here.pop((wanted, lane)))
-            case Drop(wanted, lane):
-                self._here.pop((wanted, lane), None)
             case Differs(lane, _):
-                self._say(f"no data worker is used any more: {lane} prepared other values, {self._differing}")
+                self._say(f"no data worker is used any more: {lane} prepared other values, {self.differing}")
             case Excluded(lane):
-                self._say(f"{lane} is not used any more: it failed several times in a row: {self._failure}")
+                self._say(f"{lane} is not used any more: it failed several times in a row: {self._why}")
             case Released():
                 raise AssertionError("lanes of a program stay until it ends")
 
-    def _deliver(self, found: _Found | BaseException) -> None:
-        future, self._needed = self._needed, None
-        assert future is not None
-        if isinstance(found, BaseException):
-            future.set_exception(found)
-        else:
-            future.set_result(found)
-        self._turn.notify_all()
+    def _failed(self, error: Exception) -> None:
+        self._say(f"no data worker is used any more: {in_words(error)}")
 
-    def _compare(self, lane: str, wanted: SampleRange) -> None:
-        ours, theirs = self._here[wanted, ""], self._here.pop((wanted, lane))
-        assert isinstance(ours, _Found)
-        assert isinstance(theirs, _Found)
-        assert theirs.arrays is not None
-        prepared = self._streams[wanted.partition].preparation.arrays_of(ours.values)
-        self._differing = difference(prepared, theirs.arrays)
-        self._events.append(Compared(lane, wanted, not self._differing))
 
-    def _prepare(self, stream: Stream, wanted: SampleRange, raw: Sequence[Any]) -> None:
-        found: _Found | BaseException
-        size = 0
-        try:
-            found = _Found(stream.prepare(raw))
-            size = stream.preparation.size_of(found.values)
-        except BaseException as error:
-            found = error
-        with self._lock:
-            self._here[wanted, ""] = found
-            self.tell(HomePrepared(wanted, size, is_failure=isinstance(found, BaseException)))
-
-    def _keep_time(self) -> None:
-        with self._lock:
-            while not (self._closed or self._is_broken):
-                self._due_s = self.machine.next_s()
-                left_s = self._due_s - time.monotonic()
-                if left_s <= 0:
-                    self.tell(Tick())
-                else:
-                    self._due.wait(min(left_s, threading.TIMEOUT_MAX))
+def _at_home(stream: Stream, raw: Sequence[Any]) -> tuple[_Found, int]:
+    found = _Found(stream.prepare(raw))
+    return found, stream.preparation.size_of(found.values)

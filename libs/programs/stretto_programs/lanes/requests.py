@@ -66,7 +66,7 @@ class Requests:
                         self._taught.add(preparation.number)
                 answer = link.call(LaneMessageKind.PREPARE, request(preparation.number, raw, writer)).parts
                 arrays = reader.arrays(answer[1:])
-                self._feed.answered(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
+                self._feed.prepared(name, wanted, arrays, preparation.values_of(arrays), int(bytes(answer[0])))
             except (PeerFailed, ArraysRefused) as error:
                 writer = Writer()  # it is unknown how much of the schema has arrived
                 self._feed.failed(name, wanted, str(error))

@@ -57,7 +57,7 @@ class Pass:
 
         Raises what the program's own iterator would raise.
         """
-        raw, values = self.feed.take(self.stream)
+        raw, values = self.feed.take_from(self.stream)
         _untie(self.stream.ended)
         prepared = self.plan.prepared
         taken = {name: raw.element[place] for name, place in prepared.local.items()}

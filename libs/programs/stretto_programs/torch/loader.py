@@ -348,7 +348,7 @@ class _Pass:
         self._turn_steps += 1
         try:
             with self._way.busy():
-                return feed.take(stream)[1][0]
+                return feed.take_from(stream)[1][0]
         except StopIteration:
             self._go_home()
             raise

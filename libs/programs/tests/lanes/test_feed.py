@@ -66,7 +66,7 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
 
 def test_elements_come_in_order_without_any_lane(feed: Feed) -> None:
     one = stream(doubled)
-    assert [feed.take(one)[1] for _ in range(5)] == [[0], [2], [4], [6], [8]]
+    assert [feed.take_from(one)[1] for _ in range(5)] == [[0], [2], [4], [6], [8]]
 
 
 def test_an_interrupt_costs_its_own_element_alone(feed: Feed) -> None:
@@ -79,18 +79,18 @@ def test_an_interrupt_costs_its_own_element_alone(feed: Feed) -> None:
         return doubled(element)
 
     one = stream(interrupted)
-    assert [feed.take(one)[1] for _ in range(2)] == [[0], [2]]
+    assert [feed.take_from(one)[1] for _ in range(2)] == [[0], [2]]
     with pytest.raises(KeyboardInterrupt):
-        feed.take(one)
-    assert [feed.take(one)[1] for _ in range(3)] == [[6], [8], [10]]
+        feed.take_from(one)
+    assert [feed.take_from(one)[1] for _ in range(3)] == [[6], [8], [10]]
 
 
 def test_elements_are_taken_also_once_the_feed_is_closed(feed: Feed) -> None:
     one = stream(doubled)
-    feed.take(one)
+    feed.take_from(one)
     feed.close()
     found: list[Any] = []
-    taking = threading.Thread(target=lambda: found.extend(feed.take(one)[1] for _ in range(3)))
+    taking = threading.Thread(target=lambda: found.extend(feed.take_from(one)[1] for _ in range(3)))
     taking.start()
     taking.join(60)
     assert found == [[2], [4], [6]]
@@ -100,9 +100,9 @@ def test_an_error_of_ours_stops_no_program() -> None:
     said: list[str] = []
     feed = Feed(1, said.append)
     one = stream(doubled)
-    feed.take(one)
+    feed.take_from(one)
     feed.tell(Joined("lane"))  # no lanes are named: asking fails
-    assert [feed.take(one)[1] for _ in range(3)] == [[2], [4], [6]]
+    assert [feed.take_from(one)[1] for _ in range(3)] == [[2], [4], [6]]
     assert len(said) == 1
     assert said[0].startswith("no data worker is used any more: AssertionError")
 
@@ -120,10 +120,10 @@ def test_a_lane_is_compared_anew_for_each_preparation() -> None:
             while lanes.asked:
                 lane, wanted, asked_number = lanes.asked.pop(0)
                 values = [2 * wanted.start + wrong_by[asked_number]]
-                feed.answered(lane, wanted, Doubled().arrays_of(values), values, 1)
-            assert feed.take(one)[1] == [2 * step]
+                feed.prepared(lane, wanted, Doubled().arrays_of(values), values, 1)
+            assert feed.take_from(one)[1] == [2 * step]
         feed.end(one.name)
-    assert feed.machine.counts.from_lanes > 0
+    assert feed.counts.from_lanes > 0
     assert len(said) == 1
     assert "prepared other values" in said[0]
     feed.close()

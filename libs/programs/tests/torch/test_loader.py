@@ -397,7 +397,7 @@ for _ in range(20):
 for _ in range(20):
     consumed(DataLoader(Items(), batch_size=8), 5)
 [feed] = (each for each in gc.get_objects() if type(each) is Feed)
-print(feed.machine.counts.delivered, len(feed._streams))
+print(feed.counts.delivered, len(feed._streams))
 """
 HASHED = """
 names = [f"n{n}" for n in range(640)]

@@ -20,7 +20,7 @@ from stretto_messages.base import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
 from stretto_sim.allocation.trace import Fate, PoolTraceSettings, TraceJob, fates
-from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
+from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, EndedJob, Level, Progress, TraceOutcome
 
 FLOOR = 0.05
 """Least share of its estimated demand that a job has left: a job that outlives its estimate goes on."""
@@ -29,53 +29,30 @@ NEARLY = 1e-6
 """Tolerance for rounding, in node-seconds or seconds of demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(EndedJob):
     """A job that has left.
 
     ``queued_s``: all time without nodes. ``changes``: changes of its size after its start. ``how``: finished, hung (a
     bug) or terminated (by its user).
     """
 
-    submit_s: float
-    end_s: float
-    queued_s: float
     changes: int
     how: str
 
-    @property
-    def completion_s(self) -> float:
-        """Return the seconds from submission to end."""
-        return self.end_s - self.submit_s
 
-
-@dataclass(slots=True)
-class AllocationOutcome:
+@dataclass(slots=True, kw_only=True)
+class AllocationOutcome(TraceOutcome[Left]):
     """The outcome of a trace. Jobs are numbered by submission; levels count nodes that train."""
 
     settings: PoolTraceSettings
-    jobs: list[Left] = field(default_factory=list[Left])
     in_use: Level = field(default_factory=Level)
     of_job: list[Level] = field(default_factory=list[Level])
     decide_s: list[float] = field(default_factory=list[float])
 
     @property
-    def completion(self) -> Durations:
-        """Return the measures of the times from submission until the jobs left."""
-        return Durations.of([job.completion_s for job in self.jobs])
-
-    @property
-    def mean_queue_s(self) -> float:
-        return Durations.of([job.queued_s for job in self.jobs]).mean_s
-
-    @property
     def changes_per_job(self) -> float:
         return Durations.of([float(job.changes) for job in self.jobs]).mean_s
-
-    @property
-    def span_s(self) -> tuple[float, float]:
-        """Return the first submission and the last end."""
-        return span_of(self.jobs)
 
     @property
     def utilisation(self) -> float:
@@ -131,7 +108,7 @@ class _Simulation:
         self.coming = [_Active(number, job, fate) for number, (job, fate) in enumerate(drawn)][::-1]
         self.active: list[_Active] = []
         self.left: dict[int, Left] = {}
-        self.outcome = AllocationOutcome(settings, of_job=[Level() for _ in jobs])
+        self.outcome = AllocationOutcome(settings=settings, of_job=[Level() for _ in jobs])
         speed = AllocationProblem((), settings.nodes, doubling_efficiency=settings.doubling_efficiency).speed
         self.speeds = {size: speed(size) for size in (0, *settings.sizes)}
 
@@ -212,7 +189,9 @@ class _Simulation:
             self._train_on(one, 0, now)
             finished = one.served >= one.job.demand_node_hours * HOUR_S - NEARLY
             how = "finished" if finished else one.fate.how
-            self.left[one.number] = Left(one.job.submit_s, float(now), one.queued_s, one.changes, how)
+            self.left[one.number] = Left(
+                submit_s=one.job.submit_s, end_s=float(now), queued_s=one.queued_s, changes=one.changes, how=how
+            )
         if gone:
             self.active = [one for one in self.active if one.number not in self.left]
         return len(gone)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto_sim.cluster.trace import ClusterTraceSettings
-from stretto_sim.measures import Durations, Level, span_of
+from stretto_sim.measures import Durations, EndedJob, Level, TraceOutcome
 
 COMPLETED = "completed"
 CAUSES = ("out of memory", "pod failure", "scheduling", "own fault")
@@ -29,8 +29,8 @@ class Usage:
     ps_used_byte_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(EndedJob):
     """A job that has ended. ``how``: completed, or one of ``CAUSES``; ``slow``: its straggler or hot server, if any.
 
     ``queued_s``: time until its first pods had nodes. ``stood_s``: all later time in which it did not train.
@@ -38,12 +38,9 @@ class Left:
     servers, cores of a worker, cores of a server) at its begin and end.
     """
 
-    submit_s: float
-    end_s: float
     how: str
     slow: str
     samples: float
-    queued_s: float
     stood_s: float
     changes: int
     restarts: int
@@ -52,18 +49,12 @@ class Left:
     last: tuple[int, int, float, float] | None
     usage: Usage
 
-    @property
-    def completion_s(self) -> float:
-        """Return the seconds from submission to end."""
-        return self.end_s - self.submit_s
 
-
-@dataclass(slots=True)
-class ClusterOutcome:
+@dataclass(slots=True, kw_only=True)
+class ClusterOutcome(TraceOutcome[Left]):
     """Jobs in the order of the trace, and levels: reserved and busy cores, reserved bytes, jobs that have pods."""
 
     settings: ClusterTraceSettings
-    jobs: list[Left] = field(default_factory=list[Left])
     reserved_cores: Level = field(default_factory=Level)
     busy_cores: Level = field(default_factory=Level)
     reserved_bytes: Level = field(default_factory=Level)
@@ -95,10 +86,6 @@ class ClusterOutcome:
         return {cause: counted[cause] for cause in CAUSES}
 
     @property
-    def mean_queue_s(self) -> float:
-        return Durations.of([job.queued_s for job in self.jobs]).mean_s
-
-    @property
     def changes_per_job(self) -> float:
         return Durations.of([float(job.changes) for job in self.jobs]).mean_s
 
@@ -107,11 +94,6 @@ class ClusterOutcome:
         used = resource.replace("core", "busy_core").replace("byte", "used_byte") + "_s"
         reserved = sum(getattr(job.usage, resource + "_s") for job in self.jobs)
         return sum(getattr(job.usage, used) for job in self.jobs) / reserved if reserved else 0.0
-
-    @property
-    def span_s(self) -> tuple[float, float]:
-        """Return the first submission and the last end."""
-        return span_of(self.jobs)
 
     @property
     def allocated(self) -> tuple[float, float]:

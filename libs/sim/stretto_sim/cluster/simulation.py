@@ -87,7 +87,7 @@ class _Simulation:
         self.short: set[int] = set()
         self.freed = False
         self.inbox: deque[policies.Event] = deque()
-        self.outcome = ClusterOutcome(settings, cores_of_job=[Level() for _ in jobs])
+        self.outcome = ClusterOutcome(settings=settings, cores_of_job=[Level() for _ in jobs])
         self.busy = 0.0
 
     def run(self) -> ClusterOutcome:

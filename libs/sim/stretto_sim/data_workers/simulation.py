@@ -28,34 +28,23 @@ from stretto_sim.data_workers.live import Sharing, Tuned
 from stretto_sim.data_workers.placing import DUST, Free, node_for, pack
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob
-from stretto_sim.measures import Durations, Level, Progress, span_of
+from stretto_sim.measures import Durations, EndedJob, Level, Progress, TraceOutcome
 
 NEARLY = 1e-9
 """Relative tolerance of a run time for rounding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(EndedJob):
     """A job that ended; ``ideal_s`` is its run time with all CPUs that it can use."""
 
-    submit_s: float
     start_s: float
-    end_s: float
     ideal_s: float
     gpus: int
 
-    @property
-    def completion_s(self) -> float:
-        """Return the seconds from submission to end."""
-        return self.end_s - self.submit_s
 
-    @property
-    def queued_s(self) -> float:
-        return self.start_s - self.submit_s
-
-
-@dataclass(slots=True)
-class DataWorkersOutcome:
+@dataclass(slots=True, kw_only=True)
+class DataWorkersOutcome(TraceOutcome[Done]):
     """The outcome of a trace. Jobs are numbered by submission; levels count allocated resources.
 
     ``tunes``: nobody knew the needs of a job.
@@ -63,31 +52,15 @@ class DataWorkersOutcome:
 
     cluster: Cluster
     tunes: bool = False
-    jobs: list[Done] = field(default_factory=list[Done])
     gpus: Level = field(default_factory=Level)
     cpus: Level = field(default_factory=Level)
     workers: list[Level] = field(default_factory=list[Level])
     """Data workers of each job."""
 
     @property
-    def completion(self) -> Durations:
-        """Return the measures of the times from submission to end."""
-        return Durations.of([job.completion_s for job in self.jobs])
-
-    @property
     def ideal(self) -> Durations:
         """Return the measures of the run times with all useful CPUs."""
         return Durations.of([job.ideal_s for job in self.jobs])
-
-    @property
-    def mean_queue_s(self) -> float:
-        """Return the mean time from submission to start."""
-        return Durations.of([job.queued_s for job in self.jobs]).mean_s
-
-    @property
-    def span_s(self) -> tuple[float, float]:
-        """Return the first submission and the last end."""
-        return span_of(self.jobs)
 
     @property
     def gpu_utilisation(self) -> float:
@@ -151,7 +124,9 @@ class _Simulation:
         self.queue = deque[tuple[int, TraceJob]]()
         self.running: dict[str, _Running] = {}
         self.done: dict[int, Done] = {}
-        self.outcome = DataWorkersOutcome(cluster, policy.ranking is not None, workers=[Level() for _ in jobs])
+        self.outcome = DataWorkersOutcome(
+            cluster=cluster, tunes=policy.ranking is not None, workers=[Level() for _ in jobs]
+        )
         self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
         self.sharing = None if policy.ranking is None else Sharing(cluster, len(jobs), policy.ranking)
 
@@ -189,7 +164,14 @@ class _Simulation:
             del self.running[one.name]
             self.outcome.workers[one.number].set(now, 0)
             job = one.job
-            self.done[one.number] = Done(job.submit_s, one.start_s, now, job.ideal_s, job.gpus)
+            self.done[one.number] = Done(
+                submit_s=job.submit_s,
+                start_s=one.start_s,
+                end_s=now,
+                queued_s=one.start_s - job.submit_s,
+                ideal_s=job.ideal_s,
+                gpus=job.gpus,
+            )
         return over
 
     def _come(self, now: float) -> None:

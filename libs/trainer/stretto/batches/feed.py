@@ -1,12 +1,13 @@
 """The feed of a trainer: batches in the order in which they are trained, prepared here or by lanes elsewhere.
 
-`stretto_pipeline.feeding` decides; this module carries the decisions out: a thread prepares batches here, and two
-threads for each lane ask it, each with one connection and one request at a time.
+`stretto_pipeline.feeding` decides, and its edge carries the decisions out: a thread prepares batches here. Two threads
+for each lane ask it, each with one connection and one request at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -14,37 +15,23 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection
 from statistics import median
 
 from stretto_pipeline.arrays import Reader, difference
+from stretto_pipeline.edge import FeedEdge
 from stretto_pipeline.errors import ArraysRefused
 from stretto_pipeline.feeding import (
     CREDITS,
     REMEMBERED,
-    Action,
-    Answered,
-    Ask,
-    Compare,
-    Compared,
-    Counts,
-    Deliver,
     Differs,
-    Drop,
-    Event,
     Excluded,
     FeedMachine,
-    HomePrepared,
     Joined,
     Leaving,
     Left,
-    Needed,
-    Prepare,
     Released,
     SampleRange,
-    Tick,
-    Wanted,
 )
 from stretto_plane import Connection, PeerFailed, PlaneError
 
@@ -69,19 +56,12 @@ def window_bytes(memory_bytes: int) -> int:
     return min(WINDOW_BYTES, int(WINDOW_SHARE * memory_bytes))
 
 
-class Feed:
+class Feed(FeedEdge[Prepared]):
     """Prepares batches for one trainer. Without lanes it prepares them here, one ahead."""
 
     def __init__(self, program: Program, *, window_bytes: int = WINDOW_BYTES) -> None:
+        super().__init__(FeedMachine(window_bytes))
         self._program = program
-        self._machine = FeedMachine(window_bytes)
-        self._lock = threading.RLock()
-        self._due = threading.Condition(self._lock)
-        self._due_s = float("inf")
-        self._events: deque[Event] = deque()
-        self._is_telling = False
-        self._here: dict[tuple[SampleRange, str], Prepared | BaseException] = {}
-        self._needed: Future[Prepared] | None = None
         self._lanes: dict[str, _Lane] = {}
         """Lanes in use, by address."""
         self._leaving: dict[str, _Lane] = {}
@@ -89,17 +69,8 @@ class Feed:
         self._numbers = itertools.count()
         self._counted = (0, 0)
         """Batches delivered, and how many of them lanes prepared, when a share was last asked for."""
-        self._closed = False
         self._took: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         """Seconds and processor seconds of the last preparations here."""
-        self.differing = ""
-        """The place where a lane prepared other values than this process, in words; empty if none did."""
-        self._home = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        self._timer: threading.Thread | None = None
-
-    @property
-    def counts(self) -> Counts:
-        return self._machine.counts
 
     def prepare_s(self) -> tuple[float, float]:
         """Return the median time, and processor time, of the last preparations here; 0 before the first."""
@@ -110,28 +81,9 @@ class Feed:
     def share_elsewhere(self) -> float:
         """Return the share of the batches since the last call that lanes prepared."""
         with self._lock:
-            delivered, from_lanes = self._machine.counts.delivered, self._machine.counts.from_lanes
+            delivered, from_lanes = self.counts.delivered, self.counts.from_lanes
             before, self._counted = self._counted, (delivered, from_lanes)
         return (from_lanes - before[1]) / max(1, delivered - before[0])
-
-    def follow(self, ranges: Sequence[SampleRange]) -> None:
-        """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
-        with self._lock:
-            if not ranges:
-                self._needed = None
-            self._tell(Wanted(tuple(ranges)))
-
-    def take(self) -> Future[Prepared]:
-        """Return the future of the first batch to come; its error may be DataError.
-
-        The next call must wait until this batch is delivered.
-        """
-        future: Future[Prepared] = Future()
-        with self._lock:
-            assert self._needed is None, "one batch at a time"
-            self._needed = future
-            self._tell(Needed())
-        return future
 
     def use(self, addresses: Collection[str], access: Access, fingerprint: Fingerprint) -> None:
         """Use the lanes at these addresses, and no others. A lane that is left out finishes its batches in hand."""
@@ -142,141 +94,69 @@ class Feed:
                 if address not in addresses:
                     gone = self._lanes.pop(address)
                     self._leaving[gone.name] = gone
-                    self._tell(Leaving(gone.name))
+                    self.tell(Leaving(gone.name))
             for address in addresses:
                 if address not in self._lanes:
                     name = f"{address} ({next(self._numbers)})"
-                    self._lanes[address] = _Lane(name, address, access, fingerprint, self._lane_changed, self._answered)
-            if self._timer is None and self._lanes:
-                self._timer = threading.Thread(target=self._keep_time, name="feed", daemon=True)
-                self._timer.start()
+                    self._lanes[address] = _Lane(name, address, access, fingerprint, self)
 
     def close(self) -> None:
+        """Stop preparing, here and in lanes."""
+        super().close()
         with self._lock:
-            self._closed = True
             for lane in (*self._lanes.values(), *self._leaving.values()):
                 lane.close()
-            self._due.notify()
-        self._home.shutdown(wait=False, cancel_futures=True)
 
-    # --- the machine --------------------------------------------------------------------------------------
-
-    def _tell(self, event: Event) -> None:
-        with self._lock:
-            self._events.append(event)
-            if self._is_telling:  # within an action
-                return
-            self._is_telling = True
-            try:
-                while self._events:
-                    for action in self._machine.handle(self._events.popleft(), time.monotonic()):
-                        self._do(action)
-            except Exception as error:  # else the trainer would wait for ever
-                if self._needed is not None:
-                    self._deliver(error)
-                raise
-            finally:
-                self._is_telling = False
-            if self._machine.next_s() < self._due_s:
-                self._due.notify()
-
-    def _lane_changed(self, event: Joined | Left) -> None:
+    def lane_changed(self, event: Joined | Left) -> None:
         """Note that a lane can be asked, or is lost. A lane that joins after it was left out is ignored."""
         with self._lock:
             is_used = any(lane.name == event.lane for lane in self._lanes.values())
             if is_used or isinstance(event, Left):
-                self._tell(event)
+                self.tell(event)
 
-    def _do(self, action: Action) -> None:
+    def _ask(self, lane: str, wanted: SampleRange) -> None:
+        next(each for each in self._lanes.values() if each.name == lane).ask(wanted)
+
+    def _start(self, wanted: SampleRange) -> None:
+        if not self._closed:
+            self._home.submit(self._prepare, wanted, functools.partial(self._timed, wanted))
+
+    def _timed(self, wanted: SampleRange) -> tuple[Prepared, int]:
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+        prepared = self._program.prepare(wanted.start, wanted.length, wanted.partition)
+        took = time.monotonic() - begun_s, time.thread_time() - begun_cpu_s
+        with self._lock:
+            self._took.append(took)
+        return prepared, bytes_of(prepared)
+
+    def _difference(self, wanted: SampleRange, ours: Prepared, theirs: Prepared) -> str:
+        return difference(arrays_of(ours), arrays_of(theirs))
+
+    def _note(self, action: Differs | Excluded | Released) -> None:
         match action:
-            case Ask(name, wanted):
-                next(lane for lane in self._lanes.values() if lane.name == name).ask(wanted)
-            case Prepare(wanted):
-                if not self._closed:
-                    self._home.submit(self._prepare, wanted)
-            case Compare(name, wanted):
-                self._compare(name, wanted)
-            case Deliver(wanted, name):
-                self._deliver(self._here.pop((wanted, name)))
-            case Drop(wanted, name):
-                self._here.pop((wanted, name), None)
             case Differs(name, wanted):
                 log.error(
                     "%s is not used, nor any other lane: it prepared %s otherwise, %s", name, wanted, self.differing
                 )
-            case Released(name):
-                self._leaving.pop(name).close()
             case Excluded(name):
                 log.warning("%s is not used any more: it failed at several batches in a row", name)
+            case Released(name):
+                self._leaving.pop(name).close()
 
-    def _deliver(self, found: Prepared | BaseException) -> None:
-        future, self._needed = self._needed, None
-        assert future is not None
-        if isinstance(found, BaseException):
-            future.set_exception(found)
-        else:
-            future.set_result(found)
-
-    def _compare(self, name: str, wanted: SampleRange) -> None:
-        ours, theirs = self._here[wanted, ""], self._here.pop((wanted, name))
-        assert isinstance(ours, Prepared)
-        assert isinstance(theirs, Prepared)
-        found = difference(arrays_of(ours), arrays_of(theirs))
-        self.differing = found or self.differing
-        self._events.append(Compared(name, wanted, not found))
-
-    def _prepare(self, wanted: SampleRange) -> None:
-        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
-        try:
-            prepared: Prepared | BaseException = self._program.prepare(wanted.start, wanted.length, wanted.partition)
-        except BaseException as error:
-            prepared = error
-        took = time.monotonic() - begun_s, time.thread_time() - begun_cpu_s
-        is_failure = isinstance(prepared, BaseException)
-        size_bytes = 0 if isinstance(prepared, BaseException) else bytes_of(prepared)
-        with self._lock:
-            if not is_failure:
-                self._took.append(took)
-            self._here[wanted, ""] = prepared
-            self._tell(HomePrepared(wanted, size_bytes, is_failure))
-
-    def _answered(self, name: str, wanted: SampleRange, prepared: Prepared | None) -> None:
-        size_bytes = bytes_of(prepared) if prepared is not None else 0
-        with self._lock:
-            if prepared is not None:
-                self._here[wanted, name] = prepared
-            self._tell(Answered(name, wanted, size_bytes, is_failure=prepared is None))
-
-    def _keep_time(self) -> None:
-        with self._lock:
-            while not self._closed:
-                self._due_s = self._machine.next_s()
-                left_s = self._due_s - time.monotonic()
-                if left_s <= 0:
-                    self._tell(Tick())
-                else:
-                    self._due.wait(min(left_s, threading.TIMEOUT_MAX))
+    def _failed(self, error: Exception) -> None:
+        log.error("the feed has failed", exc_info=error)
 
 
 class _Lane:
     """The connections to one lane, opened again and again until it is closed."""
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        access: Access,
-        fingerprint: Fingerprint,
-        tell: Callable[[Joined | Left], None],
-        answered: Callable[[str, SampleRange, Prepared | None], None],
-    ) -> None:
+    def __init__(self, name: str, address: str, access: Access, fingerprint: Fingerprint, feed: Feed) -> None:
         self.name = name
         """Unique to this object. A new lane may reuse an address; a late answer of the old one has another name."""
         self._address = address
         self._access = access
         self._fingerprint = fingerprint
-        self._tell = tell
-        self._answered = answered
+        self._feed = feed
         self._closed = threading.Event()
         self._lost = threading.Event()
         self._asked: queue.SimpleQueue[SampleRange | None] = queue.SimpleQueue()
@@ -319,7 +199,7 @@ class _Lane:
             self._asked = queue.SimpleQueue()
             if self._closed.is_set():
                 return ""
-            self._tell(Joined(self.name))
+            self._feed.lane_changed(Joined(self.name))
             threads = [
                 threading.Thread(target=self._work, args=(each,), name=f"lane {self._address}", daemon=True)
                 for each in connections
@@ -328,7 +208,7 @@ class _Lane:
                 thread.start()
             for thread in threads:
                 thread.join()
-        self._tell(Left(self.name))
+        self._feed.lane_changed(Left(self.name))
         return ""
 
     def _open(self) -> Connection:
@@ -343,13 +223,13 @@ class _Lane:
                 prepared = prepared_of(reader.arrays(answer.parts))
             except PeerFailed as error:
                 log.warning("%s", error)
-                self._answered(self.name, wanted, None)
+                self._feed.failed(self.name, wanted, str(error))
             except (PlaneError, ArraysRefused) as error:
                 if not self._lost.is_set():
                     log.warning("%s: %s", self._address, error)
                 break
             else:
-                self._answered(self.name, wanted, prepared)
+                self._feed.answered(self.name, wanted, prepared, bytes_of(prepared))
         self._end()
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from stretto_cli.commands.whatif.fit import Profile, document_of
+from stretto_cli.commands.decisions.whatif.fit import Profile, document_of
 from stretto_core.model.teams import TeamQuota
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
 from stretto_gateway.requests.cluster import FRESH_S, Arbiter, cluster_view, team_views

@@ -1,0 +1,1 @@
+"""Commands that ask for decisions offline, and simulate them."""

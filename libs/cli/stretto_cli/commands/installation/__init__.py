@@ -1,0 +1,1 @@
+"""Commands that begin, end and save an installation on this machine."""

@@ -1,0 +1,70 @@
+"""``stretto status``: the processes of an installation on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Group, RenderableType
+from stretto_client import figures
+
+from ... import render
+from ...command import command
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer
+
+
+@command("Installation", "stretto status -o json | jq .ready")
+def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
+    """Show every process: ready or not, memory, processor time, restarts. Exit status 1 if one is not ready."""
+    from stretto_installation.one_machine.state import describe
+
+    rows = asyncio.run(_processes(folder))
+    ready = all(row["ready"] for row in rows)
+    report = {**describe(folder), "ready": ready, "processes": rows}
+    answer(output, report, lambda: _table(report))
+    if not ready:
+        raise typer.Exit(1)
+
+
+async def _processes(folder: Path) -> list[dict[str, Any]]:
+    from stretto_installation.one_machine.processes import named_in
+    from stretto_installation.one_machine.state import read_state, readiness
+
+    state = read_state(folder)
+    rows: list[dict[str, Any]] = []
+    for name, entry in state["processes"].items():
+        process = named_in(entry)
+        report = await readiness(folder, name, entry["pid"])
+        is_store = name in ("nats", "redis")
+        rows.append(
+            {
+                "name": name,
+                "pid": entry["pid"],
+                "ready": process is not None if is_store else process is not None and report["ready"],
+                "resident_bytes": process.memory_info().rss if process else 0,
+                "cpu_s": sum(process.cpu_times()[:2]) if process else 0.0,
+                "restarts": entry["restarts"],
+                "partitions": len(report["partitions"]) if "partitions" in report else None,
+                "port": report.get("port"),
+            }
+        )
+    return rows
+
+
+def _table(report: dict[str, Any]) -> RenderableType:
+    numbers = ("pid", "memory", "cpu", "restarts", "partitions")
+    made = render.table("process", "state", *numbers, right=numbers)
+    for row in report["processes"]:
+        made.add_row(
+            row["name"],
+            "[green]ready[/green]" if row["ready"] else "[red]not ready[/red]",
+            str(row["pid"] or "–"),
+            figures.size(row["resident_bytes"]),
+            figures.seconds(row["cpu_s"]),
+            str(row["restarts"]),
+            "" if row["partitions"] is None else str(row["partitions"]),
+        )
+    total = sum(row["resident_bytes"] for row in report["processes"])
+    return Group(made, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")

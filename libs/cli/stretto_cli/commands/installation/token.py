@@ -1,0 +1,108 @@
+"""``stretto token``: create, list and revoke tokens of the gateway."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.gateway import CallerRole
+from stretto_runtime import SettingsFault
+from stretto_runtime.access.tokens import FILE, TokenEntry, changing, issue, read_tokens, write_tokens
+
+from ...command import Group
+from ...errors import BadInput
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, console
+
+GROUP = Group(__name__, "token", "Installation", "Create, list and revoke tokens for the gateway.")
+FileOption = Annotated[Path | None, typer.Option("--file", help=f"File of the tokens. Default: {FILE} in the folder.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Who will use the token. Shown in the audit trail with every change.")
+]
+
+
+@GROUP.command("stretto token create ci --role submitter --days 90")
+def create(
+    name: NameArgument,
+    role: Annotated[
+        CallerRole,
+        typer.Option(
+            help="Role: viewer reads its team's jobs, observer those of all teams; submitter also changes its own "
+            "jobs; admin reads and changes everything."
+        ),
+    ] = "viewer",
+    team: Annotated[
+        str, typer.Option(help="Team of the token's jobs. A viewer or submitter reads its own team's jobs only.")
+    ] = DEFAULT_TEAM,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=36500, help="Days until the token expires. Default: it never expires."),
+    ] = None,
+    file: FileOption = None,
+    output: OutputOption = OutputForm.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Create a token and print it. It is printed only once: the file keeps its SHA-256. It is valid within a second.
+
+    For a gateway elsewhere, write a file with --file and give that gateway the file as STRETTO_GATEWAY_TOKENS_FILE.
+    """
+    path = file or folder / FILE
+    now = datetime.now(UTC).replace(microsecond=0)
+    with changing(path):
+        known = _known(path)
+        if name in [entry.name for entry in known]:
+            raise BadInput(f"{name} has a token already; `stretto token revoke {name}` revokes it")
+        try:
+            token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days), team)
+        except SettingsFault as fault:
+            raise BadInput(str(fault)) from None
+        write_tokens(path, (*known, entry))
+    answer(output, {"token": token, **_shown(entry)}, lambda: token)
+
+
+@GROUP.command("stretto token list -o json", name="list")
+def show(
+    file: FileOption = None, output: OutputOption = OutputForm.TABLE, folder: FolderOption = DEFAULT_FOLDER
+) -> None:
+    """List the tokens: name, role, team, and when they expire."""
+    known = _known(file or folder / FILE)
+
+    def table() -> Table:
+        shown = Table("name", "role", "team", "created", "expires")
+        for entry in known:
+            expires = f"{entry.expires_at:%Y-%m-%d %H:%M}" if entry.expires_at else "never"
+            shown.add_row(entry.name, entry.role, entry.team, f"{entry.created_at:%Y-%m-%d %H:%M}", expires)
+        return shown
+
+    answer(output, [_shown(entry) for entry in known], table)
+
+
+@GROUP.command("stretto token revoke ci")
+def revoke(
+    name: NameArgument,
+    file: FileOption = None,
+    output: OutputOption = OutputForm.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Revoke a token. The gateway refuses it within a second, and ends the event streams it opened within two."""
+    path = file or folder / FILE
+    with changing(path):
+        known = _known(path)
+        if name not in (names := [entry.name for entry in known]):
+            raise BadInput(f"{path} holds no token of {name}; it has {', '.join(names) or 'none'}")
+        write_tokens(path, [entry for entry in known if entry.name != name])
+    answer(output, {"revoked": name}, lambda: console.print(f"{name} has no token any more"))
+
+
+def _known(path: Path) -> tuple[TokenEntry, ...]:
+    try:
+        return read_tokens(path)
+    except SettingsFault as fault:
+        raise BadInput(str(fault)) from None
+
+
+def _shown(entry: TokenEntry) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude={"sha256"}, exclude_none=True)

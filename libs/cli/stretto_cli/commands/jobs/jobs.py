@@ -1,0 +1,28 @@
+"""``stretto jobs``: the list of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+import typer
+from stretto_wire.rest.views import Status
+
+from ... import render
+from ...command import command
+from ...options import GatewayOptions, complete_from, console
+
+JOB_STATES: tuple[Status, ...] = get_args(Status)
+
+
+@command("Jobs", "stretto jobs --status training", name="jobs")
+def list_jobs(
+    options: GatewayOptions,
+    status: Annotated[
+        str | None,
+        typer.Option(autocompletion=complete_from(JOB_STATES), help="List only jobs in this state, e.g. training."),
+    ] = None,
+) -> None:
+    """List all jobs."""
+    with options.connect() as gateway:
+        found = gateway.jobs(status)
+    options.answer(found, lambda: render.jobs(found, console.width, options.same_gateway()))

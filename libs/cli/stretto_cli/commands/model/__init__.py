@@ -1,0 +1,1 @@
+"""Commands for a model and its job file: begin, try, describe, take home."""

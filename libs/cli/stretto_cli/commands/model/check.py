@@ -1,0 +1,98 @@
+"""``stretto check``: try a model and its data before a job does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from stretto_client import figures
+from stretto_wire.jobspec.jobfile import argument
+
+from ...command import command
+from ...errors import BadInput
+from ...options import OutputForm, OutputOption, answer, console
+from ...render import table
+from ...trainer_process import run
+
+
+@command(
+    "Your model",
+    "stretto check my_model:Clicks --data clicks.parquet --write job.yaml",
+    "stretto check shop.models:Ranking --path src --set layers=3 --samples 2000000",
+)
+def check(
+    entry: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The model, as in `model.entry` of a job file.")],
+    path: Annotated[Path, typer.Option(help="Folder that holds the module, as in `model.path`.")] = Path(),
+    data: Annotated[str | None, typer.Option(help="Value of the model's argument `data`.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Option("--set", help="An argument of the model, NAME=VALUE; may be repeated.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, help="Samples of one epoch. Default: what the model's reader says.")
+    ] = 0,
+    partition: Annotated[str, typer.Option(help="Partition to read, where the dataset has some.")] = "",
+    batch_size: Annotated[int, typer.Option(min=1, max=10**6, help="Samples of one step.")] = 512,
+    embedding_dim: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Floats of an embedding row, where the model does not say.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="File for a job file in which every field is explained.")] = None,
+    output: OutputOption = OutputForm.TABLE,
+) -> None:
+    """Import a model, read its data, train some steps in a process of its own, and tell every fault at once.
+
+    Nothing runs but this command: no bus, no services. Exit status 1 if something was found.
+    """
+    asked = {
+        "entry": entry,
+        "path": str(path),
+        "arguments": arguments_of(arguments or [], data),
+        "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
+        "samples": samples,
+        "partition": partition,
+        "batch_size": batch_size,
+        "embedding_dim": embedding_dim,
+    }
+    quiet, what = output is OutputForm.JSON, f"{entry} was not tried"
+    report = run(["stretto.trial.check"], json.dumps(asked), quiet=quiet, what=what)
+    if write is not None and not report["findings"]:
+        write.write_text(report["job"])
+    answer(output, report, lambda: _shown(report, write))
+    if report["findings"]:
+        raise typer.Exit(1)
+
+
+def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:
+    """Return the model's arguments from texts NAME=VALUE and the value of --data. Raises BadInput."""
+    found: dict[str, Any] = {}
+    if data is not None:  # pods run in folders of their own
+        found["data"] = str(Path(data).resolve()) if Path(data).exists() else data
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadInput(f"--set {each}: give NAME=VALUE with the name of an argument of the model")
+        found[name] = argument(text)
+    return found
+
+
+def _shown(report: dict[str, Any], write: Path | None) -> Any:
+    if report["findings"]:
+        for each in report["findings"]:
+            console.print(f"[red]{each['where']}[/red]  {each['text']}", highlight=False)
+        return f"{len(report['findings'])} found"
+    found = report["figures"]
+    shown = table("what", "value")
+    for what, value in (
+        ("framework", found["framework"]),
+        ("read alone", f"{found['read_samples_per_s']:,.0f} samples/s"),
+        ("training, one worker and one server here", f"{found['steps_per_s']:.1f} steps/s"),
+        ("loss of the first and the last step", f"{found['loss_first']:.4f}, {found['loss_last']:.4f}"),
+        ("keys per sample", f"{found['keys_per_sample']:.1f}"),
+        ("parameter servers, per million keys", figures.size(found["bytes_per_million_keys"])),
+        ("dense parameters", f"{found['dense_parameters']:,}"),
+        ("memory of this worker", figures.size(found["worker_memory_bytes"])),
+    ):
+        shown.add_row(what, value)
+    console.print(shown)
+    return f"nothing is in the way; {'--write FILE gives its job file' if write is None else f'see {write}'}"

@@ -1,0 +1,1 @@
+"""Commands that show what jobs do, why, and with which result."""
