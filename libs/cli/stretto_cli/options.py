@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import shlex
 import sys
@@ -15,13 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from stretto_client import places
 from stretto_client.documents import Documents
 from stretto_client.places import DEFAULT_FOLDER as DEFAULT_FOLDER
 
 from .errors import BadInput, translated
+from .terminal import Terminal, json_text
 
 
 class OutputForm(StrEnum):
@@ -55,8 +54,8 @@ TokenOption = Annotated[
 ]
 
 # a pipe has no width: 160 columns cut no table
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-complaints = Console(stderr=True, highlight=False)
+console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 160)
+complaints = Terminal(stderr=True, highlight=False)
 
 
 def quantity(kind: Literal["bytes", "cores", "seconds"], least: float, most: float) -> Callable[[str], Any]:
@@ -159,8 +158,7 @@ def answer(output: OutputForm, value: Any, table: Callable[[], object]) -> None:
 
 def print_json(value: Any, lines: bool = False) -> None:
     """Print a document, or one line of a stream of documents; flushed, so that a pipe gets it at once."""
-    text = json.dumps(value, indent=None if lines else 2, ensure_ascii=False)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(json_text(value, None if lines else 2) + "\n")
     sys.stdout.flush()
 
 

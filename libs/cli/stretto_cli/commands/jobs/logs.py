@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,10 @@ from ...command import command
 from ...errors import BadInput, CliError
 from ...options import DEFAULT_FOLDER, GatewayOptions, JobOption, OutputForm, complaints, connect, console, print_json
 
+BYTES_MAX = 16 << 20
+"""Bytes that are read of a log."""
+LINE_MAX = 10_000
+"""Characters that are shown of one line."""
 PODS_LISTED = 10
 """Names of pods in the error for a pod that has no log."""
 
@@ -84,12 +89,20 @@ def from_files(folder: Path, pod: str, job: str | None, lines: int, token: str |
     """
     try:
         path = find_log(folder, pod, job)
-        return path, path.read_text(errors="replace").splitlines()
+        return path, last_lines(path)
     except BadInput:
         if job or "/" in pod:
             with contextlib.suppress(CliError):
                 return Path("-"), from_gateway(folder, pod, job, lines, None, token)
         raise
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log, of ``BYTES_MAX`` at its end: a pod may write an endless line, or stretch it."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - BYTES_MAX))
+        lines = file.read(BYTES_MAX).decode(errors="replace").splitlines()
+    return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} … {len(line) - LINE_MAX:,} more" for line in lines]
 
 
 def from_gateway(folder: Path, pod: str, job: str | None, lines: int, url: str | None, token: str | None) -> list[str]:

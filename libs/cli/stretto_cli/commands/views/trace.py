@@ -1,16 +1,9 @@
-"""``stretto trace``: the spans of a job's trace as a waterfall, from the local span files, or by the gateway.
-
-A service writes ended spans to ``<state folder>/spans/<service>.jsonl`` (the previous half to ``.jsonl.1``), a local
-pod to ``spans/<job>/<pod>.jsonl``, one per line: trace_id, span_id, parent_id, service, name, start_s, end_s,
-attributes, error.
-"""
+"""``stretto trace``: the spans of a job's trace as a waterfall."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,17 +29,16 @@ def trace(
 ) -> None:
     """Show the trace of a job as a waterfall, beginning with its submission.
 
-    The gateway says which trace is the job's, so the installation has to run (after `stretto down`: `stretto up`). The
-    spans come from the folder, or with --url from the gateway's machine. Where services send them to a collector
-    (OTEL_EXPORTER_OTLP_ENDPOINT), the gateway asks it (STRETTO_GATEWAY_TRACES_URL: Tempo or Jaeger); otherwise look
-    there, and see the job's events here.
+    The gateway reads the spans that services and pods of its machine keep, so the installation has to run (after
+    `stretto down`: `stretto up`). Where services send them to a collector (OTEL_EXPORTER_OTLP_ENDPOINT), the gateway
+    asks it (STRETTO_GATEWAY_TRACES_URL: Tempo or Jaeger); otherwise look there, and see the job's events here.
     """
     with options.connect() as gateway:
         found = gateway.trace(job)
         trace_id = found["trace_id"]
         if trace_id is None:
             raise CliError(f"{job} was submitted without a trace")
-        spans = of_gateway(found, read(options.folder, trace_id) if options.url is None else [])
+        spans = of_gateway(found)
     roots = tree(spans)
     options.answer(
         {"job": job, "trace_id": trace_id, "spans": [asdict(root) for root in roots]},
@@ -54,13 +46,11 @@ def trace(
     )
 
 
-def of_gateway(found: Any, local: list[TraceSpan]) -> list[TraceSpan]:
-    """Return the local spans and those that the gateway found, or without any its events."""
+def of_gateway(found: Any) -> list[TraceSpan]:
+    """Return the spans that the gateway found, or without any its events."""
     if missing := found.get("missing"):
         complaints.print(f"[yellow]missing:[/yellow] {escape(missing)}")
-    known = {span.span_id for span in local}
-    others = [span for each in found["spans"] if (span := parsed(each)) is not None and span.span_id not in known]
-    if spans := [*local, *others]:
+    if spans := [span for each in found["spans"] if (span := parsed(each)) is not None]:
         return spans
     complaints.print(
         f"[dim]no span of trace {found['trace_id']} is kept there: events only; a collector may have it[/dim]"
@@ -94,28 +84,12 @@ class Row:
     until_s: float = 0.0
 
 
-def read(folder: Path, trace_id: str) -> list[TraceSpan]:
-    """Read the spans of a trace, skipping incomplete and foreign lines."""
-    found: list[TraceSpan] = []
-    for path in sorted((folder / "spans").rglob("*.jsonl*")):
-        with path.open(errors="replace") as lines:
-            found.extend(span for line in lines if trace_id in line and (span := _span(line)) is not None)
-    return [span for span in found if span.trace_id == trace_id]
-
-
 def of_event(event: dict[str, Any], trace_id: str) -> TraceSpan:
     """Return a span without length: an event of the job in its trace."""
     at_s = float(event["time_s"])
     return TraceSpan(
         trace_id, str(event["seq"]), None, str(event["service"]), str(event["event"]), at_s, at_s, {}, None
     )
-
-
-def _span(line: str) -> TraceSpan | None:
-    try:
-        return parsed(json.loads(line))
-    except ValueError:
-        return None
 
 
 def parsed(d: Any) -> TraceSpan | None:

@@ -1,0 +1,30 @@
+"""What the command prints: a program in a pod may have chosen the text, and a terminal obeys control characters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_C0 = frozenset(range(0x20)) - set(map(ord, "\t\n"))
+_OTHERS = frozenset((0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+"""Delete, the control characters C1, and those that change the direction of a text."""
+_PICTURES = {code: chr(0x2400 + code) for code in _C0} | {code: "\N{REPLACEMENT CHARACTER}" for code in _OTHERS}
+_ESCAPES = {code: f"\\u{code:04x}" for code in _OTHERS}
+
+
+class Terminal(Console):
+    """A console that shows the control characters of a text instead of sending them."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, those of its texts with pictures of control characters."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(segment.text.translate(_PICTURES), segment.style)
+
+
+def json_text(value: Any, indent: int | None) -> str:
+    """Return a document as JSON without any control character, which JSON itself asks of the first 32 only."""
+    return json.dumps(value, indent=indent, ensure_ascii=False).translate(_ESCAPES)
