@@ -21,6 +21,7 @@ import psutil
 from stretto_cli.errors import CliError
 from stretto_cli.options import connect
 from stretto_client import figures
+from stretto_installation.errors import NotRunning
 from stretto_installation.one_machine import leftovers
 from stretto_installation.one_machine.detached import start_detached, take_down
 from stretto_installation.one_machine.processes import named_in, pods_of
@@ -101,7 +102,8 @@ def of_our_own(tell: Tell) -> Generator[PlaceUnderFire]:
                 tell(f"all ready after {figures.seconds(where['ready_s'])}")
                 yield place
             finally:
-                take_down(folder)
+                with contextlib.suppress(NotRunning):
+                    take_down(folder)
     finally:
         if place.spent:
             shutil.rmtree(folder, ignore_errors=True)
@@ -117,8 +119,8 @@ def clear_away(among: Path) -> list[Path]:
         owner = leftovers.owner_in(folder / MARK) if leftovers.is_ours(folder) else None
         if owner is None or not leftovers.is_dead(owner):
             continue
-        take_down(folder)  # its supervisor may be taking it down already
-        leftovers.end_leftovers(folder)
+        with contextlib.suppress(NotRunning):
+            take_down(folder)  # its supervisor may be taking it down already
         leftovers.free_memory(folder.resolve())
         if os.path.ismount(folder / "memory"):
             _fails("umount", "-l", str(folder / "memory"))

@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import server
 from ..errors import InstallationError, NotRunning, UnusableOption
+from .leftovers import end_lost
+from .processes import named_in
 from .programs import StartOptions
 from .state import describe, make_folder, read_state
 from .supervisor import FAILED
 
 START_S = 90.0
 STOP_S = 60.0
-TAKE_DOWN_S = 30.0
 POLL_S = 0.05
 LOG_CHARACTERS = 2000
 
@@ -70,21 +72,34 @@ def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -
     raise InstallationError(f"not ready after {START_S:.0f} s; see {log}")
 
 
-def stop(folder: Path, pid: int, within_s: float) -> bool:
-    """Send SIGTERM to the supervisor ``pid`` and wait; returns False if the installation still runs then."""
+@dataclass(frozen=True, slots=True)
+class TakenDown:
+    """The processes that a supervisor ended, and those that it left, which were ended in its place."""
+
+    by_supervisor: int
+    left: int
+
+
+def take_down(folder: Path, within_s: float = STOP_S) -> TakenDown:
+    """End the installation in ``folder``, and look whether its supervisor has done so: it may be killed meanwhile.
+
+    Raises NotRunning: nothing of it runs. Raises InstallationError: it runs still after ``within_s``, or its supervisor
+    lives in another container.
+    """
+    try:
+        state = read_state(folder)
+    except NotRunning:
+        if not (left := end_lost(folder)):
+            raise
+        return TakenDown(0, left)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(state["pid"], signal.SIGTERM)
     deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            read_state(folder)
-        except NotRunning:
-            return True
+    while named_in(state) is not None:
+        if time.monotonic() >= deadline:
+            raise InstallationError(f"still running after {within_s:.0f} s; see {folder / 'logs' / 'supervisor.log'}")
         time.sleep(POLL_S)
-    return False
-
-
-def take_down(folder: Path) -> None:
-    """End the installation in ``folder`` if one runs there."""
-    with contextlib.suppress(NotRunning):
-        stop(folder, read_state(folder)["pid"], TAKE_DOWN_S)
+    if not (folder / "run" / "up.json").exists():
+        return TakenDown(len(state["processes"]), 0)
+    left = end_lost(folder)
+    return TakenDown(len(state["processes"]) - left, left)

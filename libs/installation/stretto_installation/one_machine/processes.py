@@ -149,6 +149,25 @@ def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
     return same_process(entry["pid"], ProcessIdentity.parse(entry.get("birth")))
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Memory and processor time of a process."""
+
+    resident_bytes: int
+    cpu_s: float
+
+
+def used_by(entry: Mapping[str, Any]) -> Used | None:
+    """Return what the process that an entry of ``up.json`` names uses; None if it is gone, also if it went just now."""
+    process = named_in(entry)
+    with contextlib.suppress(psutil.Error):
+        if process is not None:
+            with process.oneshot():
+                times = process.cpu_times()
+                return Used(process.memory_info().rss, times.user + times.system)
+    return None
+
+
 def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
     """Send SIGTERM to all, and SIGKILL to those alive after ``grace_s``; returns how many processes were given."""
     for process in processes:

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,29 @@ def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
         read_state(tmp_path)
     assert end_leftovers(tmp_path) == 1
     assert not left.is_running()
+
+
+def test_what_a_supervisor_leaves_that_is_killed_while_it_ends_the_others_is_ended_and_told(tmp_path: Path) -> None:
+    """Method: a supervisor that hears SIGTERM and never ends anything; somebody kills it."""
+    deaf = "import signal, time; signal.signal(15, lambda *_: print('stopping')); print('up'); time.sleep(60)"
+    supervisor = psutil.Popen([sys.executable, "-uc", deaf], stdout=subprocess.PIPE)
+    left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    supervisor.stdout.readline()
+    (tmp_path / "run").mkdir()
+    entry = {"pid": left.pid, "birth": ProcessIdentity.of(left.pid)}
+    up = {"pid": supervisor.pid, "birth": ProcessIdentity.of(supervisor.pid), "processes": {"nats": entry}}
+    (tmp_path / "run" / "up.json").write_text(json.dumps(up))
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            told = beside.submit(CliRunner().invoke, app, ["down", "--folder", str(tmp_path)])
+            assert supervisor.stdout.readline() == b"stopping\n"
+            supervisor.kill()
+            done = told.result()
+        assert done.exit_code == 0
+        assert "1 processes that it had left were ended now" in " ".join(done.stdout.split())
+        assert not left.is_running()
+    finally:
+        end_all([supervisor, left], 0.0)
 
 
 def test_what_a_living_supervisor_of_another_container_holds_is_not_ended(tmp_path: Path) -> None:

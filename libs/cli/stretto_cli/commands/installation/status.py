@@ -29,22 +29,22 @@ def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputF
 
 
 async def _processes(folder: Path) -> list[dict[str, Any]]:
-    from stretto_installation.one_machine.processes import named_in
+    from stretto_installation.one_machine.processes import used_by
     from stretto_installation.one_machine.state import read_state, readiness
 
     state = read_state(folder)
     rows: list[dict[str, Any]] = []
     for name, entry in state["processes"].items():
-        process = named_in(entry)
+        used = used_by(entry)
         report = await readiness(folder, name, entry["pid"])
         is_store = name in ("nats", "redis")
         rows.append(
             {
                 "name": name,
                 "pid": entry["pid"],
-                "ready": process is not None if is_store else process is not None and report["ready"],
-                "resident_bytes": process.memory_info().rss if process else 0,
-                "cpu_s": sum(process.cpu_times()[:2]) if process else 0.0,
+                "ready": used is not None and (is_store or report["ready"]),
+                "resident_bytes": used.resident_bytes if used else 0,
+                "cpu_s": used.cpu_s if used else 0.0,
                 "restarts": entry["restarts"],
                 "partitions": len(report["partitions"]) if "partitions" in report else None,
                 "port": report.get("port"),
