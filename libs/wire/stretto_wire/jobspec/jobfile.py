@@ -5,20 +5,23 @@ Unlike YAML 1.1, ``1e-3`` is a number, as in YAML 1.2 and in every training scri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import yaml
 from yaml.constructor import ConstructorError
 
 from ..errors import WireError
-from ..findings import Finding, Path, finding
+from ..findings import Finding, Path, finding, place_of
 from .spec import JobSpec
 
 Form = Literal["YAML", "JSON"]
 _EXPONENT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_HALF = "whole characters: \\ud800 to \\udfff are halves of pairs, which UTF-8 cannot write"
 _TOO_DEEP = "nested less deeply; see `stretto schema`"
 
 
@@ -30,9 +33,27 @@ def read_job(text: str, form: Form = "YAML") -> JobSpec:
     """
     try:
         document, marks = _read_json(text) if form == "JSON" else _read_yaml(text)
+        if halves := [*_half_characters(document)]:
+            raise WireError.collected([finding(path, part, _HALF, place_of(path, marks)) for path, part in halves])
         return JobSpec.parse(document, marks)
     except RecursionError:
         raise WireError("(document)", "brackets in brackets", _TOO_DEEP) from None
+
+
+def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield the texts with half of a surrogate pair, which both forms can escape and nothing can store, by place."""
+    if isinstance(part, str) and not part.isascii():
+        with contextlib.suppress(UnicodeEncodeError):
+            part.encode()
+            return
+        yield path, part
+    elif isinstance(part, dict):
+        for name, value in part.items():
+            yield from _half_characters(name, path)
+            yield from _half_characters(value, (*path, name))
+    elif isinstance(part, list):
+        for index, item in enumerate(part):
+            yield from _half_characters(item, (*path, index))
 
 
 class _Loader(yaml.SafeLoader):

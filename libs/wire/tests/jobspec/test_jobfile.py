@@ -121,6 +121,29 @@ def test_a_name_that_stands_twice_in_json_is_refused() -> None:
     assert (error.field, error.value) == ("samples", "2 times")
 
 
+@pytest.mark.parametrize("form", ["JSON", "YAML"])
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ('"model": {"entry": "m:M", "metadata": {"a": "x\\ud800"}}', "model.metadata.a"),
+        ('"model": {"entry": "m:M", "arguments": {"a": "\\udfff"}}', "model.arguments.a"),
+        ('"model": {"entry": "m:M", "metadata": {"\\ud800": 1}}', "model.metadata"),
+        ('"model": {"entry": "m:M", "arguments": {"a": ["\\ud83d"]}}', "model.arguments.a.0"),
+    ],
+)
+def test_half_a_character_is_refused_where_it_stands(form: str, part: str, field: str) -> None:
+    error = refused(f'{{"name": "a", {part}, "dataset": {{"samples": 1}}}}', form)
+    assert error.field == field
+    assert error.value.isascii()
+    assert "halves of pairs" in error.remedy
+
+
+def test_a_pair_of_escapes_is_one_character() -> None:
+    metadata = '{"a": "\\ud83d\\ude00"}'
+    text = f'{{"name": "a", "model": {{"entry": "m:M", "metadata": {metadata}}}, "dataset": {{"samples": 1}}}}'
+    assert read_job(text, "JSON").model.metadata == {"a": "\U0001f600"}
+
+
 @pytest.mark.parametrize(
     ("text", "form", "line", "column"),
     [
