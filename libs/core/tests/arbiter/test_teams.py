@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from arbiter_builders import busy_cluster, event_of, offer
-from closed_loop import plan, profile
+from arbiter_builders import Told, busy_cluster, event_of, offer
+from closed_loop import profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_builders import candidate, candidates_computed, job_ended, plan_applied, plan_proposed
+from job_builders import candidate, candidates_computed, job_ended
 from selection_problems import brute_force
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.register import kept
@@ -35,33 +36,21 @@ QUOTAS = {
 }
 
 
-class Cluster:
+class Cluster(Told):
     """An arbiter under quotas, told of jobs in teams; ``problems`` of its rounds, with the answers."""
 
     def __init__(self, quotas: Mapping[str, TeamQuota], capacity: Resources = CAPACITY, **more: float) -> None:
         self.problems: list[tuple[SelectionProblem, Selection]] = []
         self.quotas, self.capacity = quotas, capacity
         limits = ArbiterSettings(capacity, quotas=quotas, background_algorithm="", **more)  # type: ignore[arg-type]
-        self.machine = ArbiterMachine(None, limits, self._select)
-        self.now = 0.0
+        super().__init__(ArbiterMachine(None, limits, self._select))
 
     def _select(self, problem: SelectionProblem) -> Selection:
         self.problems.append((problem, hull(problem)))
         return self.problems[-1][1]
 
-    def tell(self, event: object) -> list[object]:
-        self.now += 1.0
-        return [action.fact for action in self.machine.handle(event, self.now)]  # type: ignore[arg-type]
-
-    def start(self, job: str, team: str, workers: int = 1, **spec: object) -> list[object]:
-        """Submit a job and propose a plan: a worker and a PS take a core each."""
-        self.tell(JobOpened(job, profile(10**7, **spec), team))  # type: ignore[arg-type]
-        return self.tell(plan_proposed(job, "warm-start", plan(workers), 0.1, ("r",)))
-
-    def applied(self, job: str) -> list[object]:
-        state = self.machine.state.jobs[job]
-        assert state.plan is not None
-        return self.tell(plan_applied(job, state.version, state.plan, 2.0))
+    def start(self, job: str, team: str, workers: int = 1, **spec: Any) -> list[Any]:
+        return super().start(job, profile(10**7, **spec), workers, team)
 
     def held(self, team: str) -> Resources:
         return total(job.held for job in self.machine.state.jobs.values() if job.team == team)

@@ -96,7 +96,6 @@ def test_pure_power_laws_are_continued(exponent: float, scale: float, points: in
     for count in samples:
         add_point(history, int(count), int(scale * count**exponent))
     growth = fit_growth(history)
-    assert growth is not None
     end = samples[-1] * factor
     truth = scale * end**exponent
     found = growth.at(end)
@@ -116,7 +115,6 @@ def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categor
     for index, count in enumerate(categories):
         add_point(points, 1000 * (index + 1), count)
     growth = fit_growth(points)
-    assert growth is not None
     found = growth.at(growth.samples * (1 + ahead))
     assert all(np.isfinite([found.low, found.mean, found.high]))
     assert categories[-1] <= found.low <= found.mean <= found.high
@@ -125,8 +123,6 @@ def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categor
 def test_a_line_goes_on_as_lately_whatever_slows_down() -> None:
     points = [GrowthPoint(1000 * n, round(1e4 * n**0.5)) for n in range(1, 200)]
     line, growth = fit_line(points), fit_growth(points)
-    assert line is not None
-    assert growth is not None
     truth = 1e4 * 600**0.5
     assert growth.at(600_000).mean == pytest.approx(truth, rel=0.1)
     assert line.at(600_000).mean > 1.15 * truth
@@ -274,7 +270,6 @@ def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
     for k in range(12, 25):
         rows = [2000 * k] * 3
         forecast = watch.measure(10_000 * k, [600 * MIB + 1440 * r for r in rows], 4096 * MIB, rows, 21) or forecast
-    assert forecast is not None
     assert len(forecast.ps) == 3
     truth = 600 * MIB + 1440 * 200_000
     assert forecast.ps[2].at_end_bytes == pytest.approx(truth, rel=0.05)

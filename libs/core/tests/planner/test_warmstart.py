@@ -69,7 +69,6 @@ def test_the_most_similar_come_last_and_weigh_most() -> None:
     assert similar[-1].similarity == 1.0
     assert similar[0].features == {"model": 1.0, "rows": 0.5}
     plan = smoothed_plan(similar, LIMITS)
-    assert plan is not None
     assert plan.workers == 4  # 0.5 x 3 + 0.5 x 4 = 3.5
     assert plan.ps_memory_bytes == 3 * GIB
 
@@ -77,7 +76,6 @@ def test_the_most_similar_come_last_and_weigh_most() -> None:
 def test_memory_covers_the_peak_of_the_most_similar_job_and_limits_hold() -> None:
     similar = most_similar({"m": "x"}, [past("one", 100, {"m": "x"}, peak_bytes=5 * GIB)])
     plan = smoothed_plan(similar, LIMITS)
-    assert plan is not None
     assert plan.ps_memory_bytes == 5 * GIB
     assert plan.workers == 64
 

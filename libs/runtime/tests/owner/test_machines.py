@@ -96,7 +96,6 @@ def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
         machines.documents(["a"])
     assert machines.slots["a"].machine.state == CountState(1, 5, 0, seen)
     base = machines.slots["a"].base
-    assert base is not None
     assert (base.state, len(base.packed) < len(base.state) / 2) == (large.state, True)
 
 

@@ -303,7 +303,6 @@ def test_the_trained_model_is_the_users_own_with_its_tables(name: str, tmp_path:
     inputs, labels, _ = as_fit_takes(kind.read(4000, 500))
     model = trained.model()
     score = 1 / (1 + np.exp(-np.asarray(model(inputs)).reshape(-1)))
-    assert trained.quality is not None
     assert log_loss(np.asarray(labels), score) == pytest.approx(trained.quality.loss, rel=1e-5)
     if name != "subclassed":
         model.save(tmp_path / "model.keras")
@@ -313,7 +312,6 @@ def test_the_trained_model_is_the_users_own_with_its_tables(name: str, tmp_path:
 def test_metrics_of_the_compiled_model_are_exact():
     kind = TAKEN["outputs"]
     trained = train_locally(Task(kind), 2000, batch_size=100, evaluate_samples=500)
-    assert trained.quality is not None
     assert set(trained.quality.metrics) == {"click_accuracy", "click_auc", "buy_accuracy"}
     assert 0.5 < trained.quality.metrics["click_accuracy"] <= 1
 
@@ -322,7 +320,6 @@ def test_metrics_that_the_model_computes_are_those_of_keras():
     kind = TAKEN["measured"]
     trained = train_locally(Task(kind), 1000, batch_size=100, evaluate_samples=5000)
     quality = trained.quality
-    assert quality is not None
     inputs, labels, _ = as_fit_takes(kind.read(1000, 5000))
     model = trained.model()
     expected = model.evaluate(inputs, labels, batch_size=500, verbose=0, return_dict=True)
@@ -351,7 +348,6 @@ def test_means_that_the_model_computes_add_up_for_several_workers():
 def test_metrics_that_look_rows_up_are_left_out(caplog: pytest.LogCaptureFixture):
     kind = Kind("", lambda: Measured(looks_up=True), TAKEN["measured"].read)
     quality = train_locally(Task(kind), 1000, batch_size=100, evaluate_samples=500).quality
-    assert quality is not None
     assert set(quality.metrics) == {"mae"}
     assert "the compiled metrics alone: compute_metrics of the model" in caplog.text
 
@@ -360,7 +356,6 @@ def test_regression_has_its_own_loss_and_no_auc():
     task = Task(TAKEN["regression"])
     # not in a pipeline, where the result depends on the order of steps
     trained = train_locally(task, 4000, batch_size=100, evaluate_samples=500, pipeline=False)
-    assert trained.quality is not None
     assert np.isnan(trained.quality.auc)
     assert 0 < trained.quality.loss < columns(4000, 500)["stars"].var() / 2
     assert trained.quality.metrics["mae"] > 0
@@ -369,7 +364,6 @@ def test_regression_has_its_own_loss_and_no_auc():
 def test_a_model_of_pairs_learns_by_the_loss_of_its_call_alone():
     task = Task(TAKEN["pairs"], optimizer=keras.optimizers.Adagrad(0.5))
     quality = train_locally(task, 30_000, batch_size=100, evaluate_samples=500).quality
-    assert quality is not None
     assert np.isnan(quality.auc)
     assert quality.loss < 0.5  # log 2 before training
 
@@ -411,7 +405,6 @@ def test_ids_that_are_computed_are_those_of_their_lookup_beside_a_table_of_posit
             return {"seen": seen, "item": place % 11, "other": place % 7, "label": label}
 
     quality = train_locally(Clicks(), 1000, batch_size=100, evaluate_samples=100).quality
-    assert quality is not None
     assert np.isfinite(quality.loss)
 
 
@@ -429,7 +422,6 @@ def test_binary_cross_entropy_of_fractions_is_no_binary_output():
             return {"user": user, "label": (user % 5 / 4).astype(np.float32)}
 
     quality = train_locally(Shares(), 1000, batch_size=100, evaluate_samples=500).quality
-    assert quality is not None
     assert np.isnan(quality.auc)
 
 
@@ -683,7 +675,6 @@ def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     exec(compile(trial, DOCUMENT.name, "exec"), {})
     found = re.search(r"metrics={'auc': ([0-9.]+)}", capsys.readouterr().out)
-    assert found is not None
     assert float(found.group(1)) > 0.95
 
 

@@ -122,7 +122,6 @@ async def test_a_report_leaves_its_life_and_its_storing_to_the_stream(
     )
     bus.report(report)
     message = await arrived.next_msg(5)
-    assert message.headers is not None
     assert message.headers["ce-datacontenttype"] == "application/json"
     assert not [name for name in message.headers if name.startswith("Nats-")]
     await asyncio.to_thread(bus.close)

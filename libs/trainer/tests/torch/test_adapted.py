@@ -271,13 +271,11 @@ def test_several_workers_tables_and_shards_learn_what_was_planted():
         batch_size=100,
         evaluate_samples=4000,
     )
-    assert trained.quality is not None
     assert trained.quality.auc > 0.85
 
 
 def test_a_model_with_its_own_loss_is_evaluated_by_it():
     trained = train_locally(Task(TAKEN["outputs"]), 4000, batch_size=50, evaluate_samples=1000, learning_rate=0.3)
-    assert trained.quality is not None
     assert np.isnan(trained.quality.auc)
     model, given = trained.model(), TAKEN["outputs"].read(4000, 1000)
     assert trained.quality.loss == pytest.approx(
@@ -435,7 +433,6 @@ def test_check_finds_no_fault_and_writes_a_job_file(name: str, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "own_code", module)
     report = check(CheckRequest("own_code:Own", steps=4, batch_size=64))
     assert report.findings == []
-    assert report.figures is not None
     assert (report.figures.framework, report.figures.dense_parameters > 0) == ("PyTorch", True)
     assert "own_code:Own" in report.job
 
@@ -532,5 +529,4 @@ def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "clicks", raising=False)
     exec(compile(trial, DOCUMENT.name, "exec"), {})
     found = re.search(r"auc=([0-9.]+).*torch.Size\(\[1000, 16\]\)", capsys.readouterr().out)
-    assert found is not None
     assert float(found.group(1)) > 0.9
