@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
+from arbiter_builders import candidate
 from closed_loop import LIMITS, MIB, plan, profile
 from job_builders import (
-    candidate,
     candidates_computed,
     job_ended,
     job_progressed,
@@ -46,13 +45,8 @@ def started(machine: ArbiterMachine, job: str = "a", now: float = 0.0, p=None, *
 
 def front(job: str, version: int, speed_now: float, *rows: tuple[int, float, float]) -> CandidatesComputed:
     """Candidates as (workers, throughput, relative standard deviation)."""
-    candidates = tuple(
-        candidate(
-            plan(w), rate, rate * math.exp(-1.645 * sd), rate * math.exp(1.645 * sd), 0.1 * w, 5.0, rate - speed_now
-        )
-        for w, rate, sd in rows
-    )
-    return candidates_computed(job, version, plan(), speed_now, candidates)
+    found = tuple(replace(candidate(w, 1, rate, sd), gain=rate - speed_now) for w, rate, sd in rows)
+    return candidates_computed(job, version, plan(), speed_now, found)
 
 
 @pytest.mark.parametrize(

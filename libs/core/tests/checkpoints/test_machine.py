@@ -22,14 +22,7 @@ from checkpoint_harness import Job, served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core.checkpoints import (
-    CheckpointMachine,
-    CheckpointState,
-    JobOpened,
-    Restore,
-    is_final,
-    is_restore,
-)
+from stretto_core.checkpoints import CheckpointMachine, CheckpointState, JobOpened, Restore, is_final, is_restore
 from stretto_core.checkpoints.attempts import FINAL_TRIES
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved

@@ -1,16 +1,7 @@
 """Evaluation while training goes on: shards that are in no book, and sums that count each sample once."""
 
 import pytest
-from ledger_builders import (
-    arrival,
-    data_arrived,
-    evaluation,
-    heartbeat,
-    mark_ledger,
-    next_shard,
-    pod_exited,
-    release,
-)
+from ledger_builders import arrival, data_arrived, evaluation, heartbeat, mark_ledger, next_shard, pod_exited, release
 from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued

@@ -51,6 +51,12 @@ def flushed(harness: LedgerHarness, name: str) -> None:
     harness.tell(checkpoint_flushed(name))
 
 
+def lost_and_back(harness: LedgerHarness, version: int, name: str = "c1") -> None:
+    """Columns are lost, and come back from a checkpoint."""
+    harness.tell(parameters_lost(version))
+    harness.tell(columns_restored(version, name))
+
+
 def test_shards_that_ended_since_the_checkpoint_come_again_first_under_their_ids() -> None:
     harness = LedgerHarness(DataSpec(800, 10, 8))
     before = harness.lease("worker-0")
@@ -60,8 +66,7 @@ def test_shards_that_ended_since_the_checkpoint_come_again_first_under_their_ids
     second = harness.lease("worker-0", first)
     third = harness.lease("worker-0", second)
     harness.tell(pod_exited("worker-1"))
-    harness.tell(parameters_lost(4))
-    harness.tell(columns_restored(4, "c1"))
+    lost_and_back(harness, 4)
     (decided,) = harness.said(RecomputationDecided)
     assert (decided.granted, decided.shards, decided.samples, decided.checkpoint) == (True, 2, 160, "c1")
     assert harness.said(JobProgressed)[-1].samples_recomputed == 160
@@ -89,8 +94,7 @@ def test_columns_of_the_checkpoint_that_a_job_started_from_lack_all_that_ended_s
     harness.tell(LedgerRestored(mark.book, "other-7", 1))
     first = harness.lease("worker-0")
     second = harness.lease("worker-0", first)
-    harness.tell(parameters_lost(4))
-    harness.tell(columns_restored(4, "other-7"))
+    lost_and_back(harness, 4, "other-7")
     (decided,) = harness.said(RecomputationDecided)
     assert (decided.granted, decided.shards, decided.samples) == (True, 1, 80)
     again = harness.lease("worker-1")
@@ -103,8 +107,7 @@ def test_a_completion_that_overtook_the_loss_is_stale() -> None:
     harness = LedgerHarness(DataSpec(800, 10, 8))
     shard = harness.lease("worker-0")
     flushed(harness, "c1")
-    harness.tell(parameters_lost(2))
-    harness.tell(columns_restored(2, "c1"))
+    lost_and_back(harness, 2)
     reply = harness.next("worker-0", shard)
     assert reply.stale
     assert reply.servers_version == 2, "the worker waits for the list without the lost server, which may serve on"
@@ -156,8 +159,7 @@ def test_recomputed_shards_are_forgotten_too() -> None:
     harness = LedgerHarness(DataSpec(100_000, 10, 1), forget_after_s=5)
     flushed(harness, "c1")
     shard = harness.lease("worker-0", harness.lease("worker-0"))
-    harness.tell(parameters_lost(2))
-    harness.tell(columns_restored(2, "c1"))
+    lost_and_back(harness, 2)
     held = harness.lease("worker-0")
     assert (held.id, held.attempt) == (shard.id, 2)
     shard = harness.lease("worker-0", held)
@@ -175,8 +177,7 @@ def test_the_ledger_says_so_when_it_does_not_know_what_columns_lack(checkpoint: 
     if checkpoint:
         flushed(harness, checkpoint)
     done = harness.lease("worker-0", harness.lease("worker-0"))
-    harness.tell(parameters_lost(2))
-    harness.tell(columns_restored(2, "c1"))
+    lost_and_back(harness, 2)
     (decided,) = harness.said(RecomputationDecided)
     assert not decided.granted
     assert "since checkpoint c1 are not all known" in decided.reason

@@ -83,9 +83,9 @@ def functional(*layers: Any, activation: str | None = None) -> Any:
 def test_the_examples_learn(model: type):
     arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
     trained = train_locally(
-        model, 40_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1
+        model, 25_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1
     )
-    assert trained.steps == -(-40_000 // 512)
+    assert trained.steps == -(-25_000 // 512)
     assert trained.quality.samples == 8000
     assert trained.quality.auc > 0.6  # untrained: 0.5 +- 0.01; a batch's loss would be noise
 
@@ -392,17 +392,12 @@ def test_tables_of_different_width_learn(options: Any):
 
 
 def test_half_precision_changes_the_loss_by_little():
-    """Rows of 8 bits of precision, on the servers, on the way, and both: Wide & Deep within 1 % of its loss."""
+    """Rows of 8 bits of precision, on the servers and on the way: Wide & Deep within 1 % of its loss."""
     losses = {}
-    for options in (
-        {},
-        {"row_weights": "bfloat16"},
-        {"transfer": "bfloat16"},
-        {"row_weights": "bfloat16", "transfer": "bfloat16"},
-    ):
+    for options in ({}, {"row_weights": "bfloat16"}, {"transfer": "bfloat16"}):
         arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
         trained = train_locally(
-            WideDeep, 30_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1,
+            WideDeep, 20_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1,
             pipeline=False, **options,  # type: ignore[arg-type]
         )  # fmt: skip
         losses[str(options)] = trained.quality.loss
@@ -508,10 +503,7 @@ def test_a_loss_of_the_users_takes_any_label():
         (lambda batch: batch["categorical"][:, :2], r"expected int64 \(20, 3\)"),
         (lambda batch: batch["numeric"], "gave float32"),
         (lambda batch: batch["nothing"], "failed: KeyError"),
-        (
-            lambda batch: {"rows_of_others": batch["categorical"]},
-            r"ids for \['rows_of_others'\]; the model's tables",
-        ),
+        (lambda batch: {"rows_of_others": batch["categorical"]}, r"ids for \['rows_of_others'\]; the model's tables"),
     ],
 )
 def test_keys_that_are_wrong_are_named(keys: Any, named: str):

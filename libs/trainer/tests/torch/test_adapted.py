@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import USERS, Kind, columns, document_table, named, pairs
+from planted import USERS, Kind, Task, columns, document_table, named, pairs, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -36,17 +36,6 @@ from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Towers, growing
 
 DOCUMENT = Path(__file__).parents[2] / "ADAPT.md"
 RATE = 0.5
-
-
-class Task:
-    """A task of a kind."""
-
-    def __init__(self, kind: Kind, **attributes: Any) -> None:
-        self.build, self.read = kind.build, kind.read
-        if kind.loss is not None:
-            self.loss = kind.loss
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 def program_of(kind: Kind, **options: Any) -> Any:
@@ -105,17 +94,6 @@ def tables_in(program: Any, model: Any) -> dict[tuple[int, int], np.ndarray]:
     return {
         (each.table, each.field): parameters[each.parameters[0]].detach().numpy().copy() for each in program.embeddings
     }
-
-
-def rows_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
-    """Return the rows of a batch's keys in some tables."""
-    found = []
-    for number, (table, spec) in enumerate(zip(keys.tables, program.layout.tables, strict=True)):
-        numbers = keys_of_stored(table.stored)
-        fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
-        rows = [tables[number, field][i] for field, i in zip(fields.tolist(), ids.tolist(), strict=True)]
-        found.append(np.array(rows, np.float32).reshape(len(numbers), spec.dimension))
-    return found
 
 
 def kept_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:

@@ -102,11 +102,7 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
 
 @pytest.mark.parametrize(
     ("pipeline", "steps_before", "misses"),
-    [
-        (False, PIPELINE_FROM_STEP, False),
-        (True, PIPELINE_FROM_STEP - 1, False),
-        (True, PIPELINE_FROM_STEP, True),
-    ],
+    [(False, PIPELINE_FROM_STEP, False), (True, PIPELINE_FROM_STEP - 1, False), (True, PIPELINE_FROM_STEP, True)],
 )
 def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):
     def begin_pull(keys: KeyBatch):
