@@ -26,6 +26,19 @@ def warm() -> Iterator[WarmProcesses]:
 
 
 @pytest.fixture
+def run_warm(warm: WarmProcesses, tmp_path: Path) -> Callable[[str], None]:
+    """Function (program) that runs it to a good end, in a process that has TensorFlow imported."""
+
+    def run(program: str) -> None:
+        (tmp_path / "program.py").write_text(program)
+        with open(tmp_path / "printed", "w") as printed:
+            status = warm.start(str(tmp_path / "program.py"), stdout=printed, stderr=printed).wait()
+        assert status == 0, (tmp_path / "printed").read_text()[-3000:]
+
+    return run
+
+
+@pytest.fixture
 def started(tmp_path: Path, warm: WarmProcesses) -> Iterator[Callable[..., Any]]:
     """Function (specification) -> a job with a bus and no pod yet. Pods find modules that lie in ``tmp_path``.
 
