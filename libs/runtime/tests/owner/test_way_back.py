@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runtime_live
 from hypothesis import example, given
 from hypothesis import strategies as st
 from installation_backups import empty_server, put_back, taken
@@ -17,7 +18,7 @@ from runtime_books import Books, dead_owner, feed, joined, settle
 from runtime_bucket import Factory, Shelf, entries_of, put
 from runtime_counting import Counting, CountState, add, submission
 from runtime_ending import Ending, EndingCounter
-from runtime_live import SHORT_LEASE_S, Replicas, Running, epochs, eventually, gone, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, Running, epochs, eventually, gone, published
 from runtime_upgraded import LARGE, Migrating, Returning, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_installation.server import EmbeddedServer
@@ -296,7 +297,7 @@ async def dead_owner_of_the_next_version(
     server: EmbeddedServer, client: Client, replicas: Replicas, folder: Path, epoch: str
 ) -> tuple[set[str], Books]:
     """Version 1 has saved and left; version 2 has decided and published, saved nothing of it, and is dead."""
-    async with running(Counting, server, folder):
+    async with runtime_live.running(Counting, server, folder):
         fed = await feed(client, 1, seed=1, value_below=LARGE)
         await settle(client)
     more, found = await dead_owner(client, replicas, 1, 2, LARGE, script=UP, way_back="true", epoch=epoch)
@@ -384,6 +385,6 @@ async def test_a_backup_of_the_next_version_can_be_restored_under_the_version_be
     assert manifest.versions == {"dispatcher": (2,)}
     async with empty_server(tmp_path / "other") as (other, restored):
         await put_back(restored, tmp_path / "backup")
-        async with running(Counting, other, tmp_path / "heir"):
+        async with runtime_live.running(Counting, other, tmp_path / "heir"):
             fed |= await feed(restored, 0.5, seed=2)
             (await settle(restored)).check(fed)
