@@ -53,7 +53,7 @@ class Shelf:
 
 
 class Factory:
-    """What ``Machines`` ask of a service: machines of one kind, with a state for each scope."""
+    """Service as ``Machines`` ask for it: machines of one kind, with a state for each scope."""
 
     name, forgotten_after_s = "counting", 1e9
 

@@ -135,7 +135,7 @@ np.save(sys.argv[5], output.numpy())
 
 
 def test_one_model_predicts_what_the_job_measured(trained: Trained, tmp_path: Path) -> None:
-    """As a file of Keras and as a SavedModel, both loaded by one process."""
+    """The Keras file and the SavedModel are loaded by one process."""
     documents = [trained.export(tmp_path / format, format=format) for format in ("keras", "savedmodel")]
     inputs, output = given(trained, tmp_path)
     served = str(tmp_path / "served.npy")

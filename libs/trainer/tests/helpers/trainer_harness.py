@@ -69,7 +69,7 @@ class Cluster:
         """More variables of every pod."""
         self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
         self.killed: set[str] = set()
-        """What such a pod sent before its death and arrives after it is not answered: nobody would train its lease."""
+        """Requests of theirs that arrive after their death are not answered: nobody would train the lease."""
         self.logs: dict[str, Path] = {}
         self.reports: list[Any] = []
         self.requests: list[Message] = []
