@@ -67,7 +67,7 @@ class Pods:
         """Return the seconds from a worker's exec to its first finished step, and those of its model's imports."""
         cluster, pod = self._cluster, f"worker-{number}"
         if not cluster.servers:
-            cluster.ps_environment = cluster.own_folder("ps-0")
+            cluster.environment = cluster.own_folder("ps-0")
             cluster.start_ps(0)
         begun = time.monotonic()
         process = cluster.launch(pod)

@@ -63,7 +63,6 @@ async def test_what_is_sent_in_one_turn_leaves_in_one_write_in_order(client: Cli
     await client.bus.subscribe("probe.order", got.put_nowait)
     await client.bus.flush()
     transport, writes = client.bus.connection._transport, list[int]()
-    assert transport is not None
     original = transport.writelines
     transport.writelines = lambda lines: (writes.append(len(lines)), original(lines))[1]  # type: ignore[method-assign]
     for number in range(50):
@@ -119,7 +118,6 @@ async def test_nothing_is_sent_between_a_break_and_its_being_told(client: Client
 
 async def test_whatever_the_server_says_before_it_hangs_up_we_come_back(client: Client) -> None:
     connection = client.bus.connection
-    assert connection._transport is not None
     connection._transport.write(b"NONSENSE\r\n")  # is answered with -ERR, and then the server closes
     await eventually(lambda: client.bus.reconnects == 1)
     assert await client.bus.store("fence.dispatcher.3", b"") > 0

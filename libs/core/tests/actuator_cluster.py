@@ -22,6 +22,7 @@ from actuator_builders import (
     server_emptied,
 )
 from stretto_core import actuator
+from stretto_core.machine import Tick
 from stretto_messages.actuator import ReplacementAsked
 from stretto_messages.values import Plan
 
@@ -57,6 +58,10 @@ class SimulatedCluster:
             if isinstance(fact, ReplacementAsked) and self.room is not None:
                 self.tell(replacement_decided(fact.pod, self.room))
         return facts
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(Tick())
 
     def told(self, kind: type) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 from closed_loop import plan, profile
 from job_builders import candidate as any_candidate
@@ -24,7 +25,7 @@ from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
-from stretto_core.model.types import JobOpened
+from stretto_core.model.types import JobOpened, JobProfile
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.values import Candidate
@@ -39,6 +40,26 @@ def started(limits: ArbiterSettings, jobs: int, algorithm: str = SELECT.default)
         machine.handle(plan_proposed(job, "warm-start", plan(), 0.1, ("r",)), 0.0)
         machine.handle(plan_applied(job, 1, plan(), 2.0), 0.0)
     return machine
+
+
+class Told:
+    """An arbiter that is told of one job after another."""
+
+    def __init__(self, machine: ArbiterMachine) -> None:
+        self.machine, self.now = machine, 0.0
+
+    def tell(self, event: Any) -> list[Any]:
+        self.now += 1.0
+        return [action.fact for action in self.machine.handle(event, self.now)]
+
+    def start(self, job: str, spec: JobProfile, workers: int = 1, team: str = "default") -> list[Any]:
+        """Submit a job and propose a plan: a worker and a PS take a core each."""
+        self.tell(JobOpened(job, spec, team))
+        return self.tell(plan_proposed(job, "warm-start", plan(workers)))
+
+    def applied(self, job: str) -> list[Any]:
+        state = self.machine.state.jobs[job]
+        return self.tell(plan_applied(job, state.version, state.plan))
 
 
 def offer(machine: ArbiterMachine, job: str, now: float, *rows: tuple[int, float]) -> list[PlanDecided]:

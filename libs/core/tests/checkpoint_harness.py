@@ -11,6 +11,13 @@ from stretto_core.machine import Tick
 POLICY = JobOpened("job", "file:/store/job", every_s=10.0, keep=2, final=True)
 
 
+def served(policy: JobOpened = POLICY) -> Job:
+    """Return a job with two servers, whose first checkpoint has begun if it takes any."""
+    job = Job(policy)
+    job.serve()
+    return job
+
+
 class Job:
     """A machine and everything it told."""
 
@@ -40,7 +47,6 @@ class Job:
         self.tell(Tick())
 
     def save(self) -> str:
-        assert self.state.attempt is not None
         name = self.state.attempt.id
         self.tell(images_saved(name, "ledger", 500))
         return name

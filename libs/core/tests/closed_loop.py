@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from job_builders import job_ended, job_progressed, plan_applied, profile_measured
+from job_builders import SERVER, job_ended, job_progressed, plan_applied, profile_measured
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
@@ -118,9 +118,8 @@ class Loop:
             rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
         total = self.profiles[job].samples
-        measured = profile_measured(
-            job, version, now_plan, step, rate, window_s=self.window_s, ps_memory_used_bytes=700 * MIB
-        )
+        server = replace(SERVER, memory_used_bytes=700 * MIB)
+        measured = profile_measured(job, version, now_plan, step, rate, window_s=self.window_s, ps=(server,))
         if self.prepare_s:
             times = replace(measured.times, read_s=step - trained)
             measured = replace(measured, times=times, feed=self._queue(job, now_plan, trained, step))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from facts import maker
 from stretto_core.dispatcher import Book, Shard, ShardLedger
 from stretto_messages.actuator import ParametersLost, PodExited
-from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat, ShardReport
 from stretto_messages.gateway import DataArrived, JobCancelled
 from stretto_messages.profiler import StragglerDetected
-from stretto_messages.values import CheckpointRef, DataPartition, MetricSum, PartialEvaluation
+from stretto_messages.values import CheckpointRef, DataPartition, PartialEvaluation
 
 JOB = "j"
 AUDIT = AuditLedger(job=JOB)
@@ -31,7 +31,6 @@ class Audited(NamedTuple):
 
 def audited(ledger: ShardLedger) -> Audited:
     book = ledger.state.book
-    assert book is not None
     workers = ledger.state.workers.items()
     held = [(name, shard) for name, worker in workers for shard in (worker.lease, worker.ahead) if shard is not None]
     leased = [(name, shard.copy()) for name, shard in held if not shard.held_out]
@@ -42,20 +41,27 @@ def arrival(name: str, samples: int, priority: int = 0) -> DataPartition:
     return DataPartition(name=name, samples=samples, priority=priority)
 
 
-def data_arrived(partitions: tuple[DataPartition, ...], closed: bool = False) -> DataArrived:
-    return replace(example_of(DataArrived), job=JOB, partitions=partitions, closed=closed)
+def message(kind: type[Any], /, *names: str, **known: Any) -> Callable[..., Any]:
+    return maker(kind, *names, job=JOB, **known)
 
 
-def evaluation(
-    samples: int,
-    loss_sum: float,
-    positives: tuple[int, ...],
-    negatives: tuple[int, ...],
-    metrics: tuple[MetricSum, ...] = (),
-) -> PartialEvaluation:
-    return PartialEvaluation(
-        samples=samples, loss_sum=loss_sum, positives=positives, negatives=negatives, metrics=metrics
-    )
+data_arrived = message(DataArrived, "partitions", "closed", closed=False)
+heartbeat = message(ShardHeartbeat, "pod", "shard", "attempt", "offset")
+release = message(ReleaseShard, "pod", "shard", "attempt", "offset", "failure", failure=None)
+mark_ledger = message(MarkLedger, "request_id", "after", "checkpoint", after=None, checkpoint="")
+parameters_lost = message(ParametersLost, "version", pod="ps-1", servers=())
+pod_exited = message(PodExited, "pod")
+job_cancelled = message(JobCancelled, "by", by="alice")
+_restored = message(ColumnsRestored, "loss", "checkpoint", "columns", columns=38)
+
+
+def columns_restored(loss: int, name: str, **more: int) -> ColumnsRestored:
+    return _restored(loss, checkpoint(name), **more)
+
+
+def evaluation(samples: int, loss_sum: float, *histograms: tuple[int, ...], **more: Any) -> PartialEvaluation:
+    positives, negatives = histograms
+    return PartialEvaluation(samples=samples, loss_sum=loss_sum, positives=positives, negatives=negatives, **more)
 
 
 def next_shard(
@@ -70,18 +76,6 @@ def next_shard(
     return NextShard(job=JOB, request_id=request_id, pod=pod, complete=complete, ahead=ahead)
 
 
-def heartbeat(pod: str, shard: int, attempt: int, offset: int) -> ShardHeartbeat:
-    return ShardHeartbeat(job=JOB, pod=pod, shard=shard, attempt=attempt, offset=offset, samples_per_s=1.0)
-
-
-def release(pod: str, shard: int, attempt: int, offset: int, failure: str | None = None) -> ReleaseShard:
-    return ReleaseShard(job=JOB, pod=pod, shard=shard, attempt=attempt, offset=offset, failure=failure)
-
-
-def mark_ledger(request_id: str, after: str | None = None, checkpoint: str = "") -> MarkLedger:
-    return MarkLedger(job=JOB, request_id=request_id, after=after, checkpoint=checkpoint)
-
-
 def checkpoint(name: str) -> CheckpointRef:
     return CheckpointRef(id=name, url=f"file:/store/{name}/manifest.json", samples=0, size_bytes=0, ps=1)
 
@@ -90,24 +84,6 @@ def checkpoint_flushed(name: str) -> CheckpointFlushed:
     return CheckpointFlushed(job=JOB, checkpoint=checkpoint(name), took_s=1.0)
 
 
-def parameters_lost(version: int) -> ParametersLost:
-    return ParametersLost(job=JOB, pod="ps-1", version=version, servers=())
-
-
-def columns_restored(loss: int, name: str, columns: int = 38) -> ColumnsRestored:
-    return ColumnsRestored(
-        job=JOB, loss=loss, checkpoint=checkpoint(name), columns=columns, size_bytes=1000, took_s=0.5
-    )
-
-
-def pod_exited(pod: str) -> PodExited:
-    return replace(example_of(PodExited), job=JOB, pod=pod)
-
-
 def straggler(pod: str, slowdown: float) -> StragglerDetected:
     """Also a worker that keeps pace again: ``slowdown`` 1."""
     return StragglerDetected(job=JOB, pod=pod, samples_per_s=1.0, peers_samples_per_s=slowdown, slowdown=slowdown)
-
-
-def job_cancelled(by: str = "alice") -> JobCancelled:
-    return replace(example_of(JobCancelled), job=JOB, by=by)

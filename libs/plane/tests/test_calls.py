@@ -235,7 +235,6 @@ def served(way: Way, key: Key, tmp_path: object) -> Iterator[tuple[subprocess.Po
         file.write(key.pem)
     command = [sys.executable, "-c", SERVER, way.address, path, str(int(way.encrypted))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         yield process, process.stdout.readline().strip()
         process.kill()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runtime_fixtures import client, replicas, server
+from runtime_fixtures import client, replicas, running, server, starting
 from stretto_runtime.process.telemetry import configure_logs
 
-__all__ = ["client", "replicas", "server"]
+__all__ = ["client", "replicas", "running", "server", "starting"]
 
 configure_logs("test", "error")

@@ -24,6 +24,9 @@ from stretto_wire.contract.registry import STATE, STATE_PREFIX, partition_of
 if TYPE_CHECKING:
     from runtime_live import Replicas
 
+UNSAVED = {"lease_s": "1", "snapshot_s": "60", "snapshot_inputs": "1000000"}
+"""Settings of a replica that writes no snapshot before it is killed: its successor replays everything."""
+
 JOBS = [f"job-{number}" for number in range(40)]
 
 
@@ -141,3 +144,16 @@ async def joined(client: Client, members: int) -> None:
             if sum(stored.data == b"1" for stored in present) >= members:
                 return
             await asyncio.sleep(0.1)
+
+
+async def dead_owner(
+    client: Client, replicas: Replicas, seconds: float = 1.0, seed: int = 1, value_below: int = 600, **settings: str
+) -> tuple[set[str], Books]:
+    """A replica has decided and published, saved nothing of it, and is dead; what it was fed, and the books."""
+    owner = replicas.start(**{**UNSAVED, **settings})
+    await joined(client, 1)
+    fed = await feed(client, seconds, seed=seed, value_below=value_below)
+    found = await settle(client)
+    owner.kill()
+    await asyncio.to_thread(owner.wait, 20)
+    return fed, found

@@ -13,6 +13,8 @@ from stretto_core.machine import Action, CoreError, Emit, Reply, Tick
 from stretto_messages.dispatcher import JobProgressed, NextShard, NextShardReply
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, Meta, Service, Settings, run
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
 
 
 @dataclass
@@ -115,6 +117,11 @@ class Counting(Service):
 
 def add(job: str, value: int) -> JobCancelled:
     return JobCancelled(job=job, reason=str(value))
+
+
+def submission(job: str) -> JobSubmitted:
+    parsed = JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
+    return JobSubmitted(job=job, spec=parsed)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from runtime_live import Replicas, connect
+import runtime_live
+from runtime_live import Replicas, Running, connect
 from stretto_bus import Client
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
@@ -26,6 +27,16 @@ async def client(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Client
     await provision(connected.bus)
     yield connected
     await connected.close()
+
+
+@pytest.fixture
+def starting(server: EmbeddedServer, tmp_path: Path) -> Running:
+    return lambda kind, folder="", **settings: runtime_live.starting(kind, server, tmp_path / folder, **settings)
+
+
+@pytest.fixture
+def running(server: EmbeddedServer, tmp_path: Path) -> Running:
+    return lambda kind, folder="", **settings: runtime_live.running(kind, server, tmp_path / folder, **settings)
 
 
 @pytest.fixture

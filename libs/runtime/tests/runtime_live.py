@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -127,6 +128,10 @@ def settings_of(service: type[Service], server: EmbeddedServer, folder: Path, **
     )
 
 
+Running = Callable[..., AbstractAsyncContextManager[Runner]]
+"""``running`` and ``starting`` as fixtures: on the server of the test, in a folder of its own that may be named."""
+
+
 @asynccontextmanager
 async def starting(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
     """Run a replica inside the test, without a wait until it is ready; it leaves in the end."""
@@ -148,8 +153,9 @@ async def running(service: type[Service], server: EmbeddedServer, folder: Path, 
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    """Wait for a condition, or for the truth of what it awaits."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not (await found if isawaitable(found := condition()) else found):
             await asyncio.sleep(0.02)
 
 
@@ -175,3 +181,10 @@ async def epochs(client: Client) -> dict[str, list[int]]:
     async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False):
         found.setdefault(event.message.job, []).append(event.message.epoch)
     return found
+
+
+async def reconfigured(client: Client, stream: str, **changes: Any) -> dict[str, Any]:
+    """Change the configuration of a stream; return the one before."""
+    config = (await client.bus.ask(f"STREAM.INFO.{stream}"))["config"]
+    await client.bus.ask(f"STREAM.UPDATE.{stream}", {**config, **changes})
+    return config

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from runtime_counting import Counting, add
-from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running, until_ready
+from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, until_ready
 from stretto_bus import Client
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed, NextShard
@@ -34,10 +34,8 @@ class Second(Counting):
         return None
 
 
-async def test_one_trace_from_the_client_through_two_services(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Counting, server, tmp_path), running(Second, server, tmp_path):
+async def test_one_trace_from_the_client_through_two_services(client: Client, tmp_path: Path, running: Running) -> None:
+    async with running(Counting), running(Second):
         await client.publish(add("job-a", 1))
         await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
         path = tmp_path / "spans" / "arbiter.jsonl"
@@ -55,8 +53,10 @@ async def test_one_trace_from_the_client_through_two_services(
     assert handled["attributes"]["stretto.delivery"] == 1
 
 
-async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    async with running(Counting, server, tmp_path) as runner, httpx.AsyncClient() as http:
+async def test_health_readiness_and_metrics(
+    server: EmbeddedServer, client: Client, tmp_path: Path, running: Running
+) -> None:
+    async with running(Counting) as runner, httpx.AsyncClient() as http:
         where = json.loads((tmp_path / "run" / "dispatcher.json").read_text())
         assert where["port"] == runner.port
         base = f"http://127.0.0.1:{runner.port}"
@@ -76,13 +76,13 @@ async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Clie
 
 
 async def test_after_a_takeover_spans_tell_the_delivery(
-    server: EmbeddedServer, client: Client, tmp_path: Path, replicas: Replicas
+    client: Client, tmp_path: Path, replicas: Replicas, running: Running
 ) -> None:
     first = replicas.start(lease_s="1", snapshot_s="60")
     await client.publish(add("job-a", 1))
     await published(client, "dispatcher", 1)
     first.kill()
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         path = tmp_path / "spans" / "dispatcher.jsonl"
         await eventually(path.exists)
         again = json.loads(path.read_text().splitlines()[0])
@@ -93,7 +93,7 @@ async def test_after_a_takeover_spans_tell_the_delivery(
 
 
 async def test_spans_go_to_the_collector_of_the_standard_variable(
-    server: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Running
 ) -> None:
     received: list[ExportTraceServiceRequest] = []
 
@@ -111,7 +111,7 @@ async def test_spans_go_to_the_collector_of_the_standard_variable(
     Thread(target=collector.serve_forever, daemon=True).start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-    async with running(Counting, server, tmp_path):
+    async with running(Counting):
         await client.publish(add("job-a", 1))
         await published(client, "dispatcher", 1)
     collector.shutdown()

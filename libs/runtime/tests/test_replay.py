@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_counting import Add, Counter, Counting, CountingSettings, CountState, add
-from runtime_live import published, running
+from runtime_counting import Add, Counter, Counting, CountingSettings, CountState, add, submission
+from runtime_live import Running, published
 from stretto_bus import Client
 from stretto_core.machine import Action, Tick
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, RuntimeFault
@@ -21,8 +20,6 @@ from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams, read
 from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import partition_of
-from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec import spec
 
 JOB = "job-a"
 
@@ -45,18 +42,13 @@ class Scaled(Counting):
         return Add(event.job, event.value * self.settings.factor) if isinstance(event, Add) else event
 
 
-def submission(job: str) -> JobSubmitted:
-    parsed = spec.JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
-    return JobSubmitted(job=job, spec=parsed)
-
-
 def present(folder: Path, kind: type[Counting] = Scaled, **settings: Any) -> Counting:
     return kind(kind.settings_type(state_folder=folder, **settings))
 
 
-async def live(server: EmbeddedServer, client: Client, folder: Path, numbers: list[int], **settings: Any) -> None:
+async def live(running: Running, client: Client, numbers: list[int], **settings: Any) -> None:
     """The service, under ``settings``, until every number was added; what it answers is in the stream too."""
-    async with running(Scaled, server, folder, **settings):
+    async with running(Scaled, **settings):
         before = len([event async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False)])
         for number in numbers:
             await client.publish(add(JOB, number))
@@ -67,12 +59,12 @@ async def live(server: EmbeddedServer, client: Client, folder: Path, numbers: li
 
 
 async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_its_era(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, running: Running
 ) -> None:
     await client.publish(submission(JOB))
     await client.publish(add(JOB, 333))  # breaks the machine, as it did then
-    await live(server, client, tmp_path, [1, 2, 3], factor=2)
-    await live(server, client, tmp_path, [4, 5], factor=10)
+    await live(running, client, [1, 2, 3], factor=2)
+    await live(running, client, [4, 5], factor=10)
     done = await replay(BusStreams(client.bus), present(tmp_path, factor=1000), JOB)
     assert [decision.verdict for decision in done.decisions] == ["same"] * 7
     totals = [json.loads(decision.now or b"")["samples_total"] for decision in done.decisions]
@@ -94,10 +86,10 @@ class Overseen(Counting):
 
 
 async def test_what_an_edge_of_the_cluster_saw_is_replayed_with_the_rest(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, running: Running
 ) -> None:
     await client.publish(submission(JOB))
-    async with running(Overseen, server, tmp_path) as runner:
+    async with running(Overseen) as runner:
         await client.publish(add("job-b", 1))
         await runner.observe(CLUSTER, add(JOB, 2), "")
         await client.publish(add(JOB, 4))
@@ -107,9 +99,7 @@ async def test_what_an_edge_of_the_cluster_saw_is_replayed_with_the_rest(
     assert {json.loads(decision.now or b"")["samples_done"] for decision in done.decisions} == {2, 3}
 
 
-async def test_other_code_is_told_where_it_decides_otherwise(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_other_code_is_told_where_it_decides_otherwise(client: Client, tmp_path: Path, running: Running) -> None:
     class AddsMore(Counter):
         def handle(self, event: Any, now: float) -> list[Action]:
             actions = super().handle(event, now)
@@ -124,7 +114,7 @@ async def test_other_code_is_told_where_it_decides_otherwise(
             return AddsMore(state)
 
     await client.publish(submission(JOB))
-    await live(server, client, tmp_path, [1, 2, 3, 4])
+    await live(running, client, [1, 2, 3, 4])
     done = await replay(BusStreams(client.bus), present(tmp_path, Newer), JOB)
     verdicts = [decision.verdict for decision in done.decisions]
     assert verdicts == ["same", "not decided now", "same", "differs", "same"]
@@ -133,11 +123,9 @@ async def test_other_code_is_told_where_it_decides_otherwise(
     assert not done.reproduced
 
 
-async def test_other_settings_are_tried_on_the_same_inputs(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_other_settings_are_tried_on_the_same_inputs(client: Client, tmp_path: Path, running: Running) -> None:
     await client.publish(submission(JOB))
-    await live(server, client, tmp_path, [1, 2])
+    await live(running, client, [1, 2])
     done = await replay(BusStreams(client.bus), present(tmp_path), JOB, {"factor": 3})
     assert [decision.differences() for decision in done.decisions] == [
         [("samples_total", 1, 3)],
@@ -149,11 +137,11 @@ async def test_other_settings_are_tried_on_the_same_inputs(
 
 
 async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, running: Running
 ) -> None:
     """The journal is kept for an hour at least; a replica that looks back from further than that misses requests."""
     await client.publish(submission(JOB))
-    await live(server, client, tmp_path, [1, 2])
+    await live(running, client, [1, 2])
     service = present(tmp_path)
     object.__setattr__(service.settings, "journal_ttl_s", 0)
     done = await replay(BusStreams(client.bus), service, JOB)
@@ -162,6 +150,6 @@ async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
     assert "only from the snapshot after input" in done.missing[1]
 
 
-async def test_a_job_that_never_was_is_an_error(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+async def test_a_job_that_never_was_is_an_error(client: Client, tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match="no submission of 'nobody'"):
         await replay(BusStreams(client.bus), present(tmp_path), "nobody")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from runtime_counting import Counted, Counting, CountState, add
-from runtime_live import connect, eventually, published, running, saved_state, settings_of, until_ready
-from stretto_bus import BusFault, CallRefused, CallTimeout, Client
+from runtime_live import Running, connect, eventually, published, reconfigured, saved_state, settings_of, until_ready
+from stretto_bus import BusFault, CallTimeout, Client
 from stretto_bus.refusals import refusal_in
 from stretto_core.machine import Emit, Tick
 from stretto_installation.provision import provision
@@ -30,8 +30,8 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.registry import inputs_of, partition_of, requests_of
 
 
-async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    async with running(Counting, server, tmp_path):
+async def test_events_are_cloudevents_in_binary_mode(client: Client, running: Running) -> None:
+    async with running(Counting):
         seq = await client.publish(add("job-a", 4))
         (event,) = await published(client, "dispatcher", 1)
     assert event.subject == "evt.v1.dispatcher.job-progressed.job-a"
@@ -45,10 +45,8 @@ async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, cli
     assert json.loads(event.data)["samples_total"] == 4
 
 
-async def test_bad_messages_are_set_aside_with_the_reason_and_work_goes_on(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Counting, server, tmp_path):
+async def test_bad_messages_are_set_aside_with_the_reason_and_work_goes_on(client: Client, running: Running) -> None:
+    async with running(Counting):
         await client.publish(add("job-a", 1))
         await client.bus.store("evt.v1.gateway.job-cancelled.job-a", b"not json")
         await client.bus.store("evt.v1.gateway.job-cancelled.job-a", b'{"job": "job-b", "reason": "1"}')
@@ -68,10 +66,10 @@ async def test_bad_messages_are_set_aside_with_the_reason_and_work_goes_on(
 
 
 async def test_a_message_that_the_wire_refuses_is_the_service_s_fault_and_work_goes_on(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     """Goal: bounds are checked while the machine can be restored. Method: let its sum pass the bound of a count."""
-    async with running(Counting, server, tmp_path):
+    async with running(Counting):
         await client.publish(add("job-a", 10**15 + 1))
         await client.publish(add("job-a", 2))
         (only,) = await published(client, "dispatcher", 1)
@@ -81,10 +79,8 @@ async def test_a_message_that_the_wire_refuses_is_the_service_s_fault_and_work_g
     assert "made a message that the wire refuses: samples_total" in letter.headers["error"]
 
 
-async def test_a_request_is_handled_once_however_often_it_is_asked(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Counting, server, tmp_path):
+async def test_a_request_is_handled_once_however_often_it_is_asked(client: Client, running: Running) -> None:
+    async with running(Counting):
         await client.publish(add("job-a", 1))
         request = NextShard(job="job-a", request_id="w.1", pod="worker-1")
         first = await asyncio.gather(*(client.call(request) for _ in range(5)))
@@ -93,26 +89,23 @@ async def test_a_request_is_handled_once_however_often_it_is_asked(
     assert {reply.wait_s for reply in (*first, again)} == {2.0}
     assert other.wait_s == 3.0
     # the next owner remembers too
-    async with running(Counting, server, tmp_path):
+    async with running(Counting):
         assert (await client.call(replace(request, request_id="w.2"))).wait_s == 3.0
 
 
-async def test_callers_of_two_jobs_may_use_the_same_id_at_once(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    one, other = "job-a", next(job for n in range(200) if partition_of(job := f"job-{n}") == partition_of("job-a"))
-    async with running(Counting, server, tmp_path):
-        await client.publish(add(one, 1))
-        await client.publish(add(other, 1))
-        asked = [NextShard(job=job, request_id=f"w.{n}", pod="worker-1") for n in range(5) for job in (one, other)]
-        replies = await asyncio.gather(*(client.call(request) for request in asked))
-    assert [reply.job for reply in replies] == [request.job for request in asked]
+async def test_callers_of_two_jobs_may_use_the_same_id_at_once(client: Client, running: Running) -> None:
+    async with running(Counting):
+        await begun(client, "job-a", NEIGHBOUR)
+        jobs = ["job-a", NEIGHBOUR] * 5
+        calls = (
+            client.call(NextShard(job=job, request_id=f"w.{n // 2}", pod="worker-1")) for n, job in enumerate(jobs)
+        )
+        replies = await asyncio.gather(*calls)
+    assert [reply.job for reply in replies] == jobs
 
 
-async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Counting, server, tmp_path):
+async def test_a_malformed_request_is_refused_with_field_value_and_remedy(client: Client, running: Running) -> None:
+    async with running(Counting):
         msg = await client.bus.connection.request(
             "rpc.v1.dispatcher.next-shard.job-a", b'{"job":"job-a","request_id":"r","pod":"nobody"}', timeout=5
         )
@@ -124,6 +117,28 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
     assert error["remedy"]
 
 
+NEIGHBOUR = next(job for n in range(200) if partition_of(job := f"job-{n}") == partition_of("job-a"))
+"""A job of the same partition."""
+
+
+async def begun(client: Client, *jobs: str) -> None:
+    """Add 1 to each job, and wait until it is counted."""
+    for job in jobs:
+        await client.publish(add(job, 1))
+    await published(client, "dispatcher", len(jobs))
+
+
+async def asked(client: Client, number: int, padding: str) -> str:
+    """Send a long request about job-a; return the code of the error, or nothing."""
+    body = json.dumps({"job": "job-a", "request_id": f"f.{number}", "pod": "worker-1", "more": padding})
+    answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
+    return (answer.headers or {}).get("error", "")
+
+
+def takeovers(runner: Runner) -> list[str]:
+    return [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+
+
 FORGED = (
     *("", "fence.dispatcher.3", "journal.dispatcher.3", "evt.v1.gateway.job-cancelled.job-b", "dlq.x"),
     *("$KV.STATE.cursor.dispatcher.3", "$JS.API.STREAM.PURGE.STRETTO", "rpc.v1.dispatcher.next-shard.job-b"),
@@ -133,11 +148,11 @@ FORGED = (
 
 
 async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    server: EmbeddedServer, client: Client, running: Running
 ) -> None:
     """The server checks nobody's right to a reply subject: an answer would be written with the service's rights."""
     written: list[str] = []
-    async with running(Counting, server, tmp_path) as runner:
+    async with running(Counting) as runner:
         await client.publish(add("job-a", 1))
         await published(client, "dispatcher", 1)
         subscription = await client.bus.subscribe(">", lambda msg: written.append(msg.subject))
@@ -147,7 +162,6 @@ async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(
         honest = await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
         await subscription.unsubscribe()
         assert runner.report()["ready"]
-        assert runner._bus is not None
         assert runner._bus.reconnects == 0
         counted = runner.metrics.text().decode()
     assert f'stretto_unanswerable_requests_total{{service="dispatcher"}} {2 * len(FORGED)}.0' in counted
@@ -156,22 +170,15 @@ async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(
     assert not [subject for subject in written if subject in FORGED or subject.endswith(".job-b")]
 
 
-async def test_a_job_that_asks_without_end_is_told_to_ask_again(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_a_job_that_asks_without_end_is_told_to_ask_again(client: Client, running: Running) -> None:
     """Padded requests of one job stop being journalled; another job of the same partition is answered."""
-    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
-    padding, answers = "x" * 80_000, Counter[str]()
+    answers = Counter[str]()
     least = {"requests_burst_bytes": LARGEST_BYTES, "requests_bytes_per_s": 1}
-    async with running(Counting, server, tmp_path, **least) as runner:
-        for job in ("job-a", neighbour):
-            await client.publish(add(job, 1))
-        await published(client, "dispatcher", 2)
+    async with running(Counting, **least) as runner:
+        await begun(client, "job-a", NEIGHBOUR)
         for number in range(20):
-            body = json.dumps({"job": "job-a", "request_id": f"f.{number}", "pod": "worker-1", "more": padding})
-            answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
-            answers[(answer.headers or {}).get("error", "")] += 1
-        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+            answers[await asked(client, number, "x" * 80_000)] += 1
+        honest = await client.call(NextShard(job=NEIGHBOUR, request_id="w.1", pod="worker-1"))
         counted = runner.metrics.text().decode()
     assert answers == {"": 6, "busy": 14}
     assert honest.wait_s == 2.0
@@ -180,25 +187,22 @@ async def test_a_job_that_asks_without_end_is_told_to_ask_again(
 
 @pytest.mark.parametrize("padding", ["\n" * 250_000, '"more": "' + "\N{GRINNING FACE}" * 62_000 + '",'])
 async def test_no_requests_of_a_job_make_a_frame_that_the_stream_refuses(
-    server: EmbeddedServer, client: Client, tmp_path: Path, padding: str
+    client: Client, padding: str, running: Running
 ) -> None:
     """Goal: the session of all jobs of the partition goes on. Method: sound requests, much longer within a frame."""
-    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
 
     async def ask(number: int) -> str:
         body = f'{{{padding}"job":"job-a","request_id":"f{number}","pod":"worker-1"}}'
         answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
         return str((answer.headers or {}).get("error", ""))
 
-    async with running(Counting, server, tmp_path) as runner:
-        for job in ("job-a", neighbour):
-            await client.publish(add(job, 1))
-        await published(client, "dispatcher", 2)
-        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+    async with running(Counting) as runner:
+        await begun(client, "job-a", NEIGHBOUR)
+        before = takeovers(runner)
         hostile = asyncio.gather(*(ask(number) for number in range(30)))
-        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        honest = await client.call(NextShard(job=NEIGHBOUR, request_id="w.1", pod="worker-1"))
         assert await hostile == [""] * 30
-        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        after = takeovers(runner)
     assert honest.wait_s == 2.0
     assert after == before != []
 
@@ -213,14 +217,12 @@ class Breaking(Counting):
 
 
 async def test_a_job_that_breaks_its_machine_again_and_again_is_told_to_ask_later(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     """A broken state is built again, which costs all jobs of the replica far more than a request."""
     codes = Counter[str]()
-    async with running(Breaking, server, tmp_path, requests_burst_bytes=4 << 20, requests_bytes_per_s=1):
-        for job in ("job-a", "job-b"):
-            await client.publish(add(job, 1))
-        await published(client, "dispatcher", 2)
+    async with running(Breaking, requests_burst_bytes=4 << 20, requests_bytes_per_s=1):
+        await begun(client, "job-a", "job-b")
         for number in range(8):
             body = encode(NextShard(job="job-a", request_id=f"w{number}", pod="worker-1"))
             answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body)
@@ -229,49 +231,36 @@ async def test_a_job_that_breaks_its_machine_again_and_again_is_told_to_ask_late
     assert codes == {"internal": 4, "busy": 4}
 
 
-async def test_many_requests_that_take_long_cost_nobody_the_lease(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_many_requests_that_take_long_cost_nobody_the_lease(client: Client, running: Running) -> None:
     """Method: a frame of requests takes six times as long as the lease of the replica that handles them."""
     requests = [NextShard(job="job-a", request_id=f"w{number}", pod="worker-1") for number in range(120)]
-    async with running(Counting, server, tmp_path, delay_s=0.05, lease_s=1.0) as runner:
+    async with running(Counting, delay_s=0.05, lease_s=1.0) as runner:
         await client.publish(add("job-a", 1))
         await published(client, "dispatcher", 1)
-        before = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        before = takeovers(runner)
         longest_s, replies = 0.0, asyncio.gather(*(client.call(request, 30.0) for request in requests))
         while not replies.done():
             began_s = time.monotonic()
             await asyncio.sleep(0.01)
             longest_s = max(longest_s, time.monotonic() - began_s)
         assert len(await replies) == len(requests)
-        after = [line for line in runner.metrics.text().decode().splitlines() if "takeovers_total{" in line]
+        after = takeovers(runner)
     assert after == before
     assert longest_s < 0.5
 
 
-async def test_a_job_that_asks_without_end_does_not_fill_the_stream(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_a_job_that_asks_without_end_does_not_fill_the_stream(client: Client, running: Running) -> None:
     """Rate and burst would fill the small stream twice; budgets shrink with its room, and a new job is answered."""
-    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
-    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": 8 << 20})
-    neighbour = next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
-    padding, answers = "x" * 9000, Counter[str]()
+    await reconfigured(client, "STRETTO", max_bytes=8 << 20)
+    answers = Counter[str]()
     large = {"requests_burst_bytes": 1 << 20, "requests_bytes_per_s": 64 << 20, "stream_look_s": 0.02}
 
-    async def ask(number: int) -> None:
-        body = json.dumps({"job": "job-a", "request_id": f"f.{number}", "pod": "worker-1", "more": padding})
-        answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body.encode())
-        answers[(answer.headers or {}).get("error", "")] += 1
-
-    async with running(Counting, server, tmp_path, **large) as runner:
-        for job in ("job-a", neighbour):
-            await client.publish(add(job, 1))
-        await published(client, "dispatcher", 2)
+    async with running(Counting, **large) as runner:
+        await begun(client, "job-a", NEIGHBOUR)
         for begin in range(0, 2000, 20):
-            await asyncio.gather(*(ask(number) for number in range(begin, begin + 20)))
+            answers.update(await asyncio.gather(*(asked(client, begin + n, "x" * 9000) for n in range(20))))
         used_bytes = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
-        honest = await client.call(NextShard(job=neighbour, request_id="w.1", pod="worker-1"))
+        honest = await client.call(NextShard(job=NEIGHBOUR, request_id="w.1", pod="worker-1"))
         assert (runner.report()["ready"], runner.report()["faults"]) == (True, {})
     assert 4 << 20 < used_bytes < 7.5 * (1 << 20)
     assert answers[""] + answers["busy"] == 2000
@@ -279,10 +268,10 @@ async def test_a_job_that_asks_without_end_does_not_fill_the_stream(
     assert honest.wait_s == 2.0
 
 
-async def test_an_id_that_is_too_long_is_refused(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+async def test_an_id_that_is_too_long_is_refused(client: Client, running: Running) -> None:
     """The text would be remembered with the reply, 512 times in every snapshot of the job."""
     body = json.dumps({"job": "job-a", "request_id": "w.1", "pod": "worker-1"}).encode()
-    async with running(Counting, server, tmp_path):
+    async with running(Counting):
         answer = await client.bus.request("rpc.v1.dispatcher.next-shard.job-a", body, {"request-id": "x" * 129})
     assert (answer.headers or {})["error"] == "invalid"
     assert refusal_in(answer.data).field == "request-id"
@@ -363,27 +352,23 @@ class Edged(Service):
         self.gone.append(key)
 
 
-async def test_edges_follow_the_state_and_what_they_see_comes_back(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Edged, server, tmp_path) as runner:
+async def test_edges_follow_the_state_and_what_they_see_comes_back(client: Client, running: Running) -> None:
+    async with running(Edged) as runner:
         service: Any = runner.service
         await client.publish(add("job-a", 0))
         (event,) = await published(client, "actuator", 1)
         assert event.message.pod == "worker-1"
         await eventually(lambda: (True, 1) in service.settled_with)
     assert service.gone == ["job-a"]
-    async with running(Edged, server, tmp_path) as runner:
+    async with running(Edged) as runner:
         heir: Any = runner.service
         heir.failed_once = True
         await eventually(lambda: heir.settled_with)
         assert heir.settled_with[0] == (True, 1)
 
 
-async def test_ticks_come_through_the_journal_and_only_for_keys_that_exist(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Edged, server, tmp_path) as runner:
+async def test_ticks_come_through_the_journal_and_only_for_keys_that_exist(client: Client, running: Running) -> None:
+    async with running(Edged) as runner:
         await asyncio.sleep(0.5)
         before = await client.last_seq()
         await asyncio.sleep(0.3)
@@ -410,10 +395,8 @@ class Overseer(Counting):
         return event
 
 
-async def test_the_cluster_machine_sees_every_job_in_one_order(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Overseer, server, tmp_path):
+async def test_the_cluster_machine_sees_every_job_in_one_order(client: Client, running: Running) -> None:
+    async with running(Overseer):
         for number in range(12):
             await client.publish(add(f"job-{number}", 1))
         found = await published(client, "dispatcher", 24)
@@ -439,14 +422,14 @@ def test_a_service_with_an_unnamed_base_gets_its_inputs_from_the_registry() -> N
 
 
 async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_nothing(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     class Gossip(Counting):
         def to_message(self, key: str, fact: Any) -> Any:
             message = super().to_message(key, fact)
             return replace(message, job="job-other")
 
-    async with running(Gossip, server, tmp_path):
+    async with running(Gossip):
         await client.publish(add("job-a", 1))
         letters: list[Any] = []
         async with asyncio.timeout(60):
@@ -464,45 +447,26 @@ async def test_the_gateway_user_can_follow_and_resume(server: EmbeddedServer, cl
     await gateway.close()
 
 
-async def test_a_refused_request_is_told_apart_from_a_broken_one(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    class Broken(Counting):
-        def to_event(self, message: Any, meta: Meta) -> Any:
-            raise RuntimeError("a bug")
-
-    async with running(Broken, server, tmp_path):
-        with pytest.raises(CallRefused) as caught:
-            await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
-    assert caught.value.code == "internal"
-
-
-async def test_a_full_stream_stops_publishing_says_so_and_drops_nothing(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
-    async with running(Counting, server, tmp_path) as runner:
+async def test_a_full_stream_stops_publishing_says_so_and_drops_nothing(client: Client, running: Running) -> None:
+    async with running(Counting) as runner:
         state = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]
         # room for the input, not for the output
-        await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": state["bytes"] + 500})
+        config = await reconfigured(client, "STRETTO", max_bytes=state["bytes"] + 500)
         await client.publish(add("job-a", 1))
         await eventually(lambda: not runner.report()["ready"])
         await eventually(lambda: "maximum bytes exceeded" in str(runner.report()["faults"]))
-        await client.bus.ask("STREAM.UPDATE.STRETTO", config)
+        await reconfigured(client, "STRETTO", **config)
         (event,) = await published(client, "dispatcher", 1)
         assert event.message.samples_total == 1
         await until_ready(runner)
 
 
-async def test_a_stream_that_fills_is_told_before_it_is_full(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
-    async with running(Counting, server, tmp_path, stream_look_s=0.05) as runner:
+async def test_a_stream_that_fills_is_told_before_it_is_full(client: Client, running: Running) -> None:
+    async with running(Counting, stream_look_s=0.05) as runner:
         await eventually(lambda: runner._warnings is not None and runner._warnings.fullness is not None)
         assert runner.report()["warning"] == ""
         used = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
-        await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": int(used / 0.85)})
+        await reconfigured(client, "STRETTO", max_bytes=int(used / 0.85))
         await eventually(lambda: "raise its max_bytes" in runner.report()["warning"])
         assert runner.report()["ready"]
         assert b'stretto_stream_fullness{service="dispatcher"} 0.8' in runner.metrics.text()
@@ -569,7 +533,7 @@ async def test_wrong_credentials_are_told(server: EmbeddedServer, tmp_path: Path
 
 
 async def test_the_state_of_a_thousand_jobs_is_saved_and_taken_over(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    server: EmbeddedServer, client: Client, running: Running
 ) -> None:
     """Regression: the arbiter's one document of two hundred jobs exceeded the server's limit; every snapshot failed."""
     noise = random.Random(1)
@@ -579,10 +543,10 @@ async def test_the_state_of_a_thousand_jobs_is_saved_and_taken_over(
         def machine(self, key: str, state: Any) -> Any:
             return super().machine(key, state or CountState(seen=dict(seen)))
 
-    async with running(Large, server, tmp_path):
+    async with running(Large):
         await client.publish(add("job-a", 4))
         await published(client, "dispatcher", 1)
     assert await saved_state(client, "dispatcher", "job-a") == {"count": 1, "total": 4, "ticks": 0, "seen": seen}
-    async with running(Large, server, tmp_path):
+    async with running(Large):
         await client.publish(add("job-a", 3))
         assert (await published(client, "dispatcher", 2))[1].message.samples_total == 7

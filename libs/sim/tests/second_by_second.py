@@ -78,10 +78,7 @@ def _problem(active: list[dict[str, Any]], settings: PoolTraceSettings) -> Alloc
         tuple(
             ElasticJob(
                 str(index),
-                max(
-                    j["fate"].believed_node_hours - j["served"],
-                    0.05 * j["fate"].believed_node_hours,
-                ),
+                max(j["fate"].believed_node_hours - j["served"], 0.05 * j["fate"].believed_node_hours),
                 least,
                 j["job"].max_nodes,
                 j["assigned"],

@@ -62,7 +62,7 @@ class TestAgainstTheory:
     @pytest.mark.proof
     def test_one_gpu_without_want_of_cpus_is_a_queue_with_one_server(self) -> None:
         """M/D/1: the mean wait is load / (1 - load) / 2 of the run time."""
-        jobs, load, run_s = 20_000, 0.7, 100
+        jobs, load, run_s = 8_000, 0.7, 100
         when = np.cumsum(np.random.default_rng(1).exponential(run_s / load, jobs))
         trace = [TraceJob(float(t), run_s, 1, 1.0, 4.0) for t in when]
         for name in ("fixed", "hardware"):

@@ -39,7 +39,7 @@ def test_counts_show_what_is_missing_and_what_is_twice() -> None:
 
 def test_counts_of_data_that_were_given_up_and_of_other_data_before() -> None:
     """A worker died between its pushes of a batch to two servers, and the next one found the batch unreadable."""
-    completed = job_completed(40, 1000, fingerprint_of(3, 60), ((3, 60),))
+    completed = job_completed(40, fingerprint_of(3, 60), ((3, 60),), samples_before=1000)
     counts = server_counts(
         2,
         ((0,), 1060, fingerprint_of(3, 60)),
@@ -118,7 +118,7 @@ def test_a_job_of_the_version_before_may_go_on_giving_up_any_number() -> None:
 
 
 def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:
-    completed = job_completed(500, 0, 7, (), unproven=80, samples=1000)
+    completed = job_completed(500, 7, unproven=80, samples=1000)
     finished = job_finished(0, completed, counts_taken(server_counts(1, ((0,), 1060, 9))))  # the ledger's own total
     assert (finished.samples_expected, finished.samples_lost, finished.samples_repeated) == (1000, 0, 0)
     more = counts_taken(server_counts(1, ((0,), 1100, 9)))

@@ -14,7 +14,6 @@ from actuator_builders import (
     replacement_ended,
 )
 from actuator_cluster import SimulatedCluster, started
-from stretto_core.machine import Tick
 from stretto_messages.actuator import (
     JobFinished,
     MigrationFinished,
@@ -129,6 +128,14 @@ def too_hot(cluster: SimulatedCluster, pod: str = "ps-1") -> None:
     cluster.tell(hot_detected(pod, 0.064, 0.0016))
 
 
+def unanswered() -> SimulatedCluster:
+    """A server of two is too hot, and the arbiter has not said yet if there is room for another one."""
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    return cluster
+
+
 def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share() -> None:
     """One beyond the plan was started unasked: what ran was more than the arbiter knew of."""
     cluster = started(plan(ps=2))
@@ -150,12 +157,9 @@ def test_the_only_server_stays_when_there_is_no_room() -> None:
 
 
 def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_is_given_back() -> None:
-    cluster = started(plan(ps=2))
-    cluster.room = None
-    too_hot(cluster)
+    cluster = unanswered()
     assert cluster.machine.ticking
-    cluster.now += 61
-    cluster.tell(Tick())
+    cluster.after(61)
     assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
     cluster.run()
     assert not cluster.machine.ticking
@@ -165,11 +169,8 @@ def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_
 def test_room_that_nobody_has_given_yet_is_not_given_back() -> None:
     """An arbiter that was away for long would hear: asked, ended, asked again. Its first yes then started a server
     whose room was gone, and may have been another job's, before its second answer, a no."""
-    cluster = started(plan(ps=2))
-    cluster.room = None
-    too_hot(cluster)
-    cluster.now += 61
-    cluster.tell(Tick())
+    cluster = unanswered()
+    cluster.after(61)
     assert not cluster.machine.ticking
     assert not cluster.told(ReplacementEnded)
     cluster.run()
@@ -184,8 +185,7 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_h
     cluster = started(plan(ps=2))
     too_hot(cluster)
     assert cluster.state.pods["ps-2"].phase == "starting"
-    cluster.now += 181
-    cluster.tell(Tick())
+    cluster.after(181)
     assert not cluster.told(ReplacementEnded), "it is not gone yet"
     cluster.run()
     assert cluster.told(ReplacementEnded) == [replacement_ended("ps-1")]
@@ -215,9 +215,7 @@ def test_the_room_of_a_replacement_is_given_back_whatever_becomes_of_the_job(wha
 
 
 def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> None:
-    cluster = started(plan(ps=2))
-    cluster.room = None
-    too_hot(cluster)
+    cluster = unanswered()
     cluster.tell(plan_decided(2, plan(ps=1)))
     assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
     cluster.run()
@@ -226,9 +224,7 @@ def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> Non
 
 def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> None:
     """The arbiter says nothing of jobs that it does not know any more: the ended job was ticked for ever."""
-    cluster = started(plan(ps=2))
-    cluster.room = None
-    too_hot(cluster)
+    cluster = unanswered()
     cluster.tell(job_cancelled())
     cluster.run()
     assert not cluster.machine.ticking
@@ -237,12 +233,9 @@ def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> N
 
 def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_answered() -> None:
     """It was taken back, one server beyond the plan, which was then never reported as applied."""
-    cluster = started(plan(ps=2))
-    cluster.room = None
-    too_hot(cluster)
+    cluster = unanswered()
     cluster.tell(plan_decided(2, plan(ps=1)))
-    cluster.now += 61
-    cluster.tell(Tick())
+    cluster.after(61)
     cluster.run()
     assert cluster.running("ps") == ["ps-0"]
     assert cluster.told(PlanApplied)[-1].version == 2

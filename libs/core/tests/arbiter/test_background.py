@@ -55,7 +55,6 @@ def told(machine: ArbiterMachine, event: object, now: float) -> list[Any]:
 
 def solved(machine: ArbiterMachine) -> BackgroundSolved:
     task = machine.task()
-    assert task is not None
     return task.answered(exact(task.problem), 0.25)
 
 
@@ -141,7 +140,6 @@ def test_an_answer_that_is_not_better_or_is_none_is_dropped_with_the_reason() ->
 def test_a_bound_that_is_no_number_proves_nothing(bound: float) -> None:
     machine, _ = held_up()
     task = machine.task()
-    assert task is not None
     assert task.answered(Selection({}, 1.0, bound), 0.1).gap is None
     assert task.answered(Selection({}, 1.0, 4.0), 0.1).gap == 0.75
 
@@ -237,7 +235,6 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
                 and fact.round.background.outcome == "adopted"
             ):
                 assert isinstance(event, BackgroundSolved)
-                assert awaited is not None
                 assert awaited.number == event.number
         if isinstance(event, BackgroundSolved):
             assert machine.state.background_solve is None or machine.state.background_solve.number > event.number

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from arbiter_builders import busy_cluster, candidate, event_of
+from arbiter_builders import Told, busy_cluster, candidate, event_of
 from closed_loop import plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,25 +36,8 @@ def with_gpus(count: int = 1, **spec: Any) -> Any:
     return profile(10**7, extended=ExtendedPerPod(worker=((GPU, count),)), **spec)
 
 
-class Told:
-    """An arbiter that is told of one job after another."""
-
-    def __init__(self, capacity: Resources, **settings: Any) -> None:
-        self.machine = ArbiterMachine(None, ArbiterSettings(capacity, background_algorithm="", **settings))
-        self.now = 0.0
-
-    def tell(self, event: Any) -> list[Any]:
-        self.now += 1.0
-        return [action.fact for action in self.machine.handle(event, self.now)]
-
-    def start(self, job: str, spec: Any, workers: int = 1, team: str = "default") -> list[Any]:
-        self.tell(JobOpened(job, spec, team))
-        return self.tell(plan_proposed(job, "warm-start", plan(workers), 0.1, ("r",)))
-
-    def applied(self, job: str) -> list[Any]:
-        state = self.machine.state.jobs[job]
-        assert state.plan is not None
-        return self.tell(plan_applied(job, state.version, state.plan, 2.0))
+def arbiter(capacity: Resources, **settings: Any) -> Told:
+    return Told(ArbiterMachine(None, ArbiterSettings(capacity, background_algorithm="", **settings)))
 
 
 counts = st.integers(0, 3)
@@ -114,7 +97,7 @@ def _counted(extended: ExtendedPerPod, name: str, here: Any) -> int:
 
 
 def test_a_job_waits_for_devices_with_the_reason_and_starts_when_they_are_free() -> None:
-    told = Told(cluster(gpu=1))
+    told = arbiter(cluster(gpu=1))
     (first,) = told.start("a", with_gpus(fixed=True))
     assert isinstance(first, PlanDecided)
     assert first.free_extended == {GPU: 0}
@@ -129,7 +112,7 @@ def test_a_job_waits_for_devices_with_the_reason_and_starts_when_they_are_free()
 
 
 def test_a_job_that_asks_for_what_the_cluster_lacks_is_told_what_it_is() -> None:
-    told = Told(cluster(gpu=2))
+    told = arbiter(cluster(gpu=2))
     spec = profile(10**7, extended=ExtendedPerPod(worker=((FPGA, 1),)))
     (refused,) = told.start("a", spec)
     assert isinstance(refused, PlanRefused)
@@ -139,7 +122,7 @@ def test_a_job_that_asks_for_what_the_cluster_lacks_is_told_what_it_is() -> None
 
 
 def test_a_plan_is_reduced_to_the_devices_that_are_free() -> None:
-    told = Told(cluster(gpu=5))
+    told = arbiter(cluster(gpu=5))
     (decided,) = told.start("a", with_gpus(2), workers=8)
     assert decided.plan.workers == 2
     assert decided.kind == "fit-capacity"
@@ -147,7 +130,7 @@ def test_a_plan_is_reduced_to_the_devices_that_are_free() -> None:
 
 def test_devices_are_taken_back_only_from_who_has_them() -> None:
     """A job with cores to spare and no device keeps them; the one with devices gives back no more than is missing."""
-    told = Told(Resources(40.0, 100 * GIB, ((GPU, 4),)))
+    told = arbiter(Resources(40.0, 100 * GIB, ((GPU, 4),)))
     for job, spec in (("plain", profile(10**7)), ("large", with_gpus())):
         told.start(job, spec, workers=4)
         told.applied(job)
@@ -179,7 +162,7 @@ def test_a_round_shares_devices(algorithm: Any) -> None:
 
 
 def test_jobs_without_devices_grow_while_others_wait_for_devices_but_not_into_their_cores() -> None:
-    told = Told(Resources(10.0, 60 * GIB, ((GPU, 1),)))
+    told = arbiter(Resources(10.0, 60 * GIB, ((GPU, 1),)))
     for job, spec in (("holder", with_gpus(fixed=True)), ("plain", profile(10**7))):
         told.start(job, spec)
         told.applied(job)
@@ -195,7 +178,7 @@ def test_jobs_without_devices_grow_while_others_wait_for_devices_but_not_into_th
 
 
 def test_pods_without_a_device_are_subtracted_until_they_have_one() -> None:
-    told = Told(cluster(gpu=2), no_room_s=50.0)
+    told = arbiter(cluster(gpu=2), no_room_s=50.0)
     told.start("a", with_gpus(fixed=True))
     told.tell(pod_unplaced("a", "worker-0", "worker", f"0/3 nodes are available: 3 Insufficient {GPU}"))
     (refused,) = told.start("b", with_gpus(fixed=True))
@@ -206,7 +189,7 @@ def test_pods_without_a_device_are_subtracted_until_they_have_one() -> None:
 
 def test_a_team_gets_no_more_devices_than_its_quota_and_the_reason_says_it() -> None:
     quotas = {"ads": TeamQuota(extended={GPU: 1}, borrow=False)}
-    told = Told(cluster(gpu=4), quotas=quotas)
+    told = arbiter(cluster(gpu=4), quotas=quotas)
     told.start("a", with_gpus(fixed=True), team="ads")
     told.applied("a")
     (refused,) = told.start("b", with_gpus(fixed=True), team="ads")
@@ -216,7 +199,7 @@ def test_a_team_gets_no_more_devices_than_its_quota_and_the_reason_says_it() -> 
 
 
 def test_devices_cost_their_price() -> None:
-    told = Told(cluster(gpu=4))
+    told = arbiter(cluster(gpu=4))
     prices = Prices(1.0, 0.0, {GPU: 10.0})
     (decided,) = told.start("a", with_gpus(2, fixed=True, prices=prices))
     assert decided.cost_per_hour == pytest.approx(2.0 + 20.0)

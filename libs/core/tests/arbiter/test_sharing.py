@@ -145,18 +145,6 @@ def test_policies_share_scarce_room_by_their_definition(policy: str, expected: l
     assert given_to(machine) == expected
 
 
-def test_a_machine_that_continues_a_saved_state_decides_what_the_one_before_would() -> None:
-    """Ranks follow the jobs' progress, which alone leads to no decision: neither here nor after a takeover."""
-    machine = cluster(2 * PLAN.cpu_cores + 2.0, 2)
-    machine.handle(proposed("job-0", 2), 1.0)
-    machine.handle(proposed("job-1", 2), 1.0)
-    machine.handle(job_progressed("job-1", 9 * 10**6, 10**7, 100.0), 2.0)
-    successor = ArbiterMachine(copy.deepcopy(machine.state), machine.settings)
-    for event in (Tick(), proposed("job-0", 1), job_ended("job-1", "failed"), Tick()):
-        assert successor.handle(event, 3.0) == machine.handle(event, 3.0)
-        assert successor.state == machine.state
-
-
 def test_an_ended_job_has_no_data_workers_and_nothing_is_said() -> None:
     machine = cluster(20.0, 2)
     machine.handle(proposed("job-0", 3), 1.0)
@@ -212,35 +200,24 @@ NAMES = [f"job-{number}" for number in range(5)]
 
 
 @given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
-def test_a_successor_decides_as_the_one_before_would_have(seed: int, cores: float) -> None:
-    """A replica takes over with the state alone, in the middle of anything."""
-    rng = random.Random(seed)
-    limits = replace(BUSY, capacity=Resources(cores, 100 * GIB))
-    lasting, taken_over = started(limits, 2), started(limits, 2)
-    now = 10.0
-    for _ in range(40):
-        now += rng.choice([0.0, 1.0, 400.0])
-        event = drawn(rng, lasting)
-        for each in (event, proposed(rng.choice(NAMES), rng.randint(0, 9))):
-            assert lasting.handle(each, now) == taken_over.handle(each, now)
-        if rng.random() < 0.3:
-            taken_over = ArbiterMachine(copy.deepcopy(taken_over.state), limits)
-
-
-@given(seed=st.integers(0, 2**32), cores=st.sampled_from([4.0, 12.0, 40.0]))
 def test_plans_are_decided_as_if_there_were_no_data_workers(seed: int, cores: float) -> None:
+    """Another replica takes over with the state alone, in the middle of anything, and decides the same."""
     rng = random.Random(seed)
     limits = replace(BUSY, capacity=Resources(cores, 100 * GIB))
-    fed, plain = started(limits, 2), started(limits, 2)
+    fed, plain, taken_over = (started(limits, 2) for _ in range(3))
     now = 10.0
     for _ in range(60):
         now += rng.choice([0.0, 1.0, 400.0])
         event = drawn(rng, fed)
         for_fed, for_plain = fed.handle(event, now), plain.handle(event, now)
         assert plans(for_fed) == plans(for_plain)
+        assert taken_over.handle(event, now) == for_fed
         job = rng.choice(NAMES)
-        fed.handle(rng.choice([proposed(job, rng.randint(0, 9)), DataWorkersRequested(job=job, count=None)]), now)
+        asked: Any = rng.choice([proposed(job, rng.randint(0, 9)), DataWorkersRequested(job=job, count=None)])
+        assert taken_over.handle(asked, now) == fed.handle(asked, now)
         plain.handle(Tick(), now)
+        if rng.random() < 0.3:
+            taken_over = ArbiterMachine(copy.deepcopy(taken_over.state), limits)
         given_out = total(job.profile.data.of(job.data) for job in fed.state.jobs.values())
         assert given_out.fits(larger(fed.free(), NOTHING))
         assert fed._context.register.data_workers.held == given_out

@@ -69,7 +69,6 @@ def test_a_decision_tells_what_its_round_reaches_and_what_is_proven(algorithm: s
     decided = [action.fact for action in machine.handle(Tick(), 1002.0)]
     assert decided
     for fact in decided:
-        assert fact.round is not None
         assert (fact.algorithm, fact.round.algorithm) == (algorithm, algorithm)
         assert (fact.round.objective, fact.round.jobs) == (objective, 3)
         assert 0 < fact.round.term <= fact.round.value <= fact.round.bound

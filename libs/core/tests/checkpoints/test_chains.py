@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from checkpoint_builders import images_flushed, images_saved, job_completed, parameters_restored, servers_changed
+from checkpoint_harness import POLICY, Job
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.checkpoints import CheckpointMachine, JobOpened, newest_chain
+from stretto_core.checkpoints import newest_chain
 from stretto_core.checkpoints.chains import DIFFERENCES_SHARE_MAX, LINKS_MAX, chain
-from stretto_core.machine import Tick
 from stretto_messages.values import CheckpointRef
 
 FULL_BYTES = 1000
 
 
-class Job:
+class Chained(Job):
     """A machine whose checkpoints complete at once."""
 
     def __init__(self, keep: int = 2) -> None:
-        self.machine = CheckpointMachine()
-        self.now = 100.0
-        self.tell(JobOpened("job", "file:/store/job", every_s=10.0, keep=keep, final=True))
-        self.tell(servers_changed(1, (0, 1)))
-
-    @property
-    def state(self):
-        return self.machine.state
-
-    def tell(self, event) -> None:
-        self.machine.handle(event, self.now)
+        super().__init__(replace(POLICY, keep=keep))
+        self.serve()
 
     def take(self, difference_bytes: int | None = None) -> tuple[str, str]:
         """Complete the checkpoint on its way; None: the servers made a full one all the same."""
         attempt = self.state.attempt
-        assert attempt is not None
         asked = attempt.base
         is_difference = difference_bytes is not None and bool(asked)
         size_bytes = difference_bytes if is_difference and difference_bytes is not None else FULL_BYTES
         self.tell(images_saved(attempt.id, size_bytes=size_bytes, difference=is_difference))
         self.tell(images_flushed(attempt.id))
-        self.now += 10
-        self.tell(Tick())
+        self.after(10)
         return attempt.id, asked
 
 
 def test_each_adds_to_the_newest_complete_one_until_the_differences_have_half_the_bytes() -> None:
-    job = Job()
+    job = Chained()
     begun = [job.take(300) for _ in range(5)]
     assert begun == [
         ("job-000001", ""),
@@ -58,16 +49,15 @@ def test_each_adds_to_the_newest_complete_one_until_the_differences_have_half_th
 
 
 def test_a_chain_ends_after_so_many_differences() -> None:
-    job = Job()
+    job = Chained()
     asked = [job.take(1)[1] for _ in range(LINKS_MAX + 2)]
     assert [not base for base in asked] == [True, *[False] * LINKS_MAX, True]
 
 
 def test_a_failed_attempt_is_no_base_and_servers_that_made_it_full_begin_a_chain() -> None:
-    job = Job()
+    job = Chained()
     job.take()
     attempt = job.state.attempt
-    assert attempt is not None
     assert attempt.base == "job-000001"
     job.tell(servers_changed(2, (0,)))  # ps-1 left: it is taken again
     assert job.state.attempt is not None
@@ -77,7 +67,7 @@ def test_a_failed_attempt_is_no_base_and_servers_that_made_it_full_begin_a_chain
 
 
 def test_a_chain_expires_whole_and_its_end_first() -> None:
-    job = Job(keep=1)
+    job = Chained(keep=1)
     for _ in range(3):
         job.take(300)
     assert job.state.expired == []
@@ -89,31 +79,28 @@ def test_a_chain_expires_whole_and_its_end_first() -> None:
 
 
 def test_the_last_checkpoint_stands_alone() -> None:
-    job = Job()
+    job = Chained()
     job.take()
     job.take(1)
     job.tell(job_completed())
     job.take(1)  # the one that was on its way
-    assert job.state.attempt is not None
     assert job.state.attempt.final
     assert job.state.attempt.base == ""
 
 
 def test_an_adopted_difference_keeps_the_checkpoints_that_the_state_does_not_know() -> None:
     """The installation was restored from a backup: the chain of the newest checkpoint goes on in the store."""
-    job = Job(keep=1)
+    job = Chained(keep=1)
     job.take()
     job.tell(servers_changed(2, ()))
     job.tell(servers_changed(3, (3,)))
     restore = job.state.restore
-    assert restore is not None
     later = CheckpointRef(
         id="job-000009", url="file:/store/job/job-000009/manifest.json", samples=1, size_bytes=5, ps=1
     )
     job.tell(parameters_restored(restore.id, later, (3,), ("job-000001", "job-000008")))
     assert newest_chain(job.state) == ["job-000001", "job-000008", "job-000009"]
-    job.now += 10
-    job.tell(Tick())
+    job.after(10)
     assert job.take()[1] == "job-000009"
     expired = [url.rsplit("/", 2)[1] for url in job.state.expired]
     assert expired[-3:] == ["job-000009", "job-000008", "job-000001"]
@@ -121,7 +108,7 @@ def test_an_adopted_difference_keeps_the_checkpoints_that_the_state_does_not_kno
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 400)), max_size=40), st.integers(1, 3))
 def test_what_a_kept_checkpoint_needs_is_kept_and_so_many_chains(sizes: list[int | None], keep: int) -> None:
-    job = Job(keep)
+    job = Chained(keep)
     taken = [job.take(size)[0] for size in sizes]
     state = job.state
     kept = {name for reference in state.complete for name in chain(state, reference.id)}

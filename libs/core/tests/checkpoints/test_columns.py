@@ -14,7 +14,7 @@ from checkpoint_builders import (
     servers_changed,
     step_failed,
 )
-from checkpoint_harness import Job
+from checkpoint_harness import Job, served
 from pydantic import TypeAdapter
 from stretto_core.checkpoints import CheckpointState, ColumnRestore, JobOpened, is_column_restore, is_restore
 from stretto_messages.checkpoints import CheckpointFailed, ColumnsRestored
@@ -55,7 +55,6 @@ def test_columns_come_from_the_newest_checkpoint_and_no_other_begins_before_the_
     assert job.state.attempt is None
     job.tell(recomputation_decided(2))
     assert job.state.columns is None
-    assert job.state.attempt is not None
     assert job.state.attempt.servers == [0, 2]
 
 
@@ -63,7 +62,6 @@ def test_before_its_own_first_checkpoint_a_job_takes_columns_from_the_one_that_i
     url = "file:/store/other/other-000007/manifest.json"
     job = Job(JobOpened("job", "file:/store/job", every_s=10.0, restore_from=url))
     job.serve(servers=(0, 1))
-    assert job.state.restore is not None
     other = CheckpointRef(id="other-000007", url=url, samples=1, size_bytes=1, ps=2)
     job.tell(parameters_restored(job.state.restore.id, other, (0, 1)))
     job.tell(parameters_lost(2, (0,)))
@@ -87,7 +85,6 @@ def test_a_checkpoint_on_its_way_is_taken_again_afterwards(stage: str) -> None:
     assert not job.tell(images_flushed(name))
     job.tell(columns_imported(returning(job).id))
     job.tell(recomputation_decided(2))
-    assert job.state.attempt is not None
     assert job.state.attempt.id != name
 
 
@@ -106,7 +103,6 @@ def test_a_failure_is_tried_again_under_a_higher_number_and_then_everything_goes
     job.tell(servers_changed(3, ()))
     assert (job.state.columns, job.state.lost) == (None, True)
     job.serve(4, (4, 5))
-    assert job.state.restore is not None
     assert job.state.restore.number > numbers[-1]
 
 
@@ -135,8 +131,7 @@ def test_another_loss_meanwhile_begins_anew_with_the_servers_that_survive_both()
 
 
 def test_a_job_without_a_complete_checkpoint_says_so_at_once() -> None:
-    job = Job(JobOpened("job", "file:/store/job", every_s=None))
-    job.serve()
+    job = served(JobOpened("job", "file:/store/job", every_s=None))
     (failed,) = job.tell(parameters_lost(2, (0,)))
     assert is_column_restore(failed.id)
     assert "no complete checkpoint" in failed.reason
@@ -154,14 +149,12 @@ def test_a_server_that_is_leaving_takes_nothing_unless_no_other_is_there() -> No
 def test_a_completion_published_before_the_ledger_heard_of_the_loss_takes_no_last_checkpoint() -> None:
     job = trained()
     job.tell(job_completed())
-    assert job.state.attempt is not None
     assert job.state.attempt.final
     job.tell(parameters_lost(2, (0, 2)))
     assert (job.state.attempt, job.state.completed, job.state.final_due) == (None, False, True)
     job.tell(job_completed())
     job.tell(columns_imported(returning(job).id))
     job.tell(recomputation_decided(2))
-    assert job.state.attempt is not None
     assert not job.state.attempt.final
     job.complete()
     job.tell(job_completed())

@@ -18,18 +18,11 @@ from checkpoint_builders import (
     servers_changed,
     step_failed,
 )
-from checkpoint_harness import Job
+from checkpoint_harness import Job, served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core.checkpoints import (
-    CheckpointMachine,
-    CheckpointState,
-    JobOpened,
-    Restore,
-    is_final,
-    is_restore,
-)
+from stretto_core.checkpoints import CheckpointMachine, CheckpointState, JobOpened, Restore, is_final, is_restore
 from stretto_core.checkpoints.attempts import FINAL_TRIES
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
@@ -37,8 +30,7 @@ from stretto_messages.values import CheckpointRef
 
 
 def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     names = [job.complete()]
     for _ in range(2):
         job.after(9)
@@ -54,8 +46,7 @@ def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
 
 
 def test_never_while_parameters_move_and_at_once_after() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.complete()
     job.facts.clear()
     job.tell(migration_started())
@@ -70,15 +61,12 @@ def test_never_while_parameters_move_and_at_once_after() -> None:
     job.tell(images_saved("job-000002", "late", 1))
     assert job.told(CheckpointSaved) == []
     job.tell(migration_finished())
-    assert job.state.attempt is not None
     assert job.state.attempt.id == "job-000003"
 
 
 def test_the_first_is_taken_at_once_and_tried_again_soon_until_it_is_complete() -> None:
-    job = Job(JobOpened("job", "file:/store/job", every_s=300.0))
-    job.serve()
+    job = served(JobOpened("job", "file:/store/job", every_s=300.0))
     for _ in range(3):
-        assert job.state.attempt is not None
         job.tell(step_failed(job.state.attempt.id, "the store is away"))
         job.after(29)
         assert job.state.attempt is None
@@ -93,13 +81,11 @@ def test_the_first_is_taken_at_once_and_tried_again_soon_until_it_is_complete() 
 def test_a_server_that_is_leaving_is_not_asked() -> None:
     job = Job()
     job.tell(servers_changed(1, (0, 2), leaving=(1,)))
-    assert job.state.attempt is not None
     assert job.state.attempt.servers == [0, 2]
 
 
 def test_flushing_goes_on_during_a_migration() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     name = job.save()
     job.tell(migration_started())
@@ -108,12 +94,10 @@ def test_flushing_goes_on_during_a_migration() -> None:
 
 
 def test_failure_leaves_the_previous_one_standing() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     first = job.complete()
     job.after(10)
-    assert job.state.attempt is not None
     job.tell(step_failed(job.state.attempt.id, "disk full"))
     assert job.told(CheckpointFailed)[0].reason == "disk full"
     assert [kept.id for kept in job.state.complete] == [first]
@@ -123,12 +107,10 @@ def test_failure_leaves_the_previous_one_standing() -> None:
 
 
 def test_last_checkpoint_follows_the_last_shard_even_behind_another() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     job.save()
     job.tell(job_completed())
-    assert job.state.attempt is not None
     assert not job.state.attempt.final
     job.tell(images_flushed(job.state.attempt.id))
     last = job.complete()
@@ -139,8 +121,7 @@ def test_last_checkpoint_follows_the_last_shard_even_behind_another() -> None:
 
 def test_of_a_finished_job_its_last_checkpoint_stays_and_of_a_failed_one_all() -> None:
     for ended, left in ((job_finished(), 1), (job_failed(), 2)):
-        job = Job()
-        job.serve()
+        job = served()
         job.complete()
         job.tell(job_completed())
         last = job.complete()
@@ -175,8 +156,7 @@ def test_on_demand_only() -> None:
 
 
 def test_lost_parameters_come_back_to_new_servers_from_the_last_complete_one() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     name = job.complete()
     job.after(10)
@@ -187,7 +167,6 @@ def test_lost_parameters_come_back_to_new_servers_from_the_last_complete_one() -
     assert job.state.attempt is None
     job.serve(3, (2, 3, 4))
     restore = job.state.restore
-    assert restore is not None
     assert (restore.url, restore.servers) == (f"file:/store/job/{name}/manifest.json", [2, 3, 4])
     reference = job.state.complete[0]
     job.tell(parameters_restored(restore.id, reference, (2, 3, 4)))
@@ -199,16 +178,13 @@ def test_lost_parameters_come_back_to_new_servers_from_the_last_complete_one() -
 
 
 def test_damaged_checkpoint_falls_back_to_the_one_before() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     for _ in range(2):
         job.after(10)
         job.complete()
     job.tell(servers_changed(2, ()))
     job.serve(3, (2, 3))
-    assert job.state.restore is not None
     job.tell(step_failed(job.state.restore.id, "checksum differs", damaged=True))
-    assert job.state.restore is not None
     assert job.state.restore.url.endswith("job-000001/manifest.json")
     job.tell(step_failed(job.state.restore.id, "checksum differs", damaged=True))
     failed = job.told(CheckpointFailed)[-1]
@@ -217,8 +193,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before() -> None:
 
 
 def test_lost_parameters_without_a_checkpoint_are_told() -> None:
-    job = Job(JobOpened("job", "file:/store/job"))
-    job.serve()
+    job = served(JobOpened("job", "file:/store/job"))
     job.tell(servers_changed(2, ()))
     job.serve(3, (1,))
     (failed,) = job.told(CheckpointFailed)
@@ -227,11 +202,9 @@ def test_lost_parameters_without_a_checkpoint_are_told() -> None:
 
 
 def test_job_from_a_checkpoint_restores_before_anything_is_saved() -> None:
-    job = Job(JobOpened("job", "file:/s", every_s=1.0, restore_from="file:/old/manifest.json"))
-    job.serve()
+    job = served(JobOpened("job", "file:/s", every_s=1.0, restore_from="file:/old/manifest.json"))
     job.after(10)
     assert job.state.attempt is None
-    assert job.state.restore is not None
     assert job.state.restore.url == "file:/old/manifest.json"
 
 
@@ -293,8 +266,7 @@ def lost(job: Job, version: int = 2) -> Restore:
 
 
 def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.complete()
     job.after(10)
     job.complete()
@@ -302,7 +274,6 @@ def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up()
     for _ in range(4):
         tried.append(restore.url.split("/")[-2])
         job.tell(step_failed(restore.id, "ps-2 does not answer"))
-        assert job.state.restore is not None
         assert job.state.restore.id != restore.id
         restore = job.state.restore
     assert tried == ["job-000002"] * 3 + ["job-000001"]
@@ -314,8 +285,7 @@ def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up()
 
 
 def test_last_checkpoint_is_tried_again_with_pauses_and_then_its_failure_is_told() -> None:
-    job = Job(JobOpened("job", "file:/store/job", final=True))
-    job.serve()
+    job = served(JobOpened("job", "file:/store/job", final=True))
     job.tell(job_completed())
     urls: list[str] = []
     began_at_s = job.now
@@ -338,8 +308,7 @@ def test_last_checkpoint_is_tried_again_with_pauses_and_then_its_failure_is_told
 
 @pytest.mark.parametrize("waiting", ["for the next try", "for images"])
 def test_a_final_checkpoint_that_the_job_waits_for_no_more_is_told_as_failed(waiting: str) -> None:
-    job = Job(JobOpened("job", "file:/store/job", final=True))
-    job.serve()
+    job = served(JobOpened("job", "file:/store/job", final=True))
     job.tell(job_completed())
     assert job.state.attempt is not None
     if waiting == "for the next try":
@@ -354,8 +323,7 @@ def test_a_final_checkpoint_that_the_job_waits_for_no_more_is_told_as_failed(wai
 
 def test_a_final_checkpoint_that_is_stored_or_on_its_way_has_not_failed_when_the_job_ends() -> None:
     for is_stored in (False, True):
-        job = Job(JobOpened("job", "file:/store/job", final=True))
-        job.serve()
+        job = served(JobOpened("job", "file:/store/job", final=True))
         job.tell(job_completed())
         assert job.state.attempt is not None
         if is_stored:
@@ -367,8 +335,7 @@ def test_a_final_checkpoint_that_is_stored_or_on_its_way_has_not_failed_when_the
 
 
 def test_what_a_dropped_attempt_has_written_expires() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     job.tell(migration_started())
     job.tell(migration_finished())
@@ -377,8 +344,7 @@ def test_what_a_dropped_attempt_has_written_expires() -> None:
 
 
 def test_completion_said_while_parameters_are_lost_takes_no_last_checkpoint() -> None:
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     job.complete()
     restore = lost(job)
@@ -387,7 +353,6 @@ def test_completion_said_while_parameters_are_lost_takes_no_last_checkpoint() ->
     job.after(1)
     assert job.state.attempt is None
     job.tell(job_completed())
-    assert job.state.attempt is not None
     assert job.state.attempt.final
 
 
@@ -399,7 +364,6 @@ def test_a_server_that_leaves_is_not_waited_for(stage: str) -> None:
     job.complete()
     job.tell(job_completed())
     first = job.state.attempt
-    assert first is not None
     assert first.final
     if stage == "storing":
         job.tell(images_saved(first.id, "l", 1))
@@ -407,7 +371,6 @@ def test_a_server_that_leaves_is_not_waited_for(stage: str) -> None:
     assert job.state.attempt == first
     job.serve(3, (0, 2))
     again = job.state.attempt
-    assert again is not None
     assert (again.final, again.servers) == (True, [0, 2])
     assert again.id != first.id
     job.tell(step_failed(first.id, "no answer"))  # late word of the one that was dropped
@@ -419,13 +382,11 @@ def test_a_later_checkpoint_than_the_state_knows_is_adopted_and_no_name_is_used_
 
     Method: the state knows number 1; the store gave number 7, which then stands, and the next one is number 8.
     """
-    job = Job()
-    job.serve()
+    job = served()
     job.after(10)
     first = job.complete()
     job.tell(servers_changed(2, ()))
     job.serve(3)
-    assert job.state.restore is not None
     later = CheckpointRef(
         id="job-000007", url="file:/store/job/job-000007/manifest.json", samples=1, size_bytes=1, ps=2
     )
@@ -438,9 +399,7 @@ def test_a_later_checkpoint_than_the_state_knows_is_adopted_and_no_name_is_used_
 def test_the_checkpoint_of_another_job_is_not_adopted() -> None:
     """Goal: `restore_from` stays what it was. Method: a job that starts from another one's checkpoint."""
     url = "file:/store/other/other-000007/manifest.json"
-    job = Job(JobOpened("job", "file:/store/job", every_s=10.0, restore_from=url))
-    job.serve()
-    assert job.state.restore is not None
+    job = served(JobOpened("job", "file:/store/job", every_s=10.0, restore_from=url))
     other = CheckpointRef(id="other-000007", url=url, samples=1, size_bytes=1, ps=2)
     job.tell(parameters_restored(job.state.restore.id, other, (0, 1)))
     assert job.state.complete == []

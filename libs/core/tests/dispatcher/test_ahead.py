@@ -7,8 +7,6 @@ from ledger_builders import (
     AUDIT,
     columns_restored,
     evaluation,
-    heartbeat,
-    job_cancelled,
     mark_ledger,
     next_shard,
     parameters_lost,
@@ -19,7 +17,7 @@ from ledger_builders import (
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerRestored, LedgerState, ShardLedger
-from stretto_messages.dispatcher import NextShardReply, ShardLeased, ShardRequeued
+from stretto_messages.dispatcher import ShardLeased, ShardRequeued
 from stretto_messages.values import Shard
 
 STATE = TypeAdapter(LedgerState)
@@ -83,15 +81,6 @@ def test_records_of_a_shard_that_was_only_held_ahead_are_forgotten_like_any_othe
     assert harness.next("worker-1", shard).forget == (ahead.id,)
 
 
-def test_a_shard_that_is_given_up_leaves_nothing_ahead() -> None:
-    harness = LedgerHarness()
-    for _ in range(3):
-        lease, ahead = harness.two("worker-0")
-        harness.tell(release("worker-0", lease.id, lease.attempt, 20, "bad row"))
-    assert ahead_of(harness) is None
-    assert harness.lease("worker-1") == ahead
-
-
 def test_a_straggler_holds_nothing_ahead() -> None:
     harness = LedgerHarness(DataSpec(10_000, 10, 8))
     lease, ahead = harness.two("worker-0")
@@ -102,17 +91,6 @@ def test_a_straggler_holds_nothing_ahead() -> None:
     assert reply.ahead is None
     harness.tell(straggler("worker-0", 1.0))
     assert harness.next("worker-0", reply.shard, ahead=True).ahead is not None
-
-
-def test_nothing_held_ahead_can_be_kept_returned_or_completed() -> None:
-    """Its samples are in no column: the report can only be an error."""
-    harness = LedgerHarness()
-    lease, ahead = harness.two("worker-0")
-    assert harness.tell(heartbeat("worker-0", ahead.id, ahead.attempt, 10)).answer == "stale"
-    assert harness.tell(release("worker-0", ahead.id, ahead.attempt, 10)).answer == "stale"
-    reply = harness.next("worker-0", ahead, ahead=True)
-    assert (reply.stale, reply.shard, reply.ahead) == (True, lease, ahead)
-    assert harness.audit().book.samples_done == 0
 
 
 def test_the_books_and_marks_list_it() -> None:
@@ -166,15 +144,6 @@ def test_held_out_shards_come_between_and_are_never_held_ahead() -> None:
     assert ahead_of(harness) is None
     assert harness.lease("worker-1").kind == "evaluate"
     assert harness.lease("worker-2") == ahead
-
-
-def test_a_closed_job_holds_nothing() -> None:
-    harness = LedgerHarness()
-    lease, _ = harness.two("worker-0")
-    harness.tell(job_cancelled())
-    assert harness.audit().leased == []
-    assert harness.audit().book.samples_waiting == 1000
-    assert harness.next("worker-0", lease, ahead=True) == NextShardReply(job="j", answer="end", stale=True)
 
 
 def test_a_snapshot_of_before_holds_nothing_ahead() -> None:

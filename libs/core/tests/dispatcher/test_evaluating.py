@@ -1,16 +1,7 @@
 """Evaluation while training goes on: shards that are in no book, and sums that count each sample once."""
 
 import pytest
-from ledger_builders import (
-    arrival,
-    data_arrived,
-    evaluation,
-    heartbeat,
-    mark_ledger,
-    next_shard,
-    pod_exited,
-    release,
-)
+from ledger_builders import arrival, data_arrived, evaluation, heartbeat, mark_ledger, next_shard, pod_exited, release
 from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
@@ -62,7 +53,7 @@ def test_metrics_that_are_means_are_those_of_all_samples() -> None:
     second = harness.lease("worker-1")
     for worker, shard, total in (("worker-1", second, 5.0), ("worker-0", harness.first, 71.0)):
         sums = (MetricSum(name="accuracy", total=total, count=float(shard.length)),)
-        harness.report(worker, shard, evaluation(shard.length, 1.0, (0,), (shard.length,), sums))
+        harness.report(worker, shard, evaluation(shard.length, 1.0, (0,), (shard.length,), metrics=sums))
     (measured,) = harness.said(EvaluationMeasured)
     assert measured.evaluation.metrics == (MetricValue(name="accuracy", value=pytest.approx(0.76)),)
 

@@ -3,18 +3,10 @@
 from collections import Counter
 
 import pytest
-from ledger_builders import arrival, data_arrived, mark_ledger, straggler
+from ledger_builders import arrival, data_arrived, mark_ledger
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import (
-    Book,
-    DataSpec,
-    LedgerError,
-    LedgerRestored,
-    LedgerState,
-    Shard,
-    epochs_of,
-)
+from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState, Shard, epochs_of
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import PARTITIONS_MAX
 
@@ -95,26 +87,6 @@ def test_without_shuffle_partitions_follow_one_another_in_order() -> None:
         DataSpec(0, 10, 8, shuffle=False, growing=True), partitions=(arrival("a", 200), arrival("b", 100))
     )
     assert [(s.partition, s.start) for s in drain(harness)] == [("a", 0), ("a", 80), ("a", 160), ("b", 0), ("b", 80)]
-
-
-def test_partitions_that_do_not_grow_are_trained_in_every_epoch() -> None:
-    harness = LedgerHarness(DataSpec(300, 10, 8), epochs=3, partitions=(arrival("a", 200), arrival("b", 100, 1)))
-    shards = drain(harness)
-    for epoch in range(3):
-        of_epoch = [s for s in shards if s.epoch == epoch]
-        assert covered(of_epoch) == every(a=200, b=100)
-        assert [s.partition for s in of_epoch] == ["b"] * 2 + ["a"] * 3
-    assert len(harness.said(JobCompleted)) == 1
-
-
-def test_the_rest_of_a_block_that_a_straggler_took_a_part_of_is_of_the_same_partition() -> None:
-    harness = LedgerHarness(GROWING, partitions=(arrival("a", 80), arrival("b", 80)))
-    harness.tell(straggler("worker-9", 4.0))
-    harness.next("worker-9")
-    harness.tell(straggler("worker-9", 4.0))
-    shards = drain(harness, "worker-9") + drain(harness)
-    assert len(shards) > 2
-    assert all(s.start + s.length <= 80 for s in shards)
 
 
 def test_what_has_arrived_since_a_checkpoint_stays_and_what_was_trained_since_comes_again() -> None:

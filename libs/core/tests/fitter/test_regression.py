@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.fitter.regression import fit
-from stretto_core.model.throughput import (
-    FORMS,
-    Configuration,
-    FitError,
-    Inputs,
-    Measurement,
-)
+from stretto_core.model.throughput import FORMS, Configuration, FitError, Inputs, Measurement
 
 TABLES = Path(__file__).parents[5] / "shared" / "data" / "ps-throughput-tables" / "ps_throughput.csv"
 

@@ -142,7 +142,6 @@ def test_what_is_wholly_shared_ends_and_says_what_could_still_be_gained() -> Non
     )
     problem = PlacementProblem(layers, (DeviceType("cpu", 0.03), DeviceType("gpu", 1.1)), 512, 20_000, 1e9)
     found = exact(problem)
-    assert found is not None
     assert found.bound is not None
     check(problem, found)
     assert found.bound <= found.cost <= found.bound * 1.001

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from facts import maker
 from stretto_messages.actuator import PlanApplied, PodExited
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.base import GIB, example_of
+from stretto_messages.base import GIB
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, PsProfile
-
-JOB = "job"
 
 
 def plan(ps_memory_bytes: int) -> Plan:
@@ -43,28 +41,20 @@ def server_measured(
     )
 
 
+progressed = maker(JobProgressed, "samples_done", "samples_total", "samples_per_s")
+
+
 def measured(servers: Iterable[PsProfile], settled: bool = True) -> ProfileMeasured:
-    return replace(example_of(ProfileMeasured), job=JOB, ps=tuple(servers), settled=settled)
-
-
-def progressed(samples_done: int, samples_total: int, samples_per_s: float) -> JobProgressed:
-    return replace(
-        example_of(JobProgressed),
-        job=JOB,
-        samples_done=samples_done,
-        samples_total=samples_total,
-        samples_per_s=samples_per_s,
-    )
+    return maker(ProfileMeasured)(ps=tuple(servers), settled=settled)
 
 
 def limit_decided(limit_bytes: int) -> PlanDecided:
-    return replace(example_of(PlanDecided), job=JOB, plan=plan(limit_bytes))
+    return maker(PlanDecided)(plan=plan(limit_bytes))
 
 
 def limit_changed(limit_bytes: int) -> PlanApplied:
-    return replace(example_of(PlanApplied), job=JOB, plan=plan(limit_bytes))
+    return maker(PlanApplied)(plan=plan(limit_bytes))
 
 
 def server_exited(pod: str, oom_killed: bool = False) -> PodExited:
-    reason = "oom-killed" if oom_killed else "stopped"
-    return PodExited(job=JOB, pod=pod, role="ps", reason=reason, exit_code=137)
+    return maker(PodExited)(pod=pod, reason="oom-killed" if oom_killed else "stopped", exit_code=137)

@@ -43,7 +43,7 @@ MIB = 2**20
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(family: str) -> None:
     """A few of the benchmark's curves (tests/bench/memory.py plays 200 of them, and others)."""
-    curves = [generate(family, seed, moments=90) for seed in range(500, 506)]
+    curves = [generate(family, seed, moments=90) for seed in range(500, 503)]
     played = [play(curve, Case.draw(seed)) for seed, curve in enumerate(curves)]
     assert [outcome.oom_at for outcome in played] == [None] * len(played)
     assert all(outcome.foreseen for outcome in played if outcome.would_oom)
@@ -54,8 +54,8 @@ def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(famil
 @pytest.mark.proof
 @pytest.mark.parametrize("family", ["steady", "skewed"])
 def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
-    curves = [curve for seed in range(8) if not (curve := generate(family, seed)).changes]
-    played = [play(curve, Case(share=-3.0)) for curve in curves[:3]]
+    curves = [curve for seed in range(6) if not (curve := generate(family, seed)).changes]
+    played = [play(curve, Case(share=-3.0)) for curve in curves[:2]]
     assert all(outcome.began_over > 1.9 and outcome.oom_at is None for outcome in played)
     assert np.mean([outcome.end_over for outcome in played]) <= 0.15
     assert max(outcome.end_over for outcome in played) <= 0.25
@@ -82,12 +82,7 @@ def test_whatever_grows_foreseeably_does_not_run_out(
     assert not outcome.oom_foreseeable
 
 
-@given(
-    exponent=st.floats(0.3, 1.0),
-    scale=st.floats(10, 1e6),
-    points=st.integers(6, 60),
-    factor=st.floats(1.0, 4.0),
-)
+@given(exponent=st.floats(0.3, 1.0), scale=st.floats(10, 1e6), points=st.integers(6, 60), factor=st.floats(1.0, 4.0))
 @example(exponent=0.3, scale=11.0, points=7, factor=1.0000000000000002)
 @settings(max_examples=60)
 def test_pure_power_laws_are_continued(exponent: float, scale: float, points: int, factor: float) -> None:
@@ -96,7 +91,6 @@ def test_pure_power_laws_are_continued(exponent: float, scale: float, points: in
     for count in samples:
         add_point(history, int(count), int(scale * count**exponent))
     growth = fit_growth(history)
-    assert growth is not None
     end = samples[-1] * factor
     truth = scale * end**exponent
     found = growth.at(end)
@@ -106,17 +100,13 @@ def test_pure_power_laws_are_continued(exponent: float, scale: float, points: in
     assert truth <= found.high * 1.02
 
 
-@given(
-    categories=st.lists(st.integers(0, 10**12), min_size=3, max_size=200),
-    ahead=st.floats(0, 1e6),
-)
+@given(categories=st.lists(st.integers(0, 10**12), min_size=3, max_size=200), ahead=st.floats(0, 1e6))
 @settings(max_examples=80)
 def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categories: list[int], ahead: float) -> None:
     points: list[GrowthPoint] = []
     for index, count in enumerate(categories):
         add_point(points, 1000 * (index + 1), count)
     growth = fit_growth(points)
-    assert growth is not None
     found = growth.at(growth.samples * (1 + ahead))
     assert all(np.isfinite([found.low, found.mean, found.high]))
     assert categories[-1] <= found.low <= found.mean <= found.high
@@ -125,8 +115,6 @@ def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categor
 def test_a_line_goes_on_as_lately_whatever_slows_down() -> None:
     points = [GrowthPoint(1000 * n, round(1e4 * n**0.5)) for n in range(1, 200)]
     line, growth = fit_line(points), fit_growth(points)
-    assert line is not None
-    assert growth is not None
     truth = 1e4 * 600**0.5
     assert growth.at(600_000).mean == pytest.approx(truth, rel=0.1)
     assert line.at(600_000).mean > 1.15 * truth
@@ -182,23 +170,25 @@ class Watch:
         self.machine.handle(progressed(samples, self.total, 1000.0), self.now)
         return said(self.machine.handle(measured(servers, settled), self.now))
 
+    def grow(
+        self, limit: int, steps: range, rows: int = 2000, base: int = 600 * MIB, servers: int = 2, buckets: int = 32
+    ) -> list[OomForecast]:
+        """Measure servers whose rows grow by ``rows`` each 10,000 samples; return what was told."""
+        told = list[OomForecast | None]()
+        for k in steps:
+            used = base + int(self.row_bytes) * rows * k
+            told.append(self.measure(10_000 * k, [used] * servers, limit, [rows * k] * servers, buckets))
+        return [forecast for forecast in told if forecast]
+
 
 def said(actions: list[Action]) -> OomForecast | None:
     facts = [action.fact for action in actions if isinstance(action, Emit)]
     return facts[-1] if facts else None
 
 
-def grow_linearly(watch: Watch, limit: int, steps: int = 20, row_bytes: int = 144) -> list[OomForecast]:
-    told = [
-        watch.measure(10_000 * k, [600 * MIB + row_bytes * 2000 * k] * 2, limit, [2000 * k] * 2)
-        for k in range(1, steps + 1)
-    ]
-    return [forecast for forecast in told if forecast]
-
-
 def test_time_and_samples_to_oom() -> None:
     """2,000 rows of 14.4 kB each 10,000 samples: 27.5 MiB a window; 900 MiB are full after 109,000 samples."""
-    told = grow_linearly(Watch(row_bytes=14_400.0), 900 * MIB, steps=10, row_bytes=14_400)
+    told = Watch(row_bytes=14_400.0).grow(900 * MIB, range(1, 11))
     for forecast in told:
         server = forecast.ps[0]
         # three windows do not show that growth is linear: it may be as sub-linear as is usual
@@ -212,7 +202,7 @@ def test_time_and_samples_to_oom() -> None:
 
 
 def test_it_speaks_when_there_is_news_only() -> None:
-    told = grow_linearly(Watch(), 4096 * MIB, steps=40)
+    told = Watch().grow(4096 * MIB, range(1, 41))
     assert 3 <= len(told) <= 10  # 200 s: the first words, then one in 30 s
     assert {forecast.action for forecast in told} <= {"none", "shrink"}
 
@@ -267,14 +257,9 @@ def test_a_server_without_rows_is_told_what_its_rows_will_cost() -> None:
 
 def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
     watch = Watch(row_bytes=1440.0)
-    for k in range(1, 12):
-        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 4096 * MIB, [3000 * k] * 2)
+    watch.grow(4096 * MIB, range(1, 12), 3000)
     watch.measure(115_000, [605 * MIB, 605 * MIB, 602 * MIB], 4096 * MIB, [22_000] * 3, 21, settled=False)
-    forecast = None
-    for k in range(12, 25):
-        rows = [2000 * k] * 3
-        forecast = watch.measure(10_000 * k, [600 * MIB + 1440 * r for r in rows], 4096 * MIB, rows, 21) or forecast
-    assert forecast is not None
+    forecast = watch.grow(4096 * MIB, range(12, 25), servers=3, buckets=21)[-1]
     assert len(forecast.ps) == 3
     truth = 600 * MIB + 1440 * 200_000
     assert forecast.ps[2].at_end_bytes == pytest.approx(truth, rel=0.05)
@@ -284,7 +269,7 @@ def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
 def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: int) -> None:
     """The one who decides cannot spread the buckets over more servers when it hears the maximum only."""
     watch = Watch(row_bytes=14_400.0, most=1000 * MIB)
-    told = grow_linearly(watch, limit, steps=12, row_bytes=14_400)
+    told = watch.grow(limit, range(1, 13))
     asked = [forecast for forecast in told if forecast.action == "grow"]
     assert asked
     assert max(forecast.recommended_ps_memory_bytes for forecast in asked) > 1000 * MIB
@@ -294,12 +279,10 @@ def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: 
 def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
     """The first life was of other data: with its points the second one's end would be far off."""
     watch = Watch(row_bytes=1440.0)
-    for k in range(1, 12):
-        watch.measure(10_000 * k, [600 * MIB + 1440 * 9000 * k] * 2, 8192 * MIB, [9000 * k] * 2)
+    watch.grow(8192 * MIB, range(1, 12), 9000)
     watch.machine.handle(progressed(5_000, watch.total, 1000.0), watch.now)
     assert [point.samples for point in watch.machine.state.points] == []
-    for k in range(1, 12):
-        watch.measure(10_000 * k, [600 * MIB + 1440 * 900 * k] * 2, 8192 * MIB, [900 * k] * 2)
+    watch.grow(8192 * MIB, range(1, 12), 900)
     assert [point.samples for point in watch.machine.state.points] == [10_000 * k for k in range(1, 12)]
 
 
@@ -307,14 +290,13 @@ def test_a_completed_job_that_goes_on_is_watched_again_and_a_failed_one_is_not()
     for completed, spoken in ((True, True), (False, False)):
         watch = Watch(row_bytes=14_400.0)
         watch.machine.handle(example_of(JobCompleted) if completed else example_of(JobFailed), watch.now)
-        assert bool(grow_linearly(watch, 900 * MIB, steps=10, row_bytes=14_400)) is spoken
+        assert bool(watch.grow(900 * MIB, range(1, 11))) is spoken
 
 
 def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
     """It came back with the same limit, or a smaller one, and was killed at the same sample again, for ever."""
     watch = Watch(row_bytes=1440.0)
-    for k in range(1, 10):
-        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
+    watch.grow(1000 * MIB, range(1, 10), 3000)
     (killed,) = watch.machine.handle(server_exited("ps-1", oom_killed=True), watch.now)
     assert isinstance(killed, Emit)
     assert (killed.fact.action, killed.fact.recommended_ps_memory_bytes) == ("grow", 1500 * MIB)
@@ -322,19 +304,17 @@ def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
     (again,) = watch.machine.handle(server_exited("ps-2", oom_killed=True), watch.now)  # before it was ever measured
     assert isinstance(again, Emit)
     assert again.fact.recommended_ps_memory_bytes == 2304 * MIB
-    for k in range(5, 9):  # back at a checkpoint, where all is well
-        told = watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
-    assert told is None or told.action == "grow"
+    told = watch.grow(1000 * MIB, range(5, 9), 3000)  # back at a checkpoint, where all is well
+    assert {forecast.action for forecast in told[-1:]} <= {"grow"}
     assert watch.machine.state.killed_bytes == 2304 * MIB
-    for k in range(9, 40):
-        watch.measure(10_000 * k, [700 * MIB + 1440 * 3000 * k] * 2, 1500 * MIB, [3000 * k] * 2)
+    watch.grow(1500 * MIB, range(9, 40), 3000, 700 * MIB)
     assert watch.machine.state.killed_bytes == 0
     assert watch.machine.handle(server_exited("ps-1"), watch.now) == []
 
 
 def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
     watch = Watch(row_bytes=1440.0)
-    grow_linearly(watch, 2048 * MIB, steps=8, row_bytes=1440)
+    watch.grow(2048 * MIB, range(1, 9))
     adapter = TypeAdapter(WatchState)
     document = adapter.dump_json(watch.machine.state)
     assert len(document) < 20_000

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from curves import Curve, generate
-from stretto_core.oom.series import (
-    Forecaster,
-    SeriesError,
-    SeriesForecast,
-    SeriesPoint,
-    SeriesProblem,
-    growth,
-    linear,
-)
+from stretto_core.oom.series import Forecaster, SeriesError, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
 
 
 def first_third(

@@ -40,7 +40,6 @@ def test_before_its_first_fit_nothing_is_predicted() -> None:
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_a_prediction_is_the_models_own_within_the_limits(workers: int, ps: int) -> None:
     found = machine(APPLIED, FITTED).predict(PredictPlan(job="a", plan=plan(workers, ps))).prediction
-    assert found is not None
     inside = LIMITS.clamp(plan(workers, ps))
     assert found.plan == inside
     (step,) = FittedModel.of(FITTED).predicted([Configuration.of(inside, FITTED.batch_size)])

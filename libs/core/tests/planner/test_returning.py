@@ -107,7 +107,6 @@ def test_a_plan_that_costs_clearly_less_at_equal_throughput_is_taken() -> None:
     assert counts(last) == (2, 1)
     assert last.kind == "improve"
     cheaper = last.previous
-    assert cheaper is not None
     assert last.plan.resources(NO_EXTENDED).cpu_cores < cheaper.resources(NO_EXTENDED).cpu_cores
 
 

@@ -129,7 +129,10 @@ def test_a_job_that_is_slower_with_data_workers_loses_them_after_the_first_windo
     job = Job(train_s=0.01, prepare_s=0.012, slower=1.4)
     job.run(2 * RULES.windows)
     assert (job.given, job.state.phase) == (0, "fallen-back")
+    assert (job.said[-1].phase, job.said[-1].count) == ("fallen-back", 0)
     assert "slower" in job.said[-1].reasons[0]
+    job.run(60)
+    assert (job.given, job.state.phase) == (0, "fallen-back"), "for good"
 
 
 def test_a_job_with_room_for_too_few_to_gain_anything_keeps_them_and_grows_once_there_is_more() -> None:
@@ -201,14 +204,6 @@ def test_more_workers_get_more_data_workers() -> None:
     job.workers = 2
     job.run(10)
     assert job.given == 6
-
-
-def test_a_job_that_is_slower_with_them_falls_back_for_good() -> None:
-    job = Job(train_s=0.01, prepare_s=0.012, slower=3.0)
-    job.run(60)
-    assert job.state.phase == "fallen-back"
-    assert job.given == 0
-    assert (job.said[-1].phase, job.said[-1].count) == ("fallen-back", 0)
 
 
 def test_a_job_that_is_slow_because_there_is_room_for_too_few_still_wants_as_many() -> None:

@@ -1,12 +1,19 @@
-"""Algorithm 1: who is similar, and what their smoothed configuration is."""
+"""Algorithm 1: who is similar, and what their smoothed configuration is. Each team has a history of its own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from closed_loop import profile
 from hypothesis import given
 from hypothesis import strategies as st
-from job_builders import past_job
-from stretto_core.model.types import JobLimits
+from job_builders import no_history, past_job
+from stretto_core.machine import Emit
+from stretto_core.model.types import JobLimits, JobOpened, JobProfile
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import HistorySettings
 from stretto_core.planner.warmstart import (
     feature_similarity,
     most_similar,
@@ -15,7 +22,7 @@ from stretto_core.planner.warmstart import (
     smoothing_weights,
 )
 from stretto_messages.base import GIB, InvalidValue
-from stretto_messages.planner import HistoryRecorded
+from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.values import Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
@@ -69,7 +76,6 @@ def test_the_most_similar_come_last_and_weigh_most() -> None:
     assert similar[-1].similarity == 1.0
     assert similar[0].features == {"model": 1.0, "rows": 0.5}
     plan = smoothed_plan(similar, LIMITS)
-    assert plan is not None
     assert plan.workers == 4  # 0.5 x 3 + 0.5 x 4 = 3.5
     assert plan.ps_memory_bytes == 3 * GIB
 
@@ -77,7 +83,6 @@ def test_the_most_similar_come_last_and_weigh_most() -> None:
 def test_memory_covers_the_peak_of_the_most_similar_job_and_limits_hold() -> None:
     similar = most_similar({"m": "x"}, [past("one", 100, {"m": "x"}, peak_bytes=5 * GIB)])
     plan = smoothed_plan(similar, LIMITS)
-    assert plan is not None
     assert plan.ps_memory_bytes == 5 * GIB
     assert plan.workers == 64
 
@@ -86,3 +91,43 @@ def test_nothing_similar_gives_no_plan() -> None:
     assert most_similar({"m": "x"}, [past("one", 4, {"m": "y"})]) == []
     assert most_similar({}, [past("one", 4, {})]) == []
     assert smoothed_plan([], LIMITS) is None
+
+
+METADATA = {"model": "wide-deep"}
+PLAN = Plan(4, 2, 2.0, 2.0, 2 << 30, 2 << 30)
+
+
+def matched(machine: HistoryMachine, team: str) -> HistoryMatched:
+    opened = JobProfile(512, 1000, JobLimits(PLAN, PLAN), metadata={**METADATA})
+    (action,) = machine.handle(JobOpened("new", opened, team), 0.0)
+    assert isinstance(action, Emit)
+    assert isinstance(action.fact, HistoryMatched)
+    return action.fact
+
+
+def test_a_job_starts_from_past_jobs_of_its_own_team_and_of_everybody() -> None:
+    """Another team's pods may have reported what they liked, and its jobs are not this team's to read."""
+    machine = HistoryMachine()
+    for job, team in (("hostile", "red"), ("own", "blue"), ("shared", None)):
+        machine.handle(replace(past_job(job, METADATA, PLAN, 1e9), team=team), 0.0)
+    assert {match.job for match in matched(machine, "blue").matches} == {"own", "shared"}
+    assert {match.job for match in matched(machine, "green").matches} == {"shared"}
+
+
+def test_a_team_of_many_jobs_pushes_out_its_own() -> None:
+    machine = HistoryMachine(settings=HistorySettings(jobs_kept=10))
+    machine.handle(replace(past_job("few", METADATA, PLAN, 100.0), team="blue"), 0.0)
+    for number in range(50):
+        machine.handle(replace(past_job(f"many-{number}", METADATA, PLAN, 1e9), team="red"), 0.0)
+    assert [*machine.state.past] == ["few", *(f"many-{number}" for number in range(41, 50))]
+    assert [match.job for match in matched(machine, "blue").matches] == ["few"]
+
+
+@pytest.mark.parametrize(("metadata", "why"), [({}, "without model.metadata"), (METADATA, "no past job is similar")])
+def test_a_small_first_plan_says_what_a_larger_one_would_need(metadata: dict[str, str], why: str) -> None:
+    planner = PlanMachine()
+    planner.handle(JobOpened("a", profile(metadata=metadata)), 0.0)
+    (action,) = planner.handle(no_history("a"), 0.1)
+    assert isinstance(action, Emit)
+    assert isinstance(action.fact, PlanProposed)
+    assert action.fact.reasons[0].startswith(why)

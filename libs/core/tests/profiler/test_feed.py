@@ -95,7 +95,6 @@ def test_a_job_that_reads_for_itself_tells_what_it_takes_and_what_it_waits() -> 
     job = Job(train_s=0.01, read_s=0.03, prepare_s=0.04)
     job.run(12)
     feed = job.profiles[-1].feed
-    assert feed is not None
     assert feed.dequeued_per_s == pytest.approx(2 / 0.01)
     assert feed.read_share == pytest.approx(0.75)
     assert (feed.prepare_s, feed.prepare_cpu_s) == (0.04, 0.02)
@@ -110,7 +109,6 @@ def test_lanes_prepare_in_their_busy_time_whatever_part_of_it_they_wait() -> Non
     job.start("data-1")
     job.run(12)
     feed = job.profiles[-1].feed
-    assert feed is not None
     assert feed.lanes == 4
     assert feed.enqueued_per_s == pytest.approx(4 / 0.02)
     assert job.profiles[-1].settled
@@ -129,7 +127,6 @@ def test_a_data_worker_that_comes_or_goes_ends_the_window_so_that_none_mixes_two
     job.data.clear()
     job.tell(replace(example_of(PodExited), job="j", pod="data-0", role="data"))
     job.run(15)
-    assert job.profiles[-1].feed is not None
     assert job.profiles[-1].feed.lanes == 0
 
 

@@ -16,14 +16,7 @@ from stretto_core.profiler.machine import ProfilerMachine
 from stretto_core.profiler.pace import LONGEST_S, SHORTEST_S, report_interval_s
 from stretto_core.profiler.peers import Detector, _median_of_others, cusum, threshold
 from stretto_core.profiler.state import ImpossibleTelemetry, JobOpened, ProfilerState
-from stretto_messages.actuator import (
-    JobFailed,
-    MigrationFinished,
-    MigrationStarted,
-    PlanApplied,
-    PodExited,
-    PodStarted,
-)
+from stretto_messages.actuator import JobFailed, MigrationFinished, MigrationStarted, PlanApplied, PodExited, PodStarted
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, example_of
 from stretto_messages.dispatcher import JobCompleted, JobProgressed

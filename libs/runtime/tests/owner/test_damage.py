@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from runtime_books import expected, feed, joined, settle
-from runtime_counting import Add, Counter, Counting, CountingSettings, add
-from runtime_live import SHORT_LEASE_S, Replicas, connect, eventually, running, until_ready
+from runtime_books import UNSAVED, expected, feed, joined, settle
+from runtime_counting import Add, Counter, Counting, CountingSettings, add, submission
+from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, reconfigured, running, until_ready
 from runtime_upgraded import Upgraded
 from stretto_bus import BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import Stored, read
@@ -35,8 +35,6 @@ from stretto_runtime.owner.terms import Term
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of
-from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec.spec import JobSpec
 
 VICTIM = "job-a"
 NUMBER = partition_of(VICTIM)
@@ -100,12 +98,6 @@ def changed(original: bytes, how: Any) -> bytes:
     place = how[1] % len(original)
     return (
         original[:place] if how[0] == "cut" else original[:place] + bytes([original[place] ^ 1]) + original[place + 1 :]
-    )
-
-
-def submission(job: str) -> JobSubmitted:
-    return JobSubmitted(
-        job=job, spec=JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
     )
 
 
@@ -191,9 +183,7 @@ async def saved_soundly(client: Client, added: dict[str, list[int]]) -> None:
     """Go on until both sides of the victim are sound: each snapshot replaces the older one."""
     async with asyncio.timeout(60):
         while True:
-            found = await read(
-                client.bus, STATE, [f"{SNAP}.{side}" for side in "ab"], deliver_policy="last_per_subject"
-            )
+            found = await sides(client)
             with contextlib.suppress(Damaged):
                 if len([unseal(stored.subject, stored.data) for stored in found]) == 2:
                     return
@@ -247,12 +237,10 @@ class Swelling(Counting):
         return SwellingCounter(state)
 
 
-async def test_a_state_larger_than_the_server_takes_costs_its_job_alone(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_a_state_larger_than_the_server_takes_costs_its_job_alone(client: Client, running: Running) -> None:
     """No session ends, a job of the same partition goes on, and so it is after a restart."""
     added: dict[str, list[int]] = {VICTIM: [], BESIDE: []}
-    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+    async with running(Swelling, snapshot_s=0.05) as runner:
         await add_all(client, added, (VICTIM, BESIDE))
         await client.publish(add(VICTIM, SWELLING))
         await eventually(lambda: VICTIM in runner.report()["warning"])
@@ -260,10 +248,10 @@ async def test_a_state_larger_than_the_server_takes_costs_its_job_alone(
         takeovers = runner.metrics.text().decode()
         assert not runner.report()["faults"]
     assert f'stretto_takeovers_total{{service="dispatcher"}} {PARTITIONS}.0' in takeovers
-    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+    async with running(Swelling, snapshot_s=0.05) as runner:
         await check_served(client, runner, added, (BESIDE,))
         found = await letters(client)
-    async with running(Swelling, server, tmp_path, snapshot_s=0.05) as runner:
+    async with running(Swelling, snapshot_s=0.05) as runner:
         await check_served(client, runner, added, (BESIDE,))
     assert await letters(client) == found
     assert len(found) == 2, "one for each side of its snapshot"
@@ -321,23 +309,20 @@ async def send_raw(client: Client, subject: bytes, block: bytes, data: bytes) ->
     await client.bus.flush()
 
 
-async def test_odd_subjects_and_headers_cost_a_dead_letter_at_most(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_odd_subjects_and_headers_cost_a_dead_letter_at_most(client: Client, running: Running) -> None:
     """Subjects and headers that are no UTF-8, that hold control characters, or that are very long."""
     event, added = b"evt.v1.gateway.job-cancelled.", {VICTIM: []}
     odd = b"traceparent: \xff\xfe\r\nNats-Msg-Id: \xff%d\r\nce-id: \r\n: x\r\nx\r\n"
     names = (b"job-a", b"\xff\xfe", b"\x01\x7f", b"x" * 3900, "jöb".encode(), b"*")
-    async with running(Counting, server, tmp_path, snapshot_s=0.05) as runner:
+    async with running(Counting, snapshot_s=0.05) as runner:
         for number, name in enumerate(names):
             await send_raw(client, event + name, odd % number, b'{"job":"job-b","reason":"1"}')
         await send_raw(client, b"evt.v1.dispatcher.job-progressed.job-a", b"ce-id: dispatcher:x.9:0\r\n", b"\xff")
         await add_to_victim(client, added)
-        assert runner._bus is not None
         assert runner._bus.reconnects == 0
         found = await letters(client)
     assert len(names) - 1 <= len(found) == len(set(found)) <= len(names)
-    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+    async with running(Counting, snapshot_s=0.05):
         await add_to_victim(client, added)
         assert await letters(client) == found
 
@@ -359,12 +344,11 @@ async def test_a_damaged_frame_is_set_aside_once_however_many_owners_read_it(
     client: Client, replicas: Replicas
 ) -> None:
     """Owners are killed without a snapshot, after the duplicate window of the dead letters has passed."""
-    config = (await client.bus.ask("STREAM.INFO.DLQ"))["config"]
-    await client.bus.ask("STREAM.UPDATE.DLQ", {**config, "duplicate_window": int(1e8)})
+    await reconfigured(client, "DLQ", duplicate_window=int(1e8))
     for data in SHAPES[:-3]:
         await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
     for seed in range(3):
-        replica = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="60", snapshot_inputs="1000000")
+        replica = replicas.start(**{**UNSAVED, "lease_s": str(SHORT_LEASE_S)})
         await joined(client, 1)
         await feed(client, 0.3, seed=seed, jobs=(VICTIM, BESIDE, ELSEWHERE))
         (await settle(client)).check(set())
@@ -379,25 +363,22 @@ async def test_a_damaged_frame_is_set_aside_once_however_many_owners_read_it(
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_inputs_since_an_earlier_document_are_decided_under_the_settings_of_their_term(
-    server: EmbeddedServer, client: Client, tmp_path: Path, clean: bool
+    client: Client, tmp_path: Path, clean: bool, running: Running
 ) -> None:
     """The newer document is damaged between two terms; replaying the stream confirms every decision."""
 
     async def term(factor: int, numbers: list[int]) -> None:
-        async with running(Scaled, server, tmp_path, lease_s=1.0, snapshot_s=0.05, factor=factor):
+        async with running(Scaled, lease_s=1.0, snapshot_s=0.05, factor=factor):
             before = len((await progress(client)).get(VICTIM, []))
             for count, number in enumerate(numbers, before + 1):
                 await client.publish(add(VICTIM, number))
                 await eventually_counted(client, count)
-            await saved_twice(client)
+            await eventually(lambda: has_both(client))
 
     await client.publish(submission(VICTIM))
     await term(2, [1, 2, 3])
     await term(10, [4])
-    newest = max(
-        await read(client.bus, STATE, [f"{SNAP}.{side}" for side in "ab"], deliver_policy="last_per_subject"),
-        key=lambda stored: stored.seq,
-    )
+    newest = max(await sides(client), key=lambda stored: stored.seq)
     await client.bus.store(newest.subject, b"\xff" * 100)
     if not clean:
         await client.bus.store(f"{STATE_PREFIX}mark.dispatcher.{NUMBER}", b"{}")
@@ -410,22 +391,30 @@ async def test_inputs_since_an_earlier_document_are_decided_under_the_settings_o
 
 
 async def eventually_counted(client: Client, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len((await progress(client)).get(VICTIM, [])) < count:
-            await asyncio.sleep(0.02)
+    async def is_counted() -> bool:
+        return len((await progress(client)).get(VICTIM, [])) >= count
+
+    await eventually(is_counted)
 
 
-async def saved_twice(client: Client) -> None:
-    """Wait until both sides hold a snapshot."""
-    async with asyncio.timeout(60):
-        while len(await read(client.bus, STATE, [f"{SNAP}.*"], deliver_policy="last_per_subject")) < 2:
-            await asyncio.sleep(0.02)
+async def sides(client: Client) -> list[Stored]:
+    """The snapshots of the victim."""
+    return await read(client.bus, STATE, [f"{SNAP}.{side}" for side in "ab"], deliver_policy="last_per_subject")
+
+
+async def has_both(client: Client) -> bool:
+    return len(await sides(client)) == 2
+
+
+async def snapshots_of(client: Client) -> Snapshots:
+    """Become the owner of the victim's partition."""
+    ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
+    return Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
 
 
 async def test_the_machine_of_all_jobs_is_not_given_up_for_its_size(client: Client) -> None:
     """The key's last document stays, so that a larger bound of the server brings it back."""
-    ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
-    snapshots = Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
+    snapshots = await snapshots_of(client)
     small, large = Document(7, 1, b"{}"), Document(8, 1, b" " * client.bus.connection.max_payload)
     assert await snapshots.save({CLUSTER: small, BESIDE: small}, Cursor(7, 7, 1)) == frozenset()
     with pytest.raises(BusFault, match="raise max_payload of nats-server"):
@@ -438,8 +427,7 @@ async def test_the_machine_of_all_jobs_is_not_given_up_for_its_size(client: Clie
 
 
 async def test_a_document_older_than_the_inputs_since_are_kept_is_not_continued(client: Client) -> None:
-    ownership = Ownership(client.bus, "dispatcher", 16, 3, lambda: None)
-    snapshots = Snapshots(client.bus, "dispatcher", NUMBER, ownership.owner_key(NUMBER), await ownership.take(NUMBER))
+    snapshots = await snapshots_of(client)
     service = Counting(Counting.settings_type())
     young, old = time.time(), time.time() - replayable_s(service) - 60
     documents = {VICTIM: Document(7, 1, b"{}", time_s=old), BESIDE: Document(8, 1, b"{}", time_s=young)}
@@ -451,38 +439,16 @@ async def test_a_document_older_than_the_inputs_since_are_kept_is_not_continued(
     assert (loaded.cursor, loaded.fell_back) == (Cursor(8, 8, 1), True)
 
 
-async def test_frames_of_which_a_bit_or_the_end_is_lost_cost_their_job_alone(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    """A frame that still is one after the loss of a bit is a request like any other."""
-    added: dict[str, list[int]] = {BESIDE: [], ELSEWHERE: []}
-    async with running(Counting, server, tmp_path, snapshot_s=0.05) as runner:
-        await client.publish(add(VICTIM, 1))
-        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
-        (frame,) = [stored.data for stored in await read(client.bus, STREAM, [f"journal.dispatcher.{NUMBER}"])]
-        damages = [changed(frame, (how, place)) for how in ("cut", "flip") for place in range(0, len(frame), 3)]
-        for data in damages:
-            await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
-        await add_all(client, added, (BESIDE, ELSEWHERE))
-        assert (await client.call(NextShard(job=VICTIM, request_id="x.1", pod="worker-1"))).job == VICTIM
-        await until_ready(runner)
-        found = await letters(client)
-    assert len(damages) / 2 < len(found) == len(set(found)) <= len(damages)
-    async with running(Counting, server, tmp_path, snapshot_s=0.05):
-        await add_all(client, added, (BESIDE, ELSEWHERE))
-        assert await letters(client) == found
-
-
-async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+async def test_a_lost_job_can_be_looked_at_and_given_up(client: Client, tmp_path: Path, running: Running) -> None:
     """The job's past is replayed as far as it was decided; once its snapshots are purged, its name begins anew."""
     await client.publish(submission(VICTIM))
     added: dict[str, list[int]] = {VICTIM: []}
-    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+    async with running(Counting, snapshot_s=0.05):
         await add_all(client, added, (VICTIM,))
         await saved_soundly(client, added)
     for side in "ab":
         await client.bus.store(f"{SNAP}.{side}", b"damaged")
-    async with running(Counting, server, tmp_path) as runner:
+    async with running(Counting) as runner:
         assert VICTIM in runner.report()["warning"]
         await client.publish(add(VICTIM, 2))
     forged = {"ce-id": "dispatcher:2:7"}
@@ -493,18 +459,17 @@ async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, 
     assert [decision.differences()[0][0] for decision in done.decisions if decision.then == b"\xff"] == ["(not JSON)"]
     for side in "ab":
         await client.bus.store(f"{SNAP}.{side}", b"", {"KV-Operation": "PURGE"})
-    async with running(Counting, server, tmp_path) as runner:
+    async with running(Counting) as runner:
         assert runner.report()["warning"] == ""
         await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
 
 
 @pytest.mark.night
 async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_and_double_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, running: Running
 ) -> None:
     """The newer cursor of every partition is damaged, too; each round heals what the last one damaged."""
-    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
-    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "duplicate_window": int(1e8)})
+    await reconfigured(client, "STRETTO", duplicate_window=int(1e8))
     fed: set[str] = set()
     for seed in range(3):
         replica = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="0.2", snapshot_inputs="20")
@@ -522,7 +487,7 @@ async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_an
         assert len(newest) > 40
         for subject in newest.values():
             await damage(client, subject, ("flip", seed * 7))
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         fed |= await feed(client, 1, seed=9)
         (await settle(client)).check(fed)
     found = await letters(client)
@@ -530,22 +495,22 @@ async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_an
 
 
 async def test_an_earlier_document_that_new_code_continues_otherwise_costs_its_job_alone(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     """The inputs since then were decided by the code before; deciding them again would contradict it."""
     added: dict[str, list[int]] = {VICTIM: [], BESIDE: []}
-    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+    async with running(Counting, snapshot_s=0.05):
         await add_all(client, added, (VICTIM, BESIDE))
-        sides, seqs = [f"{SNAP}.{side}" for side in "ab"], set[int]()
+        seqs = set[int]()
         async with asyncio.timeout(60):
             while len(seqs) < 2:  # the first snapshot is the same on both sides
                 await add_all(client, added, (VICTIM,))
-                found = await read(client.bus, STATE, sides, deliver_policy="last_per_subject")
+                found = await sides(client)
                 seqs = {Document.decode(stored.subject, stored.data).seq for stored in found}
-    found = await read(client.bus, STATE, sides, deliver_policy="last_per_subject")
+    found = await sides(client)
     await client.bus.store(found[-1].subject, b"damaged")
     for _ in range(2):
-        async with running(Upgraded, server, tmp_path) as runner:
+        async with running(Upgraded) as runner:
             await add_all(client, added, (BESIDE,))
             assert VICTIM in runner.report()["warning"]
             assert len(await client.dead_letters()) == 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
-from runtime_books import JOBS, books, feed, joined, settle
+from runtime_books import JOBS, UNSAVED, books, dead_owner, feed, joined, settle
 from runtime_counting import Counting, add
-from runtime_live import SHORT_LEASE_S, Replicas, connect, published, running
+from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, published, reconfigured
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import OrderedConsumer, read
 from stretto_installation.server import EmbeddedServer
@@ -21,11 +20,10 @@ WINDOW_S = 0.1
 """The shortest duplicate window that the server takes."""
 
 
-async def shrink_duplicate_window(client: Client, seconds: float) -> None:
+async def shrink_duplicate_window(client: Client, seconds: float = WINDOW_S) -> None:
     """So that neither the scan nor the fence can hide behind the server's own memory of ids."""
     for stream in (STREAM, DEAD_LETTERS):
-        config = (await client.bus.ask(f"STREAM.INFO.{stream}"))["config"]
-        await client.bus.ask(f"STREAM.UPDATE.{stream}", {**config, "duplicate_window": int(seconds * 1e9)})
+        await reconfigured(client, stream, duplicate_window=int(seconds * 1e9))
 
 
 async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_nothing(
@@ -54,38 +52,32 @@ async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_noth
     await asyncio.sleep(1.0)
     enough.set()
     fed = await feeding
-    found = await settle(client, len(JOBS))
-    found.check(fed)
+    (await settle(client, len(JOBS))).check(fed)
 
 
 async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    server: EmbeddedServer, client: Client, replicas: Replicas, running: Running
 ) -> None:
     """Nats-Msg-Id alone fails here: the server forgets ids, and only the scan of own outputs finds them."""
-    await shrink_duplicate_window(client, WINDOW_S)
-    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
-    await joined(client, 1)
-    fed = await feed(client, 1, seed=2)
-    await settle(client, 1)
-    replica.kill()  # not one snapshot was written: everything is replayed, nothing may be published again
+    await shrink_duplicate_window(client)
+    fed, _ = await dead_owner(client, replicas, seed=2)
     await asyncio.sleep(2 * WINDOW_S)
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         fed |= await feed(client, 1, seed=3)
-        found = await settle(client, 1)
-    found.check(fed)
+        (await settle(client)).check(fed)
 
 
 async def test_a_message_is_set_aside_once_however_long_the_outage(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, running: Running
 ) -> None:
-    await shrink_duplicate_window(client, WINDOW_S)
-    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await shrink_duplicate_window(client)
+    replica = replicas.start(**UNSAVED)
     for value in (-1, 666, 1):
         await client.publish(add("job-a", value))
     await published(client, "dispatcher", 1)
     replica.kill()
     await asyncio.sleep(2 * WINDOW_S)
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         for value in (-1, 1):
             await client.publish(add("job-a", value))
         await published(client, "dispatcher", 2)
@@ -93,14 +85,10 @@ async def test_a_message_is_set_aside_once_however_long_the_outage(
 
 
 async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, replicas: Replicas, monkeypatch: pytest.MonkeyPatch, running: Running
 ) -> None:
-    await shrink_duplicate_window(client, WINDOW_S)
-    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
-    await joined(client, 1)
-    fed = await feed(client, 1, seed=7)
-    await settle(client, 1)
-    replica.kill()
+    await shrink_duplicate_window(client)
+    fed, _ = await dead_owner(client, replicas, seed=7)
     await asyncio.sleep(2 * WINDOW_S)
     create = OrderedConsumer._create
 
@@ -109,32 +97,24 @@ async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
         consumer.backlog = 0  # as far as that replica knows, there is nothing
 
     monkeypatch.setattr(OrderedConsumer, "_create", lagging)
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         monkeypatch.undo()
         fed |= await feed(client, 1, seed=8)
-        found = await settle(client, 1)
-    found.check(fed)
+        (await settle(client)).check(fed)
 
 
 async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, running: Running
 ) -> None:
     """The second owner saves its progress between outputs that the first has published; the third must know them."""
-    await shrink_duplicate_window(client, WINDOW_S)
-    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
-    await joined(client, 1)
-    fed = await feed(client, 1.5, seed=4)
-    await settle(client, 1)
-    first.kill()
+    await shrink_duplicate_window(client)
+    fed, _ = await dead_owner(client, replicas, 1.5, seed=4)
     slow = replicas.start(lease_s=str(SHORT_LEASE_S), snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
-    async with asyncio.timeout(60):
-        while not await saved(client):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: saved(client))
     slow.kill()
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         fed |= await feed(client, 1, seed=5)
-        found = await settle(client, 1)
-    found.check(fed)
+        (await settle(client)).check(fed)
 
 
 async def saved(client: Client) -> bool:
@@ -149,28 +129,32 @@ async def test_requests_are_answered_exactly_once_through_kills(
     first = replicas.start(lease_s="1")
     second = replicas.start(lease_s="1")
     await joined(client, 2)
-    end = asyncio.get_running_loop().time() + 8
-    answers: dict[str, list[int]] = defaultdict(list)
+    enough, answers = asyncio.Event(), defaultdict[str, list[int]](list)
 
     async def caller(number: int) -> None:
-        job = f"job-{number % 4}"
+        job, serial = f"job-{number % 4}", 0
         caller_client = await connect(server)
-        serial = 0
-        while asyncio.get_running_loop().time() < end:
+        while not enough.is_set():
             serial += 1
             request = NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
-            reply = await caller_client.call(request)
-            answers[job].append(int(reply.wait_s))
+            answers[job].append(int((await caller_client.call(request)).wait_s))
         await caller_client.close()
 
+    async def more() -> None:
+        """Until each job has had some more answers."""
+        before = {job: len(answers[job]) for job in ("job-0", "job-1", "job-2", "job-3")}
+        await eventually(lambda: all(len(answers[job]) > count + 100 for job, count in before.items()))
+
     calling = [asyncio.create_task(caller(number)) for number in range(8)]
-    await asyncio.sleep(2)
+    await more()
     first.kill()
-    await asyncio.sleep(2)
+    await more()
     second.send_signal(signal.SIGSTOP)
     replicas.start(lease_s="1")
-    await asyncio.sleep(2)
+    await more()
     second.send_signal(signal.SIGCONT)
+    await more()
+    enough.set()
     await asyncio.gather(*calling)
     for job, numbers in answers.items():
         # the machine counts requests: each number answered once is each request handled once

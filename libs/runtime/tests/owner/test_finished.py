@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from runtime_bucket import Factory
 from runtime_counting import Add, CountState, Take, add
 from runtime_ending import FORGOTTEN_AFTER_S, Ending, EndingCounter
-from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running, saved_state
+from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured, saved_state
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_core.machine import CoreError
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import Runner
 from stretto_runtime.owner.machines import FREED_SHARE, Machines
@@ -30,21 +29,15 @@ AGE_NS = 100_000_000
 """The least age that the server takes"""
 
 
-class Factory:
-    name = "ending"
-    version = 1
-    state_types = {"job": CountState}  # noqa: RUF012
-    forgotten_after_s = 100.0
-
-    def machine(self, key: str, state: Any) -> EndingCounter:
-        return EndingCounter(state)
+FACTORY = Factory(EndingCounter, job=CountState)
+FACTORY.forgotten_after_s = 100.0
 
 
 class Owner:
     """An owner's machines and its bucket, without a bus."""
 
     def __init__(self) -> None:
-        self.machines = Machines(Factory())
+        self.machines = Machines(FACTORY)
         self.bucket: dict[str, dict[str, bytes]] = {}
         """Key -> side -> document"""
 
@@ -69,7 +62,7 @@ class Owner:
         for key, sides in self.bucket.items():
             found = [Document.decode(subject, data) for subject, data in sides.items()]
             documents[key] = max(found, key=lambda document: document.ordinal)
-        self.machines = Machines(Factory())
+        self.machines = Machines(FACTORY)
         self.machines.load(documents)
 
 
@@ -85,7 +78,7 @@ one_step = st.tuples(
 def test_whoever_rests_frees_or_takes_over_decides_as_one_who_keeps_everything(steps: list[Any]) -> None:
     """Goal: forgetting depends on stored times alone. Method: an owner that saves, lets rest, removes and hands over
     at any moment makes the same decisions, and gives the same known replies, as one that does nothing of it."""
-    lasting, owner, now = Machines(Factory()), Owner(), 1000.0
+    lasting, owner, now = Machines(FACTORY), Owner(), 1000.0
     for seq, (key, value, later_s, deeds) in enumerate(steps, start=1):
         now += later_s
         event = Take("w.1", key) if value == "ask" else Add(key, value)
@@ -116,22 +109,20 @@ def test_of_ended_jobs_that_aged_out_nothing_stays(ended: int, living: int) -> N
         owner.machines.handle(f"job-{number}", Add("", 0 if number < ended else 1), 1000.0, number + 1)
     owner.save()
     assert (len(owner.machines.resting), len(owner.machines.slots)) == (ended, living)
-    owner.free(1000.0 + FREED_SHARE * Factory.forgotten_after_s)
+    owner.free(1000.0 + FREED_SHARE * FACTORY.forgotten_after_s)
     assert len(owner.bucket) == ended + living
-    owner.free(1001.0 + FREED_SHARE * Factory.forgotten_after_s)
+    owner.free(1001.0 + FREED_SHARE * FACTORY.forgotten_after_s)
     assert len(owner.bucket) == len(owner.machines.keys) == living
     assert not owner.machines.resting
 
 
 async def age_out(client: Client) -> None:
     """Let the stream keep nothing for a moment: all that it has is then older than it keeps. Owners take again."""
-    config = (await client.bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
-    short = {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS}
-    await client.bus.ask(f"STREAM.UPDATE.{STREAM}", short)
+    config = await reconfigured(client, STREAM, max_age=AGE_NS, duplicate_window=AGE_NS)
     async with asyncio.timeout(60):
         while (await client.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["messages"]:
             await asyncio.sleep(0.02)
-    await client.bus.ask(f"STREAM.UPDATE.{STREAM}", config)
+    await reconfigured(client, STREAM, **config)
 
 
 async def snapshots(client: Client) -> dict[str, int]:
@@ -168,12 +159,12 @@ def held(runner: Runner) -> set[str]:
 
 
 async def test_jobs_that_aged_out_leave_memory_and_bucket_and_come_back_as_unknown(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     """Goal: a service outlives its jobs' events at constant cost. Method: jobs end, and are due, but stay as long as
     the stream holds their events; these age out, and nothing is left of the jobs; a late message finds none."""
     jobs = {f"job-{number}" for number in range(100)}
-    async with running(Ending, server, tmp_path) as runner:
+    async with running(Ending) as runner:
         assert {partition_of(poke) for poke in POKES} == set(range(16))
         for value in (5, 0):
             for job in jobs:
@@ -206,7 +197,7 @@ async def output_after(client: Client, seq: int, job: str) -> JobProgressed:
 
 
 async def test_a_killed_owners_successor_forgets_the_same_jobs(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, running: Running
 ) -> None:
     """Goal: forgetting survives deaths. Method: owners are killed before the documents are removed, in the middle of
     a removal (a side is removed by hand), and after a job of a forgotten name has begun."""
@@ -231,7 +222,7 @@ async def test_a_killed_owners_successor_forgets_the_same_jobs(
         message = await output_after(client, seq, job)
         assert (message.samples_done, message.samples_total) == (1, 7)
     second.kill()
-    async with running(Ending, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Ending, lease_s=SHORT_LEASE_S):
         for job in ("job-a", "job-b"):
             seq = await client.publish(add(job, 1))
             message = await output_after(client, seq, job)

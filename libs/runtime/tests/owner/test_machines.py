@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from runtime_bucket import Factory
 from runtime_counting import Add, Counter, CountState
 from stretto_core.machine import CoreError
 from stretto_runtime import RuntimeFault, Settings
@@ -19,19 +20,13 @@ from stretto_runtime.owner.session import snapshot_wait_s
 from stretto_runtime.owner.snapshots import Document
 
 
-class Factory:
-    name = "counting"
-    version = 1
-    state_types = {"job": CountState}  # noqa: RUF012
-    forgotten_after_s = 1e9
-
-    def machine(self, key: str, state: Any) -> Counter:
-        return Counter(state)
+def machines_of(kind: type[Counter] = Counter) -> Machines:
+    return Machines(Factory(kind, job=CountState))
 
 
 @given(st.lists(st.tuples(st.integers(-5, 700), st.booleans()), max_size=40))
 def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tuple[int, bool]]) -> None:
-    machines = Machines(Factory())
+    machines = machines_of()
     good: list[int] = []
     for seq, (value, save) in enumerate(steps, start=1):
         try:
@@ -40,7 +35,7 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
         except (CoreError, RuntimeError):
             pass
         if save and "a" in machines.slots:
-            reloaded = Machines(Factory())
+            reloaded = machines_of()
             reloaded.load({k: Document.decode("s", d.encode("s")) for k, d in machines.documents(["a"]).items()})
             machines = reloaded
     if good:
@@ -52,11 +47,11 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
 
 def test_a_document_that_follows_an_unsaved_one_takes_its_place() -> None:
     """A successor that finishes several terms hands documents on; only the last is saved, to the side that is due."""
-    machines = Machines(Factory())
+    machines = machines_of()
     machines.handle("a", Add("a", 1), 0.0, 1)
     handed = machines.documents(["a"])
     for seq in (2, 3):
-        machines = Machines(Factory())
+        machines = machines_of()
         machines.load(handed)
         machines.handle("a", Add("a", 1), 0.0, seq)
         handed = machines.documents(["a"])
@@ -72,14 +67,14 @@ async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
     """A leader of two thousand jobs was deaf to its server for most of a second."""
     heard = [threading.Event(), threading.Event()]
 
-    class Patient(Factory):
-        def machine(self, key: str, state: Any) -> Counter:
+    class Patient(Counter):
+        def __init__(self, state: CountState | None = None) -> None:
             assert all(event.wait(60) for event in heard), "nothing else was done meanwhile"
-            return Counter(state)
+            super().__init__(state)
 
     for event in heard:
         asyncio.get_running_loop().call_soon(event.set)
-    two = [Machines(Patient()), Machines(Patient())]
+    two = [machines_of(Patient), machines_of(Patient)]
     await asyncio.gather(*(machines.load_in_thread({"a": Document(1, 1, b"{}")}) for machines in two))
     assert [machines.slots["a"].machine.state for machines in two] == [CountState(), CountState()]
     assert gc.isenabled()
@@ -88,7 +83,7 @@ async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
 def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
     seen = {f"key-{number}": number for number in range(2000)}
     large = Document(7, 1, TypeAdapter(CountState).dump_json(CountState(1, 5, 0, seen)))
-    machines = Machines(Factory())
+    machines = machines_of()
     machines.load({"a": large})
     for seq in (8, 9):
         with pytest.raises(RuntimeError):
@@ -96,7 +91,6 @@ def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
         machines.documents(["a"])
     assert machines.slots["a"].machine.state == CountState(1, 5, 0, seen)
     base = machines.slots["a"].base
-    assert base is not None
     assert (base.state, len(base.packed) < len(base.state) / 2) == (large.state, True)
 
 
@@ -127,11 +121,7 @@ def test_an_error_that_promises_an_unchanged_state_costs_no_rebuild() -> None:
                 raise Unchanged("not this one")
             return super().handle(event, now)
 
-    class RefusingFactory(Factory):
-        def machine(self, key: str, state: Any) -> Counter:
-            return Refusing(state)
-
-    machines = Machines(RefusingFactory())
+    machines = machines_of(Refusing)
     machines.handle("a", Add("a", 1), 0.0, 1)
     before = machines.slots["a"].machine
     with pytest.raises(Unchanged):
@@ -145,7 +135,7 @@ def test_an_error_that_promises_an_unchanged_state_costs_no_rebuild() -> None:
 
 
 def test_a_failing_translation_of_the_output_undoes_the_event_too() -> None:
-    machines = Machines(Factory())
+    machines = machines_of()
     machines.handle("a", Add("a", 1), 0.0, 1)
 
     def commit(actions: list[Any]) -> None:
@@ -157,7 +147,7 @@ def test_a_failing_translation_of_the_output_undoes_the_event_too() -> None:
 
 
 def test_a_document_newer_than_the_cursor_is_not_replayed_into() -> None:
-    machines = Machines(Factory())
+    machines = machines_of()
     machines.load({"a": Document(10, 1, b'{"count": 3}')})
     assert machines.contains("a", 10)
     assert not machines.contains("a", 11)
@@ -166,11 +156,11 @@ def test_a_document_newer_than_the_cursor_is_not_replayed_into() -> None:
 
 def test_a_snapshot_that_does_not_fit_the_code_says_what_to_do() -> None:
     with pytest.raises(RuntimeFault, match=r"'a' is of version 1.*'count'.*give new fields"):
-        Machines(Factory()).load({"a": Document(1, 1, b'{"count": "many"}')})
+        machines_of().load({"a": Document(1, 1, b'{"count": "many"}')})
 
 
 def test_each_lane_remembers_its_last_reply_and_lanes_are_bounded() -> None:
-    machines = Machines(Factory())
+    machines = machines_of()
     machines.handle("a", Add("a", 1), 0.0, 1)
     slot = machines.slots["a"]
     slot.remember("worker-1.1", "", "one")

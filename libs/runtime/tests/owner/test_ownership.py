@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import Counting, CountingSettings, add
-from runtime_live import connect, eventually, running, settings_of, until_ready
+from runtime_live import Running, connect, eventually, settings_of, until_ready
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.writer import Fence, Writer
@@ -121,12 +121,10 @@ async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, c
     await planner.close()
 
 
-async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(client: Client, running: Running) -> None:
     """Case: the reply to a take or a release was lost; nobody else empties the entry of a live replica."""
     other = Ownership(client.bus, "dispatcher", PARTITIONS, 3, lambda: None)
-    async with running(Counting, server, tmp_path) as runner:
+    async with running(Counting) as runner:
         await other.join()
         mine = other.mine()
         await eventually(lambda: not any(other.holder(number) for number in mine))  # the runner has left them

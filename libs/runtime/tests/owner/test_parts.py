@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from runtime_bucket import entries_of, put
+from runtime_bucket import Factory, Shelf, entries_of, put
 from runtime_counting import Counting, CountingSettings
 from stretto_bus import Client
 from stretto_bus.bus import PIPELINED
@@ -44,43 +44,27 @@ class ShelfState:
     handled: int = 0
 
 
-class Shelf:
-    """``(name, value)`` puts an item on the shelf, ``(name, None)`` takes it away."""
+class Parted(Shelf):
+    """Breaks on 13, when the item is on the shelf."""
 
     version = 2
-    parted = "items"
-
-    def __init__(self, state: ShelfState | None) -> None:
-        self.state = state or ShelfState()
-        self.changed: set[str] = set()
+    state_type = ShelfState
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
         return {**state, "items": {name: {"count": item, "text": ""} for name, item in state["items"].items()}}
 
     def handle(self, event: tuple[str, int | None], now: float) -> list[Action]:
-        name, value = event
-        self.state.handled += 1
-        self.changed.add(name)
-        self.state.items.pop(name, None)
-        if value is not None:
-            self.state.items[name] = Item(value, "long " * 1000 if value > 50 else "")
-        if value == 13:
+        actions = super().handle(event, now)
+        if event[1] == 13:
             raise RuntimeError("unlucky")
-        return []
+        return actions
+
+    def item(self, value: int) -> Item:
+        return Item(value, "long " * 1000 if value > 50 else "")
 
 
-class Factory:
-    name = "shelf"
-    version = 2
-    state_types = {"cluster": ShelfState}  # noqa: RUF012
-    forgotten_after_s = 1e9
-
-    def machine(self, key: str, state: Any) -> Shelf:
-        return Shelf(state)
-
-
-class Plain(Shelf):
+class Plain(Parted):
     """The next version, which saves its state in one."""
 
     version = 3
@@ -91,13 +75,12 @@ class Plain(Shelf):
         return state
 
 
-class PlainFactory(Factory):
-    def machine(self, key: str, state: Any) -> Plain:
-        return Plain(state)
+def machines_of(kind: type[Shelf] = Parted) -> Machines:
+    return Machines(Factory(kind, cluster=ShelfState))
 
 
-def taken_over(bucket: dict[str, bytes], factory: type[Factory] = Factory) -> Machines:
-    machines = Machines(factory())
+def taken_over(bucket: dict[str, bytes], kind: type[Shelf] = Parted) -> Machines:
+    machines = machines_of(kind)
     bucket |= dict.fromkeys(recovered(entries_of(bucket)).strays, b"")
     machines.load({key: document for (_, key), document in recovered(entries_of(bucket)).documents.items()})
     return machines
@@ -130,7 +113,7 @@ steps = st.lists(st.one_of(puts, puts, st.just("save"), st.integers(0, 6), st.ju
 def test_whatever_was_written_last_all_parts_are_of_the_moment_of_their_document(steps: list[Any], flip: int) -> None:
     """A number: the owner dies after so many writes of a save. At the end one stored message is damaged."""
     bucket: dict[str, bytes] = {}
-    machines, history, torn, seq = Machines(Factory()), [ShelfState()], False, 0
+    machines, history, torn, seq = machines_of(), [ShelfState()], False, 0
     for step in steps:
         if isinstance(step, tuple):
             seq += 1
@@ -164,7 +147,7 @@ def test_whatever_was_written_last_all_parts_are_of_the_moment_of_their_document
 
 def test_only_what_changed_is_written_and_what_is_gone_is_removed() -> None:
     """Each change reaches each side once; a change in every snapshot costs one write a snapshot."""
-    machines = Machines(Factory())
+    machines = machines_of()
     for seq, name in enumerate("abc", start=1):
         machines.handle(CLUSTER, (name, 7), 0.0, seq)
 
@@ -188,12 +171,12 @@ def test_only_what_changed_is_written_and_what_is_gone_is_removed() -> None:
 def test_a_part_that_this_code_would_not_keep_is_refused_by_its_name() -> None:
     part = b'{"count":1,"text":"","colour":"red"}'
     with pytest.raises(VersionRefusal, match=r"items\.a: this code does not keep state\.colour"):
-        Machines(Factory()).load({CLUSTER: Document(1, 2, b'{"handled":1}', parted="items", parts={"a": part})})
+        machines_of().load({CLUSTER: Document(1, 2, b'{"handled":1}', parted="items", parts={"a": part})})
 
 
 @pytest.mark.parametrize("parted", ["", "items"])
 def test_an_earlier_version_is_migrated_as_a_whole_whether_it_had_parts_or_not(parted: str) -> None:
-    machines = Machines(Factory())
+    machines = machines_of()
     state, parts = (b'{"handled":3}', {"a": b"5"}) if parted else (b'{"items":{"a":5},"handled":3}', {})
     machines.load({CLUSTER: Document(3, 1, state, parted=parted, parts=parts, digest=digest(parts))})
     assert machines.slots[CLUSTER].machine.state == ShelfState({"a": Item(5)}, 3)
@@ -226,31 +209,30 @@ def test_a_migration_that_died_between_its_parts_and_its_document_begins_anew(wr
 def test_a_state_that_is_not_saved_in_parts_any_more_leaves_none_wherever_its_owner_dies(written: int) -> None:
     part = b'{"count":5,"text":""}'
     bucket = saved(Document(3, 2, b'{"handled":3}', parted="items", parts={"a": part, "b": part}))
-    write(bucket, document_in(taken_over(bucket, PlainFactory)), written)
+    write(bucket, document_in(taken_over(bucket, Plain)), written)
     whole = ShelfState({"a": Item(5), "b": Item(5)}, 3)
     assert state_in(taken_over(bucket)) == whole, "its owner of the version before is as it was"
-    machines = taken_over(bucket, PlainFactory)
+    machines = taken_over(bucket, Plain)
     assert state_in(machines) == whole
     for _ in range(2):
         write(bucket, document_in(machines))
-        assert state_in(taken_over(bucket, PlainFactory)) == whole
+        assert state_in(taken_over(bucket, Plain)) == whole
     assert sorted(subject for subject, data in bucket.items() if data) == [f"{SUBJECT}.a", f"{SUBJECT}.b"]
 
 
 def test_parts_that_stayed_beside_a_whole_document_are_not_taken_for_its_own() -> None:
     bucket = saved(Document(3, 2, b"", parted="items", parts={"a": b"{}"}))
     bucket |= saved(Document(4, 3, b'{"items":{"b":{"count":6,"text":""}},"handled":4}'))
-    machines = taken_over(bucket, PlainFactory)
+    machines = taken_over(bucket, Plain)
     assert state_in(machines) == ShelfState({"b": Item(6)}, 4)
     assert [output.data for output in document_in(machines).outputs(SUBJECT)[0]] == [b""]
 
 
-@pytest.mark.parametrize("factory", [Factory, PlainFactory])
-def test_parts_come_and_go_with_a_new_version_only(factory: type[Factory]) -> None:
-    parted = "" if factory is Factory else "items"
-    version = Shelf.version if factory is Factory else Plain.version
+@pytest.mark.parametrize("kind", [Parted, Plain])
+def test_parts_come_and_go_with_a_new_version_only(kind: type[Shelf]) -> None:
+    parted = "" if kind is Parted else "items"
     with pytest.raises(VersionRefusal, match="raise the version"):
-        Machines(factory()).load({CLUSTER: Document(3, version, b'{"items":{},"handled":3}', parted=parted)})
+        machines_of(kind).load({CLUSTER: Document(3, kind.version, b'{"items":{},"handled":3}', parted=parted)})
 
 
 @pytest.mark.parametrize("batch_from", [PIPELINED, CLUSTER_BATCH_FROM])
@@ -259,12 +241,12 @@ async def test_parts_are_saved_beside_their_document_and_found_again(client: Cli
     counting = Counting(CountingSettings())
     ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
     written = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
-    machines = Machines(Factory())
+    machines = machines_of()
     for seq, (name, value) in enumerate([("a", 1), ("b", 99), ("a", None)], start=1):
         machines.handle(CLUSTER, (name, value), time.time(), seq)
         await written.save(machines.documents([CLUSTER]), Cursor(seq, 0, 2))
     for _ in range(2):
-        machines = Machines(Factory())
+        machines = machines_of()
         machines.load((await load(written, counting, 1)).documents)
         assert machines.slots[CLUSTER].machine.state == ShelfState({"b": Item(99, "long " * 1000)}, 3)
         await written.save(machines.documents([CLUSTER]), Cursor(4, 0, 2))
@@ -273,7 +255,6 @@ async def test_parts_are_saved_beside_their_document_and_found_again(client: Cli
     assert (await load(written, counting, 1)).documents.keys() == {CLUSTER}
     assert (await read(client.bus, STATE, [left]))[-1].data == b""
     found = await document_of(BusStreams(client.bus), "arbiter", 5, CLUSTER)
-    assert found is not None
     assert found.whole["items"].keys() == {"b"}
 
 
@@ -281,7 +262,7 @@ async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(clie
     """One side's document is read before two further saves, everything else after them."""
     ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
     writes = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
-    machines = Machines(Factory())
+    machines = machines_of()
 
     async def put(count: int) -> None:
         machines.handle(CLUSTER, ("a", count), 0.0, count)
@@ -301,5 +282,4 @@ async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(clie
     await put(1)
     await put(2)
     found = await document_of(Slow(client.bus), "arbiter", 5, CLUSTER)
-    assert found is not None
     assert found.whole == {"items": {"a": {"count": found.seq, "text": ""}}, "handled": found.seq}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_counting import add
-from runtime_live import SHORT_LEASE_S, Replicas, eventually, published, running
+from runtime_counting import add, submission
+from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured
 from runtime_reporting import Reporting
 from stretto_bus import BusFault, Client
 from stretto_bus.ordered_consumer import Stored, read
@@ -30,8 +30,6 @@ from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import STREAM, TELEMETRY, TELEMETRY_KEPT_PER_POD, partition_of, subject_of
-from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec import spec
 
 JOB, NEIGHBOUR = "job-a", next(f"n-{n}" for n in range(99) if partition_of(f"n-{n}") == partition_of("job-a"))
 
@@ -58,10 +56,7 @@ async def sums(client: Client, job: str) -> list[tuple[float, float]]:
     return [(event.message.update_time_s, event.message.peers_update_time_s) for event in found]  # type: ignore[union-attr]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 0.5)), max_size=120),
-    st.sampled_from([0.0, 0.2, 1.0]),
-)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 0.5)), max_size=120), st.sampled_from([0.0, 0.2, 1.0]))
 def test_of_a_pod_that_sends_too_many_at_once_only_the_last_reports_are_handled(
     sent: list[tuple[str, float]], scale: float
 ) -> None:
@@ -127,13 +122,8 @@ async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_
     assert again.count("same") == len(found)
 
 
-def submission(job: str) -> JobSubmitted:
-    parsed = spec.JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
-    return JobSubmitted(job=job, spec=parsed)
-
-
 async def test_a_pod_that_floods_replaces_its_own_reports_and_grows_nothing_else(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running
 ) -> None:
     """A flood while no replica runs: the neighbour's reports, sent before and after it, are all handled."""
     await send(client, *[report(NEIGHBOUR, number, f"worker-{number}") for number in range(1, 50)])
@@ -144,7 +134,7 @@ async def test_a_pod_that_floods_replaces_its_own_reports_and_grows_nothing_else
     assert (await client.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["messages"] == facts
     kept = Counter(each.subject for each in await read(client.bus, TELEMETRY, [">"]))
     assert kept[f"{partition_of(JOB)}.{subject_of(report(JOB, 1))}"] == TELEMETRY_KEPT_PER_POD
-    async with running(Reporting, server, tmp_path):
+    async with running(Reporting):
         async with asyncio.timeout(60):
             while len(found := await sums(client, NEIGHBOUR)) < 99:
                 await asyncio.sleep(0.05)
@@ -152,17 +142,16 @@ async def test_a_pod_that_floods_replaces_its_own_reports_and_grows_nothing_else
 
 
 async def test_reports_that_aged_out_before_a_successor_came_cost_only_themselves(
-    server: EmbeddedServer, client: Client, reporters: Replicas, tmp_path: Path
+    client: Client, reporters: Replicas, running: Running
 ) -> None:
     """An owner dies without a snapshot after handling reports; the stream then drops what its journal names."""
     owner = reporters.start(script="runtime_reporting.py", snapshot_s="60", lease_s="1")
     await send(client, *[report(JOB, number) for number in range(1, 15)])
     await published(client, "profiler", 14)
     owner.kill()
-    config = (await client.bus.ask(f"STREAM.INFO.{TELEMETRY}"))["config"]
-    await client.bus.ask(f"STREAM.UPDATE.{TELEMETRY}", {**config, "max_msgs_per_subject": 5})
+    await reconfigured(client, TELEMETRY, max_msgs_per_subject=5)
     await send(client, *[report(JOB, 7) for _ in range(5)], report(NEIGHBOUR, 3))
-    async with running(Reporting, server, tmp_path, lease_s=SHORT_LEASE_S) as runner:
+    async with running(Reporting, lease_s=SHORT_LEASE_S) as runner:
         async with asyncio.timeout(60):
             while not await sums(client, NEIGHBOUR) or len(await sums(client, JOB)) < 19:
                 await asyncio.sleep(0.05)
@@ -189,9 +178,7 @@ async def test_a_report_chooses_neither_its_life_nor_anything_else_of_its_stream
     assert len(await read(client.bus, TELEMETRY, [">"])) == 4
 
 
-async def test_a_jobs_dead_letters_push_out_nobody_elses(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_a_jobs_dead_letters_push_out_nobody_elses(client: Client, running: Running) -> None:
     """Forty pods of one job send reports that are refused, beyond the budget; a neighbour's are set aside around it."""
 
     async def refuse(job: str, pods: int, each: int) -> None:
@@ -199,7 +186,7 @@ async def test_a_jobs_dead_letters_push_out_nobody_elses(
         posted = [await client.bus.post(subject, b"x" * 15_000) for subject in subjects for _ in range(each)]
         await asyncio.gather(*posted)
 
-    async with running(Reporting, server, tmp_path) as runner:
+    async with running(Reporting) as runner:
         counted = runner.metrics.dead_letters.labels("profiler", "refused")._value
         began_s = time.monotonic()
         await refuse(NEIGHBOUR, 1, 1)
@@ -215,12 +202,10 @@ async def test_a_jobs_dead_letters_push_out_nobody_elses(
     assert [letters[place].subject.endswith(f".{NEIGHBOUR}") for place in (0, 1, -1)] == [True, False, True]
 
 
-async def test_odd_subjects_headers_and_ranges_cost_a_dead_letter_at_most(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_odd_subjects_headers_and_ranges_cost_a_dead_letter_at_most(client: Client, running: Running) -> None:
     """Reports that no client of ours would send, and forged ranges in the journal; the neighbour is served after."""
     number = partition_of(JOB)
-    async with running(Reporting, server, tmp_path, snapshot_s=0.05) as runner:
+    async with running(Reporting, snapshot_s=0.05) as runner:
         for odd in ("\x01\x7f", "jöb", "x" * 900, JOB):
             await client.bus.store(f"tel.v1.worker.{odd}.{odd}", b"\xff", {"traceparent": "x", "ce-id": "profiler:9:0"})
         forged = {"after": 0, "to": 10**15, "count": 1}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from pathlib import Path
 
 import pytest
-from runtime_books import Books, feed, joined, settle
+from runtime_books import UNSAVED, dead_owner, feed, joined, settle
 from runtime_counting import Counting, CountState, add
-from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, published, running, starting
+from runtime_live import SHORT_LEASE_S, Replicas, Running, epochs, eventually, gone, published, reconfigured
 from runtime_upgraded import Stuck, Upgraded, UpgradedState
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
-from stretto_installation.server import EmbeddedServer
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.process.faults import VersionRefusal
@@ -64,44 +61,14 @@ class TestDocuments:
         assert machines.slots["a"].machine.state == CountState(3)
 
 
-@pytest.mark.night
-async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
-    client: Client, replicas: Replicas
-) -> None:
-    old = [replicas.start(lease_s="1"), replicas.start(lease_s="1")]
-    await joined(client, 2)
-    enough = asyncio.Event()
-    feeding = asyncio.create_task(feed(client, 8, seed=1, enough=enough))
-    await asyncio.sleep(1)
-    new = replicas.start(script="runtime_upgraded.py", lease_s="1")
-    await joined(client, 3)
-    await asyncio.sleep(1)
-    old[0].send_signal(signal.SIGTERM)
-    await gone(old[0])
-    replicas.start(script="runtime_upgraded.py", lease_s="1")
-    await asyncio.sleep(1)
-    old[1].send_signal(signal.SIGTERM)
-    await gone(old[1])
-    await asyncio.sleep(1)
-    enough.set()
-    fed = await feeding
-    found = await settle(client, 40)
-    found.check(fed)
-    assert new.poll() is None
-    decided = await epochs(client)
-    for job, deciders in decided.items():
-        assert deciders == sorted(deciders), job  # once the new version has decided, the old one decides no more
-    assert set().union(*decided.values()) == {0, 1}
-
-
 async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running, starting: Running
 ) -> None:
-    async with running(Counting, server, tmp_path / "old") as old:
+    async with running(Counting, "old") as old:
         await client.publish(add("job-a", 1))
         await published(client, "dispatcher", 1)
         await eventually(lambda: b'stretto_snapshots_total{service="dispatcher"} 0.0' not in old.metrics.text())
-        async with starting(Stuck, server, tmp_path / "new", lease_s=1) as stuck:
+        async with starting(Stuck, "new", lease_s=1) as stuck:
             await eventually(lambda: stuck.report()["refusal"])
             report = stuck.report()
             assert (report["ready"], report["partitions"]) == (False, [])
@@ -115,23 +82,12 @@ async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
             assert len(old.report()["partitions"]) == 16
 
 
-async def unsaved(client: Client, replicas: Replicas) -> tuple[set[str], Books]:
-    """Version 1 has decided and published, saved nothing of it, and is dead."""
-    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
-    await joined(client, 1)
-    fed = await feed(client, 1, seed=1)
-    found = await settle(client)
-    first.kill()
-    await gone(first)
-    return fed, found
-
-
 async def test_what_a_dead_version_published_is_finished_by_one_that_decides_the_same(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, running: Running
 ) -> None:
-    fed, before = await unsaved(client, replicas)
+    fed, before = await dead_owner(client, replicas)
     fed |= await feed(client, 0.5, seed=2)  # nobody has decided these
-    async with running(Upgraded, server, tmp_path, lease_s=SHORT_LEASE_S, epoch=0):
+    async with running(Upgraded, lease_s=SHORT_LEASE_S, epoch=0):
         fed |= await feed(client, 1, seed=3)
         found = await settle(client)
     found.check(fed)
@@ -139,10 +95,10 @@ async def test_what_a_dead_version_published_is_finished_by_one_that_decides_the
 
 
 async def test_what_a_dead_version_published_is_never_decided_otherwise(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, starting: Running
 ) -> None:
-    fed, _ = await unsaved(client, replicas)
-    async with starting(Upgraded, server, tmp_path, lease_s=1) as other:
+    fed, _ = await dead_owner(client, replicas)
+    async with starting(Upgraded, lease_s=1) as other:
         await eventually(lambda: other.report()["refusal"])
         assert "was published, is in no snapshot, and this version decides it otherwise" in other.report()["refusal"]
         assert not other.report()["ready"]
@@ -154,9 +110,7 @@ async def test_what_a_dead_version_published_is_never_decided_otherwise(
         (await settle(client)).check(fed)
         again.send_signal(signal.SIGTERM)
         await gone(again)
-        async with asyncio.timeout(60):
-            while not other.report()["ready"]:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: other.report()["ready"])
         fed |= await feed(client, 0.5, seed=3)
         (await settle(client)).check(fed)
     for job, deciders in (await epochs(client)).items():
@@ -164,18 +118,17 @@ async def test_what_a_dead_version_published_is_never_decided_otherwise(
 
 
 async def test_who_is_refused_again_and_again_sets_nothing_aside_again(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    client: Client, replicas: Replicas, starting: Running
 ) -> None:
-    config = (await client.bus.ask("STREAM.INFO.DLQ"))["config"]
-    await client.bus.ask("STREAM.UPDATE.DLQ", {**config, "duplicate_window": int(1e8)})
-    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await reconfigured(client, "DLQ", duplicate_window=int(1e8))
+    first = replicas.start(**UNSAVED)
     await joined(client, 1)
     for number in (-1, 1):  # the first one is refused
         await client.publish(add("job-0", number))
     await published(client, "dispatcher", 1)
     first.kill()
     await gone(first)
-    async with starting(Upgraded, server, tmp_path, lease_s=1) as other:
+    async with starting(Upgraded, lease_s=1) as other:
         await eventually(lambda: other.report()["refusal"])
     assert len(await client.dead_letters()) == 1
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runtime_live
 from hypothesis import example, given
 from hypothesis import strategies as st
 from installation_backups import empty_server, put_back, taken
-from runtime_books import Books, feed, joined, settle
-from runtime_bucket import entries_of, put
-from runtime_counting import Counting, CountState, add
+from runtime_books import Books, dead_owner, feed, joined, settle
+from runtime_bucket import Factory, Shelf, entries_of, put
+from runtime_counting import Counting, CountState, add, submission
 from runtime_ending import Ending, EndingCounter
-from runtime_live import SHORT_LEASE_S, Replicas, epochs, eventually, gone, published, running, starting
+from runtime_live import SHORT_LEASE_S, Replicas, Running, epochs, eventually, gone, published
 from runtime_upgraded import LARGE, Migrating, Returning, Upgraded, UpgradedState
 from stretto_bus import Client
-from stretto_core.machine import Action
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
@@ -30,8 +30,6 @@ from stretto_runtime.process.faults import RuntimeFault, VersionRefusal
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import STATE_PREFIX
-from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec import spec
 
 OLD = Document(10, 1, b'{"count":3,"total":9,"ticks":0,"seen":{}}')
 SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"
@@ -150,37 +148,21 @@ class StoreState:
     handled: int = 0
 
 
-class Shelf:
-    """``(name, value)`` puts an item on the shelf, ``(name, None)`` takes it away."""
+class Before(Shelf):
+    """Version 1."""
 
     version = 1
-    parted = "items"
-
-    def __init__(self, state: ShelfState | None) -> None:
-        self.state = state or ShelfState()
-        self.changed: set[str] = set()
-
-    def handle(self, event: tuple[str, int | None], now: float) -> list[Action]:
-        name, value = event
-        self.state.handled += 1
-        self.changed.add(name)
-        self.state.items.pop(name, None)
-        if value is not None:
-            self.state.items[name] = value
-        return []
+    state_type = ShelfState
 
 
-class Store:
+class Store(Shelf):
     """The same of the next version: parts of another name and shape, and a remark about values above 80."""
 
     version = 2
     storage_version = 1
-    parted = "things"
+    parted = kept = "things"
     storage_parted = "items"
-
-    def __init__(self, state: StoreState | None) -> None:
-        self.state = state or StoreState()
-        self.changed: set[str] = set()
+    state_type = StoreState
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
@@ -191,35 +173,11 @@ class Store:
     def migrate_back(state: dict[str, Any], to_version: int) -> dict[str, Any]:
         return {"items": {name: thing["count"] for name, thing in state["things"].items()}, "handled": state["handled"]}
 
-    def handle(self, event: tuple[str, int | None], now: float) -> list[Action]:
-        name, value = event
-        self.state.handled += 1
-        self.changed.add(name)
-        self.state.things.pop(name, None)
-        if value is not None:
-            self.state.things[name] = Thing(value, "large" if value > 80 else "")
-        return []
+    def item(self, value: int) -> Thing:
+        return Thing(value, "large" if value > 80 else "")
 
 
-class ShelfFactory:
-    name = "shelf"
-    version = 1
-    state_types = {"cluster": ShelfState}  # noqa: RUF012
-    forgotten_after_s = 1e9
-
-    def machine(self, key: str, state: Any) -> Any:
-        return Shelf(state)
-
-
-class StoreFactory(ShelfFactory):
-    version = 2
-    state_types = {"cluster": StoreState}  # noqa: RUF012
-
-    def machine(self, key: str, state: Any) -> Any:
-        return Store(state)
-
-
-FACTORIES = {1: ShelfFactory, 2: StoreFactory}
+FACTORIES = {1: Factory(Before, cluster=ShelfState), 2: Factory(Store, cluster=StoreState)}
 
 
 def saved_in(bucket: dict[str, bytes], machines: Machines) -> None:
@@ -258,7 +216,7 @@ def test_any_upgrades_and_returns_keep_every_state_or_are_refused(steps: list[An
     exactly if a remark, which it has no field for, is in the snapshot. The state is compared with a plain dict.
     """
     bucket: dict[str, bytes] = {}
-    version, machines = 1, Machines(ShelfFactory())
+    version, machines = 1, Machines(FACTORIES[1])
     history: list[tuple[int, tuple[str, int | None], int]] = []  # (seq, event, version that decided it last)
     saved_seq = 0
     for step in steps:
@@ -274,7 +232,7 @@ def test_any_upgrades_and_returns_keep_every_state_or_are_refused(steps: list[An
             found = recovered(entries_of(bucket))
             assert (found.damages, found.uncertain, found.lost) == ([], set(), set())
             documents = {key: document for (_, key), document in found.documents.items()}
-            heir = Machines(FACTORIES[step]())
+            heir = Machines(FACTORIES[step])
             if step == 1 and any(lost_by_version_1(bucket)):
                 with pytest.raises(VersionRefusal, match="no way back"):
                     heir.load(documents)
@@ -339,35 +297,29 @@ async def dead_owner_of_the_next_version(
     server: EmbeddedServer, client: Client, replicas: Replicas, folder: Path, epoch: str
 ) -> tuple[set[str], Books]:
     """Version 1 has saved and left; version 2 has decided and published, saved nothing of it, and is dead."""
-    async with running(Counting, server, folder):
+    async with runtime_live.running(Counting, server, folder):
         fed = await feed(client, 1, seed=1, value_below=LARGE)
         await settle(client)
-    slow = {"snapshot_s": "60", "snapshot_inputs": "1000000"}
-    second = replicas.start(script=UP, lease_s="1", way_back="true", epoch=epoch, **slow)
-    await joined(client, 1)
-    fed |= await feed(client, 1, seed=2, value_below=LARGE)
-    found = await settle(client)
-    second.kill()
-    await gone(second)
-    return fed, found
+    more, found = await dead_owner(client, replicas, 1, 2, LARGE, script=UP, way_back="true", epoch=epoch)
+    return fed | more, found
 
 
 async def test_what_a_dead_next_version_published_is_finished_by_one_that_decides_the_same(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, running: Running
 ) -> None:
     fed, _ = await dead_owner_of_the_next_version(server, client, replicas, tmp_path, epoch="0")
-    async with running(Counting, server, tmp_path, lease_s=SHORT_LEASE_S):
+    async with running(Counting, lease_s=SHORT_LEASE_S):
         fed |= await feed(client, 1, seed=3)
         (await settle(client)).check(fed)
 
 
 @pytest.mark.night
 async def test_what_a_dead_next_version_published_is_never_decided_otherwise(
-    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, starting: Running
 ) -> None:
     """The remedy that the refusal names: the next version once more, which leaves by SIGTERM."""
     fed, before = await dead_owner_of_the_next_version(server, client, replicas, tmp_path, epoch="1")
-    async with starting(Counting, server, tmp_path / "back", lease_s=1) as back:
+    async with starting(Counting, "back", lease_s=1) as back:
         await eventually(lambda: "decides it otherwise" in back.report()["refusal"])
         assert (await settle(client)).counted == before.counted
         once_more = replicas.start(script=UP, lease_s="1", way_back="true")
@@ -380,9 +332,9 @@ async def test_what_a_dead_next_version_published_is_never_decided_otherwise(
 
 
 async def test_a_job_without_a_way_back_is_named_and_refused_to_the_version_before(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, running: Running, starting: Running
 ) -> None:
-    async with running(Upgraded, server, tmp_path / "new", way_back=True) as new:
+    async with running(Upgraded, "new", way_back=True) as new:
         await client.publish(add("job-a", 1))
         await client.publish(add("job-b", LARGE))
         await published(client, "dispatcher", 2)
@@ -390,29 +342,28 @@ async def test_a_job_without_a_way_back_is_named_and_refused_to_the_version_befo
         assert "job-b can go on under this version only (job-b: " in new.report()["warning"]
         assert new.report()["ready"]
         assert b'stretto_no_way_back_keys{service="dispatcher"} 1.0' in new.metrics.text()
-    async with starting(Counting, server, tmp_path / "old", lease_s=1) as old:
+    async with starting(Counting, "old", lease_s=1) as old:
         await eventually(lambda: old.report()["refusal"])
         refusal = old.report()["refusal"]
         assert "for 'job-b' is of version 2, this is 1" in refusal
         assert "the snapshot has no way back: run version 2, or restore the backup of before it" in refusal
         await client.publish(add("job-b", 1))
-        async with running(Upgraded, server, tmp_path / "newer", way_back=True):
+        async with running(Upgraded, "newer", way_back=True):
             last = (await published(client, "dispatcher", 3))[-1].message
             assert (last.samples_done, last.samples_total) == (2, LARGE + 1)
 
 
 async def test_a_replay_shows_what_the_next_version_decided_otherwise(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, running: Running
 ) -> None:
-    parsed = spec.JobSpec.parse({"name": "job-a", "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
-    await client.publish(JobSubmitted(job="job-a", spec=parsed))
+    await client.publish(submission("job-a"))
     stages: list[tuple[type[Counting], dict[str, Any]]] = [
         (Counting, {}),
         (Upgraded, {"way_back": True}),
         (Counting, {}),
     ]
     for number, (kind, settings) in enumerate(stages, start=1):
-        async with running(kind, server, tmp_path, **settings):
+        async with running(kind, **settings):
             await client.publish(add("job-a", number))
             await published(client, "dispatcher", number)
     done = await replay(BusStreams(client.bus), Counting(Counting.settings_type(state_folder=tmp_path)), "job-a")
@@ -425,15 +376,15 @@ async def test_a_replay_shows_what_the_next_version_decided_otherwise(
 
 
 async def test_a_backup_of_the_next_version_can_be_restored_under_the_version_before(
-    server: EmbeddedServer, client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, running: Running
 ) -> None:
-    async with running(Upgraded, server, tmp_path, way_back=True):
+    async with running(Upgraded, way_back=True):
         fed = await feed(client, 1, seed=1, value_below=LARGE)
         await settle(client)
     manifest = await taken(client, tmp_path / "backup")
     assert manifest.versions == {"dispatcher": (2,)}
     async with empty_server(tmp_path / "other") as (other, restored):
         await put_back(restored, tmp_path / "backup")
-        async with running(Counting, other, tmp_path / "heir"):
+        async with runtime_live.running(Counting, other, tmp_path / "heir"):
             fed |= await feed(restored, 0.5, seed=2)
             (await settle(restored)).check(fed)

@@ -227,7 +227,6 @@ def test_hostile_peers_are_refused_and_change_nothing(
         [sys.executable, HOSTILE, *lanes.addresses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert attacker.stdin is not None
-    assert attacker.stdout is not None
     print(json.dumps(access.key.pem.decode()), file=attacker.stdin, flush=True)
     wrong = json.loads(attacker.stdout.readline())
 
@@ -270,7 +269,6 @@ def test_a_lane_ends_with_its_pod(spec: JobSpec, tmp_path: Path) -> None:
     pod = subprocess.Popen(
         [sys.executable, "-c", POD, spec.model_dump_json(), str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
-    assert pod.stdout is not None
     lane = int(pod.stdout.readline())
     pod.kill()
     pod.wait()
@@ -313,7 +311,6 @@ def test_a_lane_is_started_again_although_a_process_that_it_forked_lives_on(tmp_
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     try:
-        assert pod.stdout is not None
         first, second = int(pod.stdout.readline()), int(pod.stdout.readline())
         assert second != first
     finally:

@@ -161,32 +161,29 @@ def ps_pool(warm):
         process.kill()
 
 
-@pytest.fixture
-def bare_cluster(ps_pool):
-    """Function (layout, count) -> servers that own nothing."""
+def making(kind, *first):
+    """Make clusters by a function (layout, count), and close them in the end."""
     made = []
 
     def make(layout, count):
-        made.append(Cluster(ps_pool, layout, count))
+        made.append(kind(*first, layout, count))
         return made[-1]
 
     yield make
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture
+def bare_cluster(ps_pool):
+    """Function (layout, count) -> servers that own nothing."""
+    yield from making(Cluster, ps_pool)
 
 
 @pytest.fixture
 def bare_here():
     """Function (layout, count) -> servers in this process that own nothing."""
-    made = []
-
-    def make(layout, count):
-        made.append(ClusterHere(None, layout, count))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
+    yield from making(ClusterHere, None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stretto.engine
-from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table
+from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table, owners
 from stretto.engine.protocol import Kind
 from stretto.errors import (
     BatchMisaligned,
@@ -17,6 +17,8 @@ from stretto.errors import (
     ServersReplaced,
     StaleAttempt,
 )
+from stretto_core.actuator import placement
+from stretto_core.actuator.placement import owner_of
 from stretto_core.dispatcher import Counted, fingerprint_of, prove
 from stretto_parameters import reference
 from stretto_parameters.layout import RowFormat
@@ -36,6 +38,11 @@ def batch(layout, seed, n=40):
         for of, table in zip(keys.tables, layout.tables, strict=True)
     ]
     return keys, rows, rng.normal(size=layout.dense_size).astype(np.float32)
+
+
+def push(parameters, start=0, stop=10, shard=1, attempt=1, **more):
+    """Push a batch of the layout of this file."""
+    return parameters.push(*batch(LAYOUT, 1), shard=shard, attempt=attempt, start=start, stop=stop, **more)
 
 
 def initial_rows(layout, keys):
@@ -242,16 +249,15 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
 def test_a_dead_server_is_noticed_and_its_replacement_used(cluster):
     servers = cluster(LAYOUT, 1)
     parameters = servers.worker(timeout_s=60)
-    keys, rows, dense = batch(LAYOUT, 1)
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10)
+    push(parameters)
     servers.lose(0)
     begun = time.monotonic()
     with pytest.raises(ServerLost, match="ps-0"):
-        parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20)
+        push(parameters, 10, 20)
     assert time.monotonic() - begun < 30, "a refused connection must be noticed before the timeout"
     servers.add()
     servers.place()
-    parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10)
+    push(parameters, shard=2)
     assert (servers.samples() == 10).all()
 
 
@@ -259,16 +265,15 @@ def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
     """Also a push that waits in the client: restored servers may know its samples under another shard."""
     servers = cluster(LAYOUT, 1)
     parameters = servers.worker(timeout_s=5, patience_s=2)
-    keys, rows, dense = batch(LAYOUT, 1)
     generation = parameters.generation
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    push(parameters, generation=generation)
     servers.control(0).set_own(range(LAYOUT.columns), Own.FROZEN, Own.MINE)
     lost, refused = [], []
 
     def blocked():
         while not refused:
             try:
-                parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+                push(parameters, 10, 20, generation=generation)
             except (ServerLost, OwnershipUnknown) as error:
                 lost.append(error)  # and on, as the trainer does
             except ServersReplaced as error:
@@ -285,18 +290,17 @@ def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
     assert "ask the dispatcher" in str(refused[0])
     assert (servers.samples() == 0).all()
     assert parameters.generation > generation
-    again = parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10, generation=parameters.generation)
+    again = push(parameters, shard=2, generation=parameters.generation)
     assert again.applied == LAYOUT.columns
 
 
 def test_a_server_that_joins_does_not_end_a_lease(cluster):
     servers = cluster(LAYOUT, 1)
     parameters = servers.worker(timeout_s=5)
-    keys, rows, dense = batch(LAYOUT, 1)
     generation = parameters.generation
     newcomer = servers.add()
     assert servers.processes[newcomer].ask("move", sources={0: 0, 64: 0}, addresses=servers.addresses).get("steps")
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    push(parameters, generation=generation)
     assert servers.control(newcomer).applied().samples[[0, 64]].tolist() == [10, 10]
     assert parameters.generation == generation
 
@@ -319,29 +323,27 @@ def test_a_server_is_opened_once_and_only_another_address_is_a_loss(cluster, mon
     parameters.connect(dict(servers.addresses), wait=True)
     assert opened == [newcomer]
     assert routes._opening == {}
-    keys, rows, dense = batch(LAYOUT, 1)
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    push(parameters, generation=generation)
     with pytest.raises(ServerLost):  # a newcomer that does not answer has nothing to lose
         parameters.connect(servers.addresses | {7: "127.0.0.1:1"}, wait=True)
     parameters.connect(dict(servers.addresses))
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+    push(parameters, 10, 20, generation=generation)
 
 
 def test_a_server_that_left_the_list_counts_as_lost_though_it_answers(cluster):
     """The server's node may be cut off from the cluster, and its columns back on another server."""
     servers = cluster(LAYOUT, 2)
     parameters = servers.worker(timeout_s=5)
-    keys, rows, dense = batch(LAYOUT, 1)
     generation = parameters.generation
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    push(parameters, generation=generation)
     gone = servers.columns()[0]
     del servers.addresses[0]
     servers.control(1).set_own(gone, Own.MINE)  # they came back, from before the first push
     parameters.connect(dict(servers.addresses))
     assert parameters.progress(1, 2) == 0, "the records of the server that left are not believed"
     with pytest.raises(ServersReplaced):
-        parameters.push(keys, rows, dense, shard=1, attempt=2, start=0, stop=10, generation=generation)
-    parameters.push(keys, rows, dense, shard=1, attempt=2, start=0, stop=10, generation=parameters.generation)
+        push(parameters, attempt=2, generation=generation)
+    push(parameters, attempt=2, generation=parameters.generation)
     assert (servers.control(1).applied().samples == 10).all()
     assert set(parameters._routes._links) == {1}
 
@@ -349,19 +351,18 @@ def test_a_server_that_left_the_list_counts_as_lost_though_it_answers(cluster):
 def test_a_server_that_gave_all_away_and_left_is_no_loss(cluster):
     servers = cluster(LAYOUT, 2)
     parameters = servers.worker(timeout_s=5)
-    keys, rows, dense = batch(LAYOUT, 1)
     generation = parameters.generation
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    push(parameters, generation=generation)
     left = servers.columns()[0]
     addresses = dict(servers.addresses)
     assert servers.processes[1].ask("move", sources=dict.fromkeys(left, 0), addresses=addresses).get("steps")
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+    push(parameters, 10, 20, generation=generation)
     address = servers.addresses.pop(0)
     parameters.connect(dict(servers.addresses))
     assert set(parameters._routes._links) == {1}
     servers.addresses[0] = address
     servers.lose(0)
-    parameters.push(keys, rows, dense, shard=1, attempt=1, start=20, stop=30, generation=generation)
+    push(parameters, 20, 30, generation=generation)
 
 
 def test_whoever_has_not_the_key_of_the_job_reaches_nothing(cluster):
@@ -411,3 +412,10 @@ def test_the_example_of_the_readme_runs():
     assert (names["server"].store.applied().samples == 512).all()
     names["parameters"].close()
     names["server"].close()
+
+
+def test_of_two_claimants_the_new_owner_serves_as_the_actuator_plans():
+    frozen, mine = np.array([2, 1, 0, 0]), np.array([1, 0, 2, 0])
+    assert owners({5: frozen, 7: mine}, 4).tolist() == [7, 5, 7, -1]
+    assert owner_of({5: frozen[:3].tolist(), 7: mine[:3].tolist()}) == [7, 5, 7]
+    assert (Own.NOT_MINE, Own.MINE, Own.FROZEN) == (placement.NOT_MINE, placement.MINE, placement.FROZEN)

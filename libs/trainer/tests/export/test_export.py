@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,9 @@ from stretto.server.flash_checkpoint import Exports
 from stretto.worker.step import Trainer, Work
 from stretto.worker.step_timer import StepTimer
 from stretto_wire.jobspec.spec import JobSpec
-from trainer_harness import spec_of, wait_for
+from trained_server import stored
+from trainer_harness import spec_of
+from warm_processes import WarmProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -80,13 +81,9 @@ def train(folder: Path, spec: JobSpec) -> Trained:
     trainer = Trainer(program, parameters, 256, StepTimer(), pipeline=False)
     parameters.seed(program.initial_dense(), program.initial_state())
     assert trainer.train(Work(0, 1, 0, SAMPLES, partition="")) is None
-    exports = Exports(spec.name, "ps-0", server.store, folder)
-    exports.begin("c1", "", f"file://{folder}/{spec.name}/c1")
-    wait_for(lambda: exports.status("c1")[0] in ("stored", "failed"))
-    stage, part, detail = exports.status("c1")
-    assert stage == "stored", detail
     manifest = folder / spec.name / "c1" / "manifest.json"
-    manifest.write_text(json.dumps({"id": "c1", "job": spec.name, "samples": SAMPLES, "parts": [json.loads(part)]}))
+    part, _ = stored(Exports(spec.name, "ps-0", server.store, folder), "c1", "", f"file://{manifest.parent}")
+    manifest.write_text(json.dumps({"id": "c1", "job": spec.name, "samples": SAMPLES, "parts": [part]}))
     batch = program.read(SAMPLES, HELD_OUT)
     keys = program.index(batch)
     pulled = parameters.pull(keys)
@@ -129,28 +126,26 @@ np.save(sys.argv[3], model.predict(dict(np.load(sys.argv[2])), verbose=0, batch_
 assert "stretto" not in sys.modules
 """
 SAVED_MODEL = """
-import numpy as np, tensorflow as tf
-serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+import tensorflow as tf
+serve = tf.saved_model.load(sys.argv[4]).signatures["serving_default"]
 inputs = {name: tf.constant(value) for name, value in np.load(sys.argv[2]).items()}
 [output] = serve(**inputs).values()
-np.save(sys.argv[3], output.numpy())
+np.save(sys.argv[5], output.numpy())
 """
 
 
-@pytest.mark.parametrize(
-    ("format", "code", "name"), [("keras", KERAS, "model.keras"), ("savedmodel", SAVED_MODEL, "model")]
-)
-def test_one_model_predicts_what_the_job_measured(
-    trained: Trained, tmp_path: Path, format: str, code: str, name: str
-) -> None:
-    document = trained.export(tmp_path / "out", format=format)
+def test_one_model_predicts_what_the_job_measured(trained: Trained, tmp_path: Path) -> None:
+    """The Keras file and the SavedModel are loaded by one process."""
+    documents = [trained.export(tmp_path / format, format=format) for format in ("keras", "savedmodel")]
     inputs, output = given(trained, tmp_path)
-    run(code, str(tmp_path / "out" / name), inputs, output)
-    assert same(trained, sigmoid(np.load(output)))
-    assert document["checkpoint"] | {"images": None} == {
-        "id": "c1", "url": trained.manifest, "samples": SAMPLES, "images": None,
-    }  # fmt: skip
-    assert json.loads((tmp_path / "out/export.json").read_text()) == document
+    served = str(tmp_path / "served.npy")
+    models = [str(tmp_path / name) for name in ("keras/model.keras", "savedmodel/model")]
+    run(KERAS + SAVED_MODEL, models[0], inputs, output, models[1], served)
+    for format, document, found in zip(("keras", "savedmodel"), documents, (output, served), strict=True):
+        assert same(trained, sigmoid(np.load(found)))
+        checkpoint = {"id": "c1", "url": trained.manifest, "samples": SAMPLES}
+        assert document["checkpoint"] | {"images": None} == {**checkpoint, "images": None}
+        assert json.loads((tmp_path / format / "export.json").read_text()) == document
 
 
 @pytest.mark.night
@@ -549,8 +544,8 @@ def test_a_module_with_its_own_tables_is_loaded_by_plain_pytorch(
 def command(trained: Trained, folder: Path, to: Path, *more: str) -> list[str]:
     spec = folder / "job.yaml"
     spec.write_text(yaml.safe_dump(trained.spec.model_dump(mode="json")))
-    start = [sys.executable, "-m", "stretto.export", "--json", "--spec", str(spec)]
-    return [*start, "--checkpoint", trained.manifest, "--to", str(to), *more]
+    start = ["-m", "stretto.export", "--json", "--spec", str(spec)]
+    return [sys.executable, *start, "--checkpoint", trained.manifest, "--to", str(to), *more]
 
 
 def documents(output: str) -> list[dict[str, Any]]:
@@ -633,18 +628,18 @@ def test_the_process_takes_no_environment_of_the_job(trained: Trained, tmp_path:
     assert "clean" in documents(done.stdout)[-1]["error"]
 
 
-def test_a_process_that_is_stopped_leaves_nothing(trained: Trained, tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_leaves_nothing(trained: Trained, tmp_path: Path, warm: WarmProcesses) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    process = subprocess.Popen(
-        command(trained, tmp_path, out / "x", "--format", "parquet"), stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    while "writing tables" not in process.stdout.readline():
-        time.sleep(0)
-    process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, rest
+    read, write = os.pipe()
+    process = warm.start(*command(trained, tmp_path, out / "x", "--format", "parquet")[1:], stdout=write)
+    os.close(write)
+    with open(read) as printed:
+        while "writing tables" not in printed.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        rest = printed.read()
+    assert process.wait(60) == 130, rest
     assert "interrupted; nothing was written" in rest
     assert list(out.iterdir()) == []
 

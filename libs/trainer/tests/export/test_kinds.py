@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from adapted_kinds import TAKEN, Kind  # noqa: E402
+from planted import Task  # noqa: E402
 from stretto.build import make_program  # noqa: E402
 from stretto.engine import Access, Parameters, ParameterServer, export_image  # noqa: E402
 from stretto.errors import ExportRefused  # noqa: E402
@@ -32,12 +35,13 @@ KINDS = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night)
 """All kinds of models: ``make test`` exports one of each way in which a model may be written and fed."""
 
 
-class Task:
-    def __init__(self, kind: Kind) -> None:
-        self.build, self.read = kind.build, kind.read
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, str, list[Any], list[np.ndarray]]]:
+    """Function (name of a kind) -> ``train`` of it, once."""
+    return functools.cache(lambda name: train(TAKEN[name], tmp_path_factory.mktemp("kind")))
 
 
-def trained(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndarray]]:
+def train(kind: Kind, folder: Path) -> tuple[Any, str, list[Any], list[np.ndarray]]:
     """Train a few steps; return the program, a checkpoint, the inputs of a batch, and the outputs for it."""
     program: Any = make_program(Task(kind), Options(optimizer="sgd", learning_rate=0.5))
     server = ParameterServer(0, program.layout)
@@ -73,8 +77,8 @@ def own_classes(model: Any) -> dict[str, type[Any]]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_saved_model_gives_the_outputs_that_were_trained(name: str, tmp_path: Path) -> None:
-    program, manifest, leaves, wanted = trained(TAKEN[name], tmp_path)
+def test_a_saved_model_gives_the_outputs_that_were_trained(trained: Any, name: str, tmp_path: Path) -> None:
+    program, manifest, leaves, wanted = trained(name)
     inputs = program._form.pack([tf.constant(each) for each in leaves])
     with Target(str(tmp_path / "out")) as target:
         write(program, open_checkpoint(manifest), target, "savedmodel")
@@ -83,9 +87,11 @@ def test_a_saved_model_gives_the_outputs_that_were_trained(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(
+    trained: Any, name: str, tmp_path: Path
+) -> None:
     """Goal: no file that cannot be loaded. Only models with classes of the user's own may be refused."""
-    program, manifest, leaves, wanted = trained(TAKEN[name], tmp_path)
+    program, manifest, leaves, wanted = trained(name)
     inputs = program._form.pack([tf.constant(each) for each in leaves])
     refused = ""
     try:
@@ -110,9 +116,9 @@ def largest(output: Any, wanted: list[np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize("name", ["functional", "deferred sequential", "subclassed", "nested"])
-def test_a_job_starts_with_the_weights_of_a_saved_model(name: str, tmp_path: Path) -> None:
+def test_a_job_starts_with_the_weights_of_a_saved_model(trained: Any, name: str, tmp_path: Path) -> None:
     """Goal: dense parameters, state and tables; also of models whose variables only a batch makes."""
-    program, manifest, *_ = trained(TAKEN[name], tmp_path)
+    program, manifest, *_ = trained(name)
     with Target(str(tmp_path / "out")) as target:
         write(program, open_checkpoint(manifest), target, "savedmodel")
     options = Options(optimizer="sgd", learning_rate=0.5, restore_from=str(tmp_path / "out/model"))

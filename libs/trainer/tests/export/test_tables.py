@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from stretto.engine import Access, Parameters, ParameterServer
 from stretto.engine.layout import BUCKETS, SLICES, Layout, Table
 from stretto.errors import CheckpointError, ExportRefused, ImageDamaged
 from stretto.export import parquet
@@ -24,56 +23,28 @@ from stretto.export.tables import ExportedTable, KeyTable, all_rows, tables_of
 from stretto.export.target import Target
 from stretto.model.program import EmbeddingRows
 from stretto.readers.hashing import VALUE_BITS
-from stretto.server.flash_checkpoint import Exports
 from stretto_parameters.optimizers import Adagrad
-from trainer_harness import wait_for
+from trained_server import TrainedServer
 
 LAYOUT = Layout(
     (Table(4, Adagrad(0.1), seed=7), Table(3, Adagrad(0.1), seed=8, weights="bfloat16")), 200, BUCKETS, SLICES
 )
 
 
-@dataclass
-class Job:
-    """A server that is trained in this process, and checkpoints of it."""
+class Job(TrainedServer):
+    """A server of two tables, and the URLs of its checkpoints."""
 
-    folder: Path
-    layout: Layout = LAYOUT
-    trained: int = 0
-
-    def __post_init__(self) -> None:
-        self.server = ParameterServer(0, self.layout)
-        self.server.own(range(self.layout.columns))
-        self.exports = Exports("job", "ps-0", self.server.store, self.folder)
-        self.worker = Parameters(self.layout, {0: self.server.address}, worker=0, access=Access(self.server.key))
+    def __init__(self, folder: Path, layout: Layout = LAYOUT) -> None:
+        super().__init__(folder, layout)
 
     def start(self) -> Job:
         self.worker.seed(np.arange(200, dtype=np.float32), np.zeros(0, np.float32))
         return self
 
-    def close(self) -> None:
-        self.worker.close()
-        self.server.close()
-
-    def train(self, *ids: np.ndarray) -> None:
-        keys = self.layout.index(*ids)
-        gradients = [
-            np.ones((len(of), table.dimension), np.float32)
-            for of, table in zip(keys.tables, self.layout.tables, strict=True)
-        ]
-        self.worker.push(keys, gradients, np.ones(200, np.float32), shard=self.trained, attempt=1, start=0, stop=64)
-        self.trained += 1
-
-    def take(self, name: str, base: str = "") -> str:
+    def url(self, name: str, base: str = "") -> str:
         """Take a checkpoint; return the URL of its manifest."""
-        self.exports.begin(name, "", f"file://{self.folder}/job/{name}", base=base)
-        wait_for(lambda: self.exports.status(name)[0] in ("stored", "failed"))
-        stage, part, detail = self.exports.status(name)
-        assert stage == "stored", detail
-        document = {"id": name, "job": "job", "samples": 64 * self.trained, "parts": [json.loads(part)]}
-        manifest = self.folder / "job" / name / "manifest.json"
-        manifest.write_text(json.dumps(document))
-        return f"file://{manifest}"
+        self.take(name, base=base)
+        return f"file://{self.manifest(name)}"
 
     def pulled(self, *ids: np.ndarray) -> list[np.ndarray]:
         """Return what a worker gets for these ids."""
@@ -96,11 +67,11 @@ def key_tables(checkpoint: Checkpoint) -> list[KeyTable]:
 def test_a_checkpoint_has_the_rows_that_workers_pull_through_a_chain_of_differences(job: Job) -> None:
     first, second = np.arange(3000), np.arange(2000, 5000) << 20
     job.train(first, second)
-    job.take("c1")
+    job.url("c1")
     job.train(first[:500], second[:500])
-    job.take("c2", "c1")
+    job.url("c2", "c1")
     job.train(first[400:800], second + 1)
-    checkpoint = open_checkpoint(job.take("c3", "c2"))
+    checkpoint = open_checkpoint(job.url("c3", "c2"))
     shutil.rmtree(job.folder / "job")  # as a job that trains removes its older ones
     assert (checkpoint.id, checkpoint.samples) == ("c3", 192)
     rows, halves = (all_rows(table) for table in key_tables(checkpoint))
@@ -134,9 +105,9 @@ def test_every_id_of_a_layer_has_a_row_trained_or_not(job: Job) -> None:
     users, items, cities = np.arange(0, 1000, 3), np.arange(5, 800), np.arange(50)
     keys = [np.concatenate([users | 3 << VALUE_BITS, items | 4 << VALUE_BITS]), cities]
     job.train(*keys)
-    job.take("c1")
+    job.url("c1")
     job.train(keys[0][:40], keys[1])
-    checkpoint = open_checkpoint(job.take("c2", "c1"))
+    checkpoint = open_checkpoint(job.url("c2", "c1"))
     tables = tables_of(Program(job.layout, embeddings=layers), checkpoint)  # type: ignore[arg-type]
     assert [table.name for table in tables] == ["tower.users", "items", "cities"]
     found = [all_rows(table).weights for table in tables]
@@ -149,7 +120,7 @@ def test_every_id_of_a_layer_has_a_row_trained_or_not(job: Job) -> None:
 
 def test_a_model_other_than_the_one_that_was_trained_is_refused(job: Job) -> None:
     job.train(np.arange(10), np.arange(10))
-    checkpoint = open_checkpoint(job.take("c1"))
+    checkpoint = open_checkpoint(job.url("c1"))
     other = Layout((Table(4, Adagrad(0.1), seed=7), Table(5, Adagrad(0.1), seed=8)), 200, BUCKETS, SLICES)
     with pytest.raises(ExportRefused, match=r"floats per row are \[4, 5\] here and \[4, 3\] in checkpoint c1"):
         tables_of(Program(other), checkpoint)  # type: ignore[arg-type]
@@ -157,7 +128,7 @@ def test_a_model_other_than_the_one_that_was_trained_is_refused(job: Job) -> Non
 
 def test_other_initial_weights_than_those_that_were_trained_are_refused(job: Job) -> None:
     job.train(np.arange(10), np.arange(10))
-    checkpoint = open_checkpoint(job.take("c1"))
+    checkpoint = open_checkpoint(job.url("c1"))
     tables = job.layout.tables
     here, there = (replace(job.layout, tables=(replace(tables[0], base=of), *tables[1:])) for of in ("aa", "bb"))
     tables_of(Program(here), checkpoint)  # type: ignore[arg-type]  # the checkpoint has none
@@ -167,8 +138,8 @@ def test_other_initial_weights_than_those_that_were_trained_are_refused(job: Job
 
 def test_a_damaged_image_and_one_that_is_gone_are_refused(job: Job) -> None:
     job.train(np.arange(4000), np.arange(10))
-    url = job.take("c1")
-    image = job.folder / "job/c1/c1.ps-0.image"
+    url = job.url("c1")
+    image = job.image("c1")
     data = bytearray(image.read_bytes())
     data[len(data) // 4] ^= 16
     image.write_bytes(data)
@@ -181,7 +152,7 @@ def test_a_damaged_image_and_one_that_is_gone_are_refused(job: Job) -> None:
 
 def test_a_checkpoint_from_before_the_first_worker_is_refused(tmp_path: Path) -> None:
     made = Job(tmp_path)
-    checkpoint = open_checkpoint(made.take("c1"))
+    checkpoint = open_checkpoint(made.url("c1"))
     with pytest.raises(CheckpointError, match="initial values; take a later one"):
         checkpoint.dense()
     made.close()
@@ -227,12 +198,12 @@ def test_changes_since_an_export_give_the_same_rows_as_a_full_one(job: Job, tmp_
     are compared.
     """
     job.train(np.arange(3000), np.arange(1000))
-    tables = key_tables(open_checkpoint(job.take("c1")))
+    tables = key_tables(open_checkpoint(job.url("c1")))
     base = written(tmp_path / "e1", tables)
     assert rows_in(tmp_path / "e1") == 4000
 
     job.train(np.arange(100), np.arange(2000, 2010))
-    tables = key_tables(open_checkpoint(job.take("c2", "c1")))
+    tables = key_tables(open_checkpoint(job.url("c2", "c1")))
     assert tables[0].changed(5, base.images) is not None
     second = written(tmp_path / "e2", tables, base)
     assert rows_in(tmp_path / "e2") == 110
@@ -240,7 +211,7 @@ def test_changes_since_an_export_give_the_same_rows_as_a_full_one(job: Job, tmp_
         assert whole(second, table) == whole(written(tmp_path / f"full2-{table.name}", tables), table)
 
     job.train(np.arange(50, 60), np.arange(3000, 3001))
-    tables = key_tables(open_checkpoint(job.take("c3")))
+    tables = key_tables(open_checkpoint(job.url("c3")))
     assert tables[0].changed(5, second.images) is None
     third = written(tmp_path / "e3", tables, second)
     assert rows_in(tmp_path / "e3") == 11
@@ -251,9 +222,9 @@ def test_changes_since_an_export_give_the_same_rows_as_a_full_one(job: Job, tmp_
 def test_rows_that_are_gone_since_are_named(job: Job, tmp_path: Path) -> None:
     """A job that went back to a checkpoint may have fewer rows than an export of before."""
     job.train(np.arange(300), np.arange(10))
-    early = job.take("c1")
+    early = job.url("c1")
     job.train(np.arange(300, 310), np.arange(10))
-    base = written(tmp_path / "late", key_tables(open_checkpoint(job.take("c2"))))
+    base = written(tmp_path / "late", key_tables(open_checkpoint(job.url("c2"))))
     tables = key_tables(open_checkpoint(early))
     back = written(tmp_path / "back", tables, base)
     assert whole(back, tables[0]) == whole(written(tmp_path / "full", tables), tables[0])
@@ -268,7 +239,7 @@ def test_rows_that_are_gone_since_are_named(job: Job, tmp_path: Path) -> None:
 
 def test_an_export_that_cannot_be_added_to_is_refused(job: Job, tmp_path: Path) -> None:
     job.train(np.arange(30), np.arange(10))
-    checkpoint = open_checkpoint(job.take("c1"))
+    checkpoint = open_checkpoint(job.url("c1"))
     base = written(tmp_path / "e1", key_tables(checkpoint))
     written(tmp_path / "e2", key_tables(checkpoint), base)
     with pytest.raises(ExportRefused, match=r"is no complete export \(FileNotFoundError"):
@@ -295,7 +266,7 @@ def test_a_table_of_64_buckets_passes_through_the_memory_of_a_few(tmp_path: Path
     count = 400_000
     for begin in range(0, count, 50_000):
         job.train(np.arange(begin, begin + 50_000))
-    url = job.take("c1")
+    url = job.url("c1")
     job.close()
     table_bytes = 4 * 64 * count
     done = subprocess.run(

@@ -18,8 +18,18 @@ def inputs(**kinds: Any) -> dict[str, Any]:
     return {name: keras.Input(shape, name=name, dtype=kind) for name, (shape, kind) in kinds.items()}
 
 
-def base(**options: Any) -> dict[str, Any]:
+def base() -> dict[str, Any]:
     return inputs(user=((), "int64"), item=((), "int64"), price=((1,), "float32"))
+
+
+def row(ids: Any, rows: int = USERS, width: int = 4, **options: Any) -> Any:
+    """Look up in a table of its own."""
+    return layers.Flatten()(layers.Embedding(rows, width, **options)(ids))
+
+
+def scored(given: Any, *parts: Any) -> Any:
+    """One dense layer over all parts."""
+    return keras.Model(given, layers.Dense(1)(layers.Concatenate()(list(parts))))
 
 
 def deep(parts: list[Any], units: int = 8, activation: str | None = None) -> Any:
@@ -39,69 +49,47 @@ def functional(**options: Any) -> Any:
 
 def unnamed() -> Any:
     user, item = keras.Input(()), keras.Input((1,))
-    parts = [layers.Reshape((4,))(layers.Embedding(USERS, 4)(user)), layers.Flatten()(layers.Embedding(ITEMS, 4)(item))]
-    return keras.Model([user, item], layers.Dense(1)(layers.Concatenate()(parts)))
+    return scored([user, item], row(user), row(item, ITEMS))
 
 
 def widths() -> Any:
     given = base()
-    parts = [
-        layers.Reshape((8,))(layers.Embedding(USERS, 8)(given["user"])),
-        layers.Reshape((3,))(layers.Embedding(ITEMS, 3)(given["item"])),
-    ]
-    wide = layers.Add()(
-        [
-            layers.Reshape((1,))(layers.Embedding(USERS, 1, embeddings_initializer="zeros")(given["user"])),
-            layers.Reshape((1,))(layers.Embedding(ITEMS, 1, embeddings_initializer="zeros")(given["item"])),
-        ]
-    )
-    deep_part = layers.Dense(1)(layers.Concatenate()([*parts, given["price"]]))
-    return keras.Model(given, layers.Add()([wide, deep_part]))
+    zeros = {"embeddings_initializer": "zeros"}
+    wide = layers.Add()([row(given["user"], USERS, 1, **zeros), row(given["item"], ITEMS, 1, **zeros)])
+    deep_parts = layers.Concatenate()([row(given["user"], USERS, 8), row(given["item"], ITEMS, 3), given["price"]])
+    return keras.Model(given, layers.Add()([wide, layers.Dense(1)(deep_parts)]))
 
 
 def shared() -> Any:
     given = inputs(user=((), "int64"), item=((), "int64"), tags=((3,), "int64"))
     table = layers.Embedding(USERS, 4, name="shared")
-    parts = [
-        layers.Reshape((4,))(table(given["user"])),
-        layers.Reshape((4,))(table(given["item"])),
-        table(given["tags"]),
-    ]
-    return keras.Model(given, deep([*parts[:2], layers.Flatten()(parts[2])]))
+    return keras.Model(given, deep([table(each) for each in given.values()]))
 
 
 def masked() -> Any:
     given = inputs(user=((), "int64"), tags=((None,), "int64"))
     history = layers.Embedding(TAGS, 4, mask_zero=True)(given["tags"])
-    pooled = layers.GlobalAveragePooling1D()(history)
-    recurrent = layers.GRU(3)(history)
-    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([pooled, recurrent, user])))
+    return scored(given, layers.GlobalAveragePooling1D()(history), layers.GRU(3)(history), row(given["user"]))
 
 
-def ragged_read(start: int, length: int) -> Any:
-    found = columns(start, length)
-    rows = [row[:n] for row, n in zip(found["tags"], found["many"], strict=True)]
-    return {"user": found["user"], "tags": tf.ragged.constant([row.tolist() for row in rows]), "label": found["label"]}
+def tags_read(form: Callable[[Any], Any]) -> Callable[[int, int], Any]:
+    """Return a `read` of users and their tags, in a form that takes the columns."""
+
+    def read(start: int, length: int) -> Any:
+        found = columns(start, length)
+        return {"user": found["user"], "tags": form(found), "label": found["label"]}
+
+    return read
 
 
-def list_read(start: int, length: int) -> Any:
-    found = columns(start, length)
-    rows = [row[:n].tolist() for row, n in zip(found["tags"], found["many"], strict=True)]
-    return {"user": found["user"], "tags": rows, "label": found["label"]}
-
-
-def sparse_read(start: int, length: int) -> Any:
-    found = columns(start, length)
-    return {"user": found["user"], "tags": tf.sparse.from_dense(found["tags"]), "label": found["label"]}
+def lists(found: Any) -> list[list[int]]:
+    return [row[:n].tolist() for row, n in zip(found["tags"], found["many"], strict=True)]
 
 
 def text(prepare: Callable[[], Any], rows: int) -> Callable[[], Any]:
     def build() -> Any:
         given = inputs(user=((), "int64"), city=((1,), "string"))
-        city = layers.Embedding(rows, 4)(prepare()(given["city"]))
-        user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
-        return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.Flatten()(city), user])))
+        return scored(given, row(prepare()(given["city"]), rows), row(given["user"]))
 
     return build
 
@@ -110,25 +98,21 @@ def words() -> Any:
     given = inputs(user=((), "int64"), city=((1,), "string"))
     tokens = layers.TextVectorization(vocabulary=["rome", "oslo", "lima", "cairo"], output_sequence_length=2)
     x = layers.Embedding(6, 4, mask_zero=True)(tokens(given["city"]))
-    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.GlobalAveragePooling1D()(x), user])))
+    return scored(given, layers.GlobalAveragePooling1D()(x), row(given["user"]))
 
 
 def crossed() -> Any:
     given = inputs(user=((1,), "int64"), item=((1,), "int64"))
     x = layers.HashedCrossing(50, output_mode="int")((given["user"], given["item"]))
     known = layers.IntegerLookup(vocabulary=list(range(0, USERS, 2)), num_oov_indices=1)(given["user"])
-    parts = [layers.Embedding(50, 4)(x), layers.Embedding(USERS // 2 + 1, 4)(known)]
-    return keras.Model(given, deep([layers.Flatten()(part) for part in parts]))
+    return keras.Model(given, deep([row(x, 50), row(known, USERS // 2 + 1)]))
 
 
 def buckets() -> Any:
     given = inputs(user=((), "int64"), price=((1,), "float32"))
     bucket = layers.Discretization(bin_boundaries=[-0.5, 0.0, 0.5])(given["price"])
     one_hot = layers.CategoryEncoding(num_tokens=4, output_mode="one_hot")(bucket)
-    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
-    price = layers.Flatten()(layers.Embedding(4, 4)(bucket))
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([user, price, one_hot])))
+    return scored(given, row(given["user"]), row(bucket, 4), one_hot)
 
 
 def feature_space() -> Any:
@@ -142,15 +126,10 @@ def feature_space() -> Any:
         output_mode="dict",
     )
     found = columns(0, 200)
-    space.adapt(
-        tf.data.Dataset.from_tensor_slices(
-            {"city": found["city"].astype(str), "user": found["user"], "price": found["price"]}
-        )
-    )
+    known = {"city": found["city"].astype(str), "user": found["user"], "price": found["price"]}
+    space.adapt(tf.data.Dataset.from_tensor_slices(known))
     encoded = space.get_encoded_features()
-    user = layers.Flatten()(layers.Embedding(USERS + 2, 4)(encoded["user"]))
-    x = layers.Concatenate()([user, encoded["city"], encoded["price"]])
-    return keras.Model(space.get_inputs(), layers.Dense(1)(x))
+    return scored(space.get_inputs(), row(encoded["user"], USERS + 2), encoded["city"], encoded["price"])
 
 
 def sequential() -> Any:
@@ -311,8 +290,7 @@ class Offset(layers.Embedding):
 
 def subclassed_layer() -> Any:
     given = base()
-    parts = [Offset(USERS + 1, 4)(given["user"]), layers.Embedding(ITEMS, 4)(given["item"])]
-    return keras.Model(given, deep([layers.Reshape((4,))(part) for part in parts]))
+    return keras.Model(given, deep([Offset(USERS + 1, 4)(given["user"]), row(given["item"], ITEMS)]))
 
 
 def positions() -> Any:
@@ -330,8 +308,7 @@ def positions() -> Any:
             return x + self.table(keras.ops.arange(3))
 
     x = Positions()(layers.Embedding(TAGS, 4)(given["tags"]))
-    user = layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"]))
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([layers.Flatten()(x), user])))
+    return scored(given, layers.Flatten()(x), row(given["user"]))
 
 
 def tied() -> Any:
@@ -351,11 +328,8 @@ def tied() -> Any:
 def embed_reduce() -> Any:
     given = inputs(user=((), "int64"), tags=((3,), "int64"), weights=((3,), "float32"))
     kind = keras_rs.layers.EmbedReduce
-    parts = [
-        kind(TAGS, 4, combiner="sqrtn")(given["tags"], weights=given["weights"]),
-        kind(USERS, 4, combiner="sum")(given["user"]),
-    ]
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()(parts)))
+    tags = kind(TAGS, 4, combiner="sqrtn")(given["tags"], weights=given["weights"])
+    return scored(given, tags, kind(USERS, 4, combiner="sum")(given["user"]))
 
 
 def weighted_tags(start: int, length: int) -> Any:
@@ -390,14 +364,12 @@ def distributed_embedding() -> Any:
 def no_tables() -> Any:
     given = inputs(city=((1,), "string"), price=((1,), "float32"))
     city = layers.StringLookup(vocabulary=list(CITIES[1:]), output_mode="one_hot")(given["city"])
-    return keras.Model(given, layers.Dense(1)(layers.Concatenate()([city, layers.Rescaling(2.0)(given["price"])])))
+    return scored(given, city, layers.Rescaling(2.0)(given["price"]))
 
 
 def frozen() -> Any:
     given = base()
-    table = layers.Embedding(USERS, 4, trainable=False)
-    parts = [table(given["user"]), layers.Embedding(ITEMS, 4)(given["item"])]
-    return keras.Model(given, deep([layers.Reshape((4,))(part) for part in parts]))
+    return keras.Model(given, deep([row(given["user"], trainable=False), row(given["item"], ITEMS)]))
 
 
 def with_weights() -> Any:
@@ -414,18 +386,9 @@ def loaded() -> Any:
 
 def two_outputs(**compiled: Any) -> Any:
     given = base()
-    x = layers.Dense(8, activation="relu")(
-        layers.Concatenate()(
-            [
-                layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"])),
-                layers.Reshape((4,))(layers.Embedding(ITEMS, 4)(given["item"])),
-            ]
-        )
-    )
-    outputs = {
-        "click": layers.Dense(1, activation="sigmoid", name="click")(x),
-        "buy": layers.Dense(1, activation="sigmoid", name="buy")(x),
-    }
+    x = layers.Concatenate()([row(given["user"]), row(given["item"], ITEMS)])
+    x = layers.Dense(8, activation="relu")(x)
+    outputs = {name: layers.Dense(1, activation="sigmoid", name=name)(x) for name in ("click", "buy")}
     model = keras.Model(given, outputs)
     if compiled:
         model.compile(optimizer=keras.optimizers.SGD(0.5), **compiled)
@@ -443,12 +406,7 @@ def compiled_two_outputs() -> Any:
 def compiled(loss: Any, units: int = 1, activation: str | None = None, **options: Any) -> Callable[[], Any]:
     def build() -> Any:
         given = base()
-        x = layers.Concatenate()(
-            [
-                layers.Reshape((4,))(layers.Embedding(USERS, 4)(given["user"])),
-                layers.Reshape((4,))(layers.Embedding(ITEMS, 4)(given["item"])),
-            ]
-        )
+        x = layers.Concatenate()([row(given["user"]), row(given["item"], ITEMS)])
         model = keras.Model(given, layers.Dense(units, activation=activation)(x))
         model.compile(optimizer=keras.optimizers.SGD(0.5), loss=loss, **options)
         return model
@@ -456,27 +414,24 @@ def compiled(loss: Any, units: int = 1, activation: str | None = None, **options
     return build
 
 
-def labelled(column: str, weight: str | None = None) -> Callable[[int, int], Any]:
-    def read(start: int, length: int) -> Any:
+def labelled(label: Any, weight: str | None = None) -> Callable[[int, int], Any]:
+    """Return a `read` of all inputs, with another label and weight."""
+    read = pairs(label=label, weight=weight)
+
+    def with_inputs(start: int, length: int) -> Any:
         found = columns(start, length)
-        given = {name: found[name] for name in ("user", "item", "price")}
-        return (given, found[column]) if weight is None else (given, found[column], found[weight])
+        return ({name: found[name] for name in ("user", "item", "price")}, *read(start, length)[1:])
 
-    return read
+    return with_inputs
 
 
-def both_labels(start: int, length: int) -> Any:
-    found = columns(start, length)
-    given = {name: found[name] for name in ("user", "item", "price")}
-    return given, {"click": found["label"], "buy": found["bought"]}
+both_labels = labelled({"click": "label", "buy": "bought"})
 
 
 def dependent_ids() -> Any:
     given = base()
     first = layers.Embedding(USERS, 4, name="first")(given["user"])
-    chosen = keras.ops.argmax(first, axis=-1)
-    second = layers.Embedding(4, 4, name="second")(chosen)
-    return keras.Model(given, deep([layers.Reshape((4,))(first), layers.Reshape((4,))(second)]))
+    return keras.Model(given, deep([first, row(keras.ops.argmax(first, axis=-1), 4, name="second")]))
 
 
 def own_step() -> Any:
@@ -508,16 +463,17 @@ def ragged_input() -> Any:
     return keras.Model(tags, layers.Dense(1)(keras.ops.sum(layers.Embedding(TAGS, 4)(tags), axis=1)))
 
 
-TWO = {"click": "label", "buy": "bought"}
 TAKEN: dict[str, Kind] = {
     "functional": Kind("functional models with any number of `Embedding` layers", functional),
     "unnamed": Kind("inputs without names, filled by position", unnamed, pairs("user", "item")),
     "widths": Kind("tables of different widths", widths),
     "shared": Kind("a table that several inputs share", shared, named("user", "item", "tags")),
     "masked": Kind("padded lists with `mask_zero`: pooled, or in recurrent layers", masked, named("user", "tags")),
-    "ragged": Kind("ragged data (`tf.RaggedTensor`)", masked, ragged_read),
-    "lists": Kind("lists of different lengths", masked, list_read),
-    "sparse": Kind("sparse data (`tf.SparseTensor`)", masked, sparse_read),
+    "ragged": Kind(
+        "ragged data (`tf.RaggedTensor`)", masked, tags_read(lambda found: tf.ragged.constant(lists(found)))
+    ),
+    "lists": Kind("lists of different lengths", masked, tags_read(lists)),
+    "sparse": Kind("sparse data (`tf.SparseTensor`)", masked, tags_read(lambda of: tf.sparse.from_dense(of["tags"]))),
     "strings": Kind(
         "texts through `StringLookup`",
         text(lambda: layers.StringLookup(vocabulary=list(CITIES[1:4])), 4),
@@ -563,9 +519,7 @@ TAKEN: dict[str, Kind] = {
     ),
     "outputs": Kind("several outputs with losses and weights", compiled_two_outputs, both_labels),
     "sample weights": Kind(
-        "sample weights",
-        compiled("binary_crossentropy", activation="sigmoid"),
-        labelled("label", "importance"),
+        "sample weights", compiled("binary_crossentropy", activation="sigmoid"), labelled("label", "importance")
     ),
     "regression": Kind("regression", compiled("mse", metrics=["mae"]), labelled("stars")),
     "classes": Kind(

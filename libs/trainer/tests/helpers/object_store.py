@@ -190,7 +190,6 @@ def s3_server(folder: Path) -> Iterator[int]:
                 break
             except OSError:
                 if process.poll() is not None or time.monotonic() > deadline_s:
-                    assert process.stderr is not None
                     raise RuntimeError(f"nanio did not start: {process.stderr.read()[-2000:]!r}") from None
                 time.sleep(0.05)
         yield port
@@ -205,7 +204,6 @@ def proxy_process(upstream: int, latency_s: float) -> Iterator[int]:
     command = [sys.executable, __file__, str(upstream), str(latency_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         yield int(process.stdout.readline())
     finally:
         process.terminate()

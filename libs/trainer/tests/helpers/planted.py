@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from stretto.readers.hashing import VALUE_BITS
+from stretto_parameters.keys import restore
 
 USERS, ITEMS, TAGS = 60, 40, 15
 CITIES = ("", "Rome", "Oslo", "Lima", "Cairo", "Kyoto", "Turin")
@@ -75,6 +77,28 @@ class Kind:
     noise: float = 0.0
     loss: Any = None
     """The task's own."""
+
+
+class Task:
+    """A task of a kind."""
+
+    def __init__(self, kind: Kind, **attributes: Any) -> None:
+        self.build, self.read = kind.build, kind.read
+        if kind.loss is not None:
+            self.loss = kind.loss
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def rows_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
+    """Return the rows of a batch's keys in some tables."""
+    found = []
+    for number, (table, spec) in enumerate(zip(keys.tables, program.layout.tables, strict=True)):
+        numbers = restore(table.stored)
+        fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
+        rows = [tables[number, field][i] for field, i in zip(fields.tolist(), ids.tolist(), strict=True)]
+        found.append(np.array(rows, np.float32).reshape(len(numbers), spec.dimension))
+    return found
 
 
 def document_table(taken: dict[str, Kind], refused: dict[str, Kind]) -> str:

@@ -9,8 +9,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stretto.readers import Batch
 
 FORMATS = ("parquet", "arrow", "csv", "tsv", "tfrecord")
 COLUMNS: dict[str, Any] = {
@@ -110,3 +112,11 @@ def plain(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     if kind != "tsv":
         return rows
     return [{**row, "city": row["city"] and row["city"].replace("\n", " ")} for row in rows]
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
+
+
+def part(batch: Batch, start: int, length: int) -> Batch:
+    return {name: values[start : start + length] for name, values in batch.items()}

@@ -535,12 +535,7 @@ TAKEN: dict[str, Kind] = {
         pairs("user", "item", label="stars"),
         loss=nn.MSELoss(),
     ),
-    "classes": Kind(
-        "several classes",
-        Classes,
-        pairs("user", "item", label="class"),
-        loss=functional.cross_entropy,
-    ),
+    "classes": Kind("several classes", Classes, pairs("user", "item", label="class"), loss=functional.cross_entropy),
 }
 REFUSED: dict[str, Kind] = {
     "norm": Kind(

@@ -30,6 +30,7 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.pods import (
     ClaimBuckets,
+    EvaluateModel,
     GetBooks,
     GetBooksReply,
     PodPing,
@@ -38,7 +39,7 @@ from stretto_messages.pods import (
     WorkerReported,
 )
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
-from stretto_messages.values import ParameterServer, Shard
+from stretto_messages.values import Evaluation, ParameterServer, Shard
 from stretto_plane import Key
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract import registry
@@ -64,7 +65,11 @@ class Cluster:
         self.key_path = folder / "plane.pem"
         self._warm = warm
         """Pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it."""
+        self.environment: dict[str, str] = {}
+        """More variables of every pod."""
         self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
+        self.killed: set[str] = set()
+        """Requests of theirs that arrive after their death are not answered: nobody would train the lease."""
         self.logs: dict[str, Path] = {}
         self.reports: list[Any] = []
         self.requests: list[Message] = []
@@ -146,6 +151,7 @@ class Cluster:
             "STRETTO_STATE_FOLDER": str(self.folder / "state"),
             "STRETTO_PLANE_KEY": str(self.key_path),
             "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            **self.environment,
             **extra,
         }
         self.logs[pod] = self.folder / f"{pod}.log"
@@ -173,8 +179,7 @@ class Cluster:
     def ask(self, pod: str, request: Message, timeout_s: float = 60.0) -> Any:
         """Return the pod's reply; raise RuntimeError for an error reply."""
         message = self.run(
-            self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s),
-            timeout_s + 5,
+            self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s), timeout_s + 5
         )
         if message.headers and "error" in message.headers:
             raise RuntimeError(message.data.decode())
@@ -195,7 +200,7 @@ class Cluster:
 
     def start_ps(self, *indices: int, claim: bool = True) -> None:
         for index in indices:
-            self.launch(f"ps-{index}", **getattr(self, "ps_environment", {}))
+            self.launch(f"ps-{index}")
         for index in indices:
             self.servers[index] = self.ready(f"ps-{index}").address
         if claim:
@@ -223,6 +228,7 @@ class Cluster:
         return self.processes[pod].wait(timeout_s)
 
     async def _requeue(self, pod: str) -> None:
+        self.killed.add(pod)
         self._take_back_ahead(pod)
         shard = self.leased.pop(pod, None)
         if shard is not None:
@@ -242,6 +248,8 @@ class Cluster:
 
     async def _rpc(self, message: Any) -> None:
         request = registry.parse(message.subject, message.data)
+        if getattr(request, "pod", "") in self.killed:
+            return
         self.requests.append(request)
         request_id = (message.headers or {}).get("request-id") or getattr(request, "request_id", "")
         lane = request_id.rpartition(".")[0]
@@ -323,6 +331,14 @@ class Cluster:
 
         self.run(restore())
 
+    def keep_for(self, *pods: str) -> None:
+        """Let pods that are to join train a shard each, however fast the others are."""
+
+        async def keep() -> None:
+            self.reserved |= {pod: self.todo.pop() for pod in pods}
+
+        self.run(keep())
+
     def end_soon(self) -> int:
         """Leave out the shards that nobody has begun; return the samples of the others."""
 
@@ -340,6 +356,13 @@ class Cluster:
 
     def books(self, *indices: int) -> list[GetBooksReply]:
         return [self.ask(f"ps-{i}", GetBooks(job=self.job)) for i in indices]
+
+    def evaluated(self, worker: str, samples: int) -> Evaluation:
+        """Return what a worker finds on samples behind those that train."""
+        request = EvaluateModel(job=self.job, samples=samples)
+        reply = wait_for(lambda: (lambda r: r if r.state != "running" else None)(self.ask(worker, request)), 60)
+        assert reply.state == "done", reply.detail
+        return reply.evaluation
 
     def worker_reports(self) -> list[WorkerReported]:
         return [r for r in self.reports if isinstance(r, WorkerReported)]

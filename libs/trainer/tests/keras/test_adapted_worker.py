@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_messages.pods import EvaluateModel
-from trainer_harness import Cluster, spec_of, wait_for
-from warm_processes import WarmProcesses
+from trainer_harness import spec_of, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -40,44 +38,30 @@ class Model:
 """
 
 
-def cluster_of(tmp_path: Path, warm: WarmProcesses, **arguments: Any) -> Cluster:
+@pytest.fixture
+def make(tmp_path: Path, started: Any) -> Any:
     (tmp_path / "own_model.py").write_text(USER)
-    cluster = Cluster(tmp_path, spec_of(SAMPLES, model={"entry": "own_model:Model", "arguments": arguments}), warm)
-    cluster.ps_environment = {"PYTHONPATH": str(tmp_path)}
-    cluster.start()
-    return cluster
+    return lambda **arguments: started(spec_of(SAMPLES, model={"entry": "own_model:Model", "arguments": arguments}))
 
 
-def test_workers_die_and_join_and_every_sample_of_a_users_own_model_counts_once(tmp_path: Path, warm: WarmProcesses):
-    cluster = cluster_of(tmp_path, warm)
-    try:
-        cluster.start_ps(0, 1)
-        cluster.launch("worker-0", **cluster.ps_environment)
-        wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
-        cluster.launch("worker-1", **cluster.ps_environment)
-        cluster.kill("worker-0")
-        wait_for(cluster.finished, 120, "every shard")
-        assert [book.applied_samples for book in cluster.books(0, 1)] == [SAMPLES, SAMPLES]
-        request = EvaluateModel(job="tiny", samples=5000)
-        reply = wait_for(lambda: done(cluster.ask("worker-1", request)), 60, "the evaluation")
-        assert reply.state == "done", reply.detail
-        assert reply.evaluation.auc > 0.99
-        [accuracy] = reply.evaluation.metrics
-        assert (accuracy.name, accuracy.value > 0.95) == ("accuracy", True)
-    finally:
-        cluster.stop()
+def test_workers_die_and_join_and_every_sample_of_a_users_own_model_counts_once(make: Any):
+    cluster = make()
+    cluster.start_ps(0, 1)
+    cluster.keep_for("worker-1")
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
+    cluster.launch("worker-1")
+    cluster.kill("worker-0")
+    wait_for(cluster.finished, 120, "every shard")
+    assert [book.applied_samples for book in cluster.books(0, 1)] == [SAMPLES, SAMPLES]
+    found = cluster.evaluated("worker-1", 5000)
+    assert found.auc > 0.99
+    [accuracy] = found.metrics
+    assert (accuracy.name, accuracy.value > 0.95) == ("accuracy", True)
 
 
-def done(reply: Any) -> Any:
-    return reply if reply.state != "running" else None
-
-
-def test_a_model_that_is_refused_is_the_users_error(tmp_path: Path, warm: WarmProcesses):
-    cluster = cluster_of(tmp_path, warm, embeddings_constraint="non_neg")
-    try:
-        cluster.start_ps(0)
-        process = cluster.launch("worker-0", **cluster.ps_environment)
-        assert process.wait(60) == 3
-        assert "embeddings_constraint is applied to the whole table" in cluster.log("worker-0")
-    finally:
-        cluster.stop()
+def test_a_model_that_is_refused_is_the_users_error(make: Any):
+    cluster = make(embeddings_constraint="non_neg")
+    cluster.start_ps(0)
+    assert cluster.launch("worker-0").wait(60) == 3
+    assert "embeddings_constraint is applied to the whole table" in cluster.log("worker-0")

@@ -83,10 +83,9 @@ def functional(*layers: Any, activation: str | None = None) -> Any:
 def test_the_examples_learn(model: type):
     arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
     trained = train_locally(
-        model, 40_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1
+        model, 25_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1
     )
-    assert trained.steps == -(-40_000 // 512)
-    assert trained.quality is not None
+    assert trained.steps == -(-25_000 // 512)
     assert trained.quality.samples == 8000
     assert trained.quality.auc > 0.6  # untrained: 0.5 +- 0.01; a batch's loss would be noise
 
@@ -98,8 +97,6 @@ def test_an_example_reads_a_file_of_criteo_format(tmp_path: Path):
     generated = train_locally(
         WideDeep, 2048, arguments={"seed": 4, "categories": 3000, "hidden": "8"}, evaluate_samples=900
     )
-    assert trained.quality is not None
-    assert generated.quality is not None
     # the pull of a batch runs beside the step before, so two runs differ in the last digits
     assert trained.quality.loss == pytest.approx(generated.quality.loss, rel=0.02)
 
@@ -111,13 +108,11 @@ def test_the_example_of_the_readme_works(tmp_path: Path):
     arguments = {"data": write_clicks(tmp_path)}
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.02, "evaluate_samples": 1000}
     trained = train_locally(names["Clicks"], 5000, arguments=arguments, batch_size=50, **options)
-    assert trained.quality is not None
     assert trained.quality.auc > 0.75
 
 
 def test_adam_learns():
     trained = train_locally(Task(), 3000, batch_size=100, optimizer="adam", learning_rate=0.02, evaluate_samples=500)
-    assert trained.quality is not None
     assert trained.quality.auc > 0.95
 
 
@@ -181,7 +176,6 @@ def test_batch_normalisation_keeps_its_moments_on_the_servers():
     trained = train_locally(
         Task(lambda: functional(keras.layers.BatchNormalization())), 4000, batch_size=100, evaluate_samples=500
     )
-    assert trained.quality is not None
     assert trained.quality.auc > 0.9
     moments = trained.model().layers[-2].moving_mean.numpy()
     assert np.abs(moments).max() > 0.05
@@ -394,25 +388,18 @@ def test_tables_of_different_width_learn(options: Any):
         Task(two_tables, keys=two_keys), 6000, batch_size=100, learning_rate=0.2, evaluate_samples=500, **options
     )
     assert [table.dimension for table in trained.program.layout.tables] == [3, 6]
-    assert trained.quality is not None
     assert trained.quality.auc > 0.95
 
 
 def test_half_precision_changes_the_loss_by_little():
-    """Rows of 8 bits of precision, on the servers, on the way, and both: Wide & Deep within 1 % of its loss."""
+    """Rows of 8 bits of precision, on the servers and on the way: Wide & Deep within 1 % of its loss."""
     losses = {}
-    for options in (
-        {},
-        {"row_weights": "bfloat16"},
-        {"transfer": "bfloat16"},
-        {"row_weights": "bfloat16", "transfer": "bfloat16"},
-    ):
+    for options in ({}, {"row_weights": "bfloat16"}, {"transfer": "bfloat16"}):
         arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
         trained = train_locally(
-            WideDeep, 30_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1,
+            WideDeep, 20_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1,
             pipeline=False, **options,  # type: ignore[arg-type]
         )  # fmt: skip
-        assert trained.quality is not None
         losses[str(options)] = trained.quality.loss
     exact = losses.pop("{}")
     assert all(0 < abs(each - exact) < 0.01 * exact for each in losses.values()), (exact, losses)
@@ -516,10 +503,7 @@ def test_a_loss_of_the_users_takes_any_label():
         (lambda batch: batch["categorical"][:, :2], r"expected int64 \(20, 3\)"),
         (lambda batch: batch["numeric"], "gave float32"),
         (lambda batch: batch["nothing"], "failed: KeyError"),
-        (
-            lambda batch: {"rows_of_others": batch["categorical"]},
-            r"ids for \['rows_of_others'\]; the model's tables",
-        ),
+        (lambda batch: {"rows_of_others": batch["categorical"]}, r"ids for \['rows_of_others'\]; the model's tables"),
     ],
 )
 def test_keys_that_are_wrong_are_named(keys: Any, named: str):

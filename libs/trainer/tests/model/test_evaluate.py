@@ -54,7 +54,6 @@ def test_labels_that_are_fractions_are_not_rounded():
     assert whole.loss == pytest.approx((2 * entropy + np.log(2)) / 3, rel=1e-6)
     assert np.isnan(whole.auc)
     part = evaluate_part(program, lambda keys: (None, None, None), range(3))
-    assert part is not None
     assert part.loss_sum == pytest.approx(3 * whole.loss)
     assert (sum(part.positives), sum(part.negatives)) == (0, 3)
     assert log_loss(label, score) == pytest.approx(np.log(2))

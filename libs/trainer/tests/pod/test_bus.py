@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import shutil
 import subprocess
 import sys
@@ -122,7 +124,6 @@ async def test_a_report_leaves_its_life_and_its_storing_to_the_stream(
     )
     bus.report(report)
     message = await arrived.next_msg(5)
-    assert message.headers is not None
     assert message.headers["ce-datacontenttype"] == "application/json"
     assert not [name for name in message.headers if name.startswith("Nats-")]
     await asyncio.to_thread(bus.close)
@@ -183,3 +184,14 @@ def test_no_two_requests_of_several_threads_have_one_id(tmp_path: Path, monkeypa
     monkeypatch.setattr(stretto.pod.bus.registry, "channel_of", slowly)
     ids.append(bus.request_id(GetServers))
     assert len({*ids}) == 2
+
+
+def test_workers_that_seed_alike_have_spans_of_their_own(tmp_path: Path) -> None:
+    for pod in ("worker-0", "worker-1"):
+        random.seed(7)  # as a training script may do
+        tracing = PodTracing("job", pod, tmp_path)
+        with tracing.span("train shard"):
+            pass
+        tracing.close()
+    lines = [line for file in (tmp_path / "spans").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len({json.loads(line)["span_id"] for line in lines}) == 2

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from stretto.pod.code import bring
 from stretto_wire.jobspec.jobfile import read_job
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.policy.allowed import Allowed
-from trainer_harness import Cluster, spec_of
+from trainer_harness import spec_of, wait_for
 
 ENTRY = "ads_of_a_test.model:answer"
 MODULE = b"def answer():\n    from ads_of_a_test import helper\n    return helper.VALUE\n"
@@ -417,7 +416,7 @@ class Ads(WideDeep):
 
 
 @pytest.mark.slow
-def test_a_worker_trains_code_from_an_archive_with_a_file_of_its_job(tmp_path: Path) -> None:
+def test_a_worker_trains_code_from_an_archive_with_a_file_of_its_job(tmp_path: Path, started: Any) -> None:
     """Real pods on a real bus: the archive holds the model, a file its size; neither is on the import path before."""
     file = packed(tmp_path / "ads.tar.gz", {"ads-1.0/ads_of_a_pod.py": TASK})
     model = {
@@ -425,30 +424,17 @@ def test_a_worker_trains_code_from_an_archive_with_a_file_of_its_job(tmp_path: P
         "arguments": {"seed": 5, "hidden": "16"},
         "code": {"url": str(file), "sha256": sha256(file)},
     }
-    cluster = Cluster(tmp_path, spec_of(4096, model=model, files={"conf/categories": "2000"}))
-    cluster.start()
-    try:
-        cluster.start_ps(0)
-        own = cluster.own_folder("worker-0")
-        cluster.launch("worker-0", **own)
-        deadline = time.monotonic() + 90
-        while not cluster.finished():
-            assert cluster.processes["worker-0"].poll() in (None, 0), cluster.log("worker-0")
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert cluster.books(0)[0].applied_samples == 4096
-    finally:
-        cluster.stop()
+    cluster = started(spec_of(4096, model=model, files={"conf/categories": "2000"}))
+    cluster.start_ps(0)
+    worker = cluster.launch("worker-0", **cluster.own_folder("worker-0"))
+    wait_for(lambda: cluster.finished() or worker.poll(), 90, "the last shard")
+    assert worker.poll() in (None, 0), cluster.log("worker-0")
+    assert cluster.books(0)[0].applied_samples == 4096
 
 
 @pytest.mark.slow
-def test_code_with_another_checksum_ends_a_worker_as_the_users_error(tmp_path: Path) -> None:
+def test_code_with_another_checksum_ends_a_worker_as_the_users_error(tmp_path: Path, started: Any) -> None:
     file = packed(tmp_path / "ads.zip")
-    cluster = Cluster(tmp_path, spec_of(4096, model={"code": {"url": str(file), "sha256": "0" * 64}}))
-    cluster.start()
-    try:
-        process = cluster.launch("worker-0", **cluster.own_folder("worker-0"))
-        assert process.wait(60) == 3
-        assert "exit 3: model.code.sha256 = 0000" in cluster.log("worker-0").splitlines()[-1]
-    finally:
-        cluster.stop()
+    cluster = started(spec_of(4096, model={"code": {"url": str(file), "sha256": "0" * 64}}))
+    assert cluster.launch("worker-0", **cluster.own_folder("worker-0")).wait(60) == 3
+    assert "exit 3: model.code.sha256 = 0000" in cluster.log("worker-0").splitlines()[-1]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 import redis
 from stretto_core.actuator import placement
-from stretto_installation.server import free_port
 from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
@@ -33,7 +31,6 @@ from stretto_messages.pods import (
 )
 from stretto_messages.values import CheckpointRef
 from trainer_harness import Cluster, spec_of, wait_for
-from warm_processes import WarmProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -41,20 +38,8 @@ SAMPLES = 60_000
 
 
 @pytest.fixture
-def make(tmp_path: Path, warm: WarmProcesses) -> Iterator[Any]:
-    clusters: list[Cluster] = []
-
-    def start(samples: int, cold: bool = False, **changes: Any) -> Cluster:
-        folder = tmp_path / f"cluster{len(clusters)}"
-        folder.mkdir()
-        cluster = Cluster(folder, spec_of(samples, **changes), None if cold else warm)
-        clusters.append(cluster)
-        cluster.start()
-        return cluster
-
-    yield start
-    for cluster in clusters:
-        cluster.stop()
+def make(started: Any) -> Any:
+    return lambda samples, cold=False, **changes: started(spec_of(samples, **changes), cold)
 
 
 def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
@@ -72,17 +57,11 @@ def checksum(books: list[GetBooksReply]) -> str:
     return f"{sum(int(book.checksum, 16) for book in books) % 2**64:016x}"
 
 
-def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
-    request = EvaluateModel(job=cluster.job, samples=samples)
-    reply = wait_for(lambda: (lambda r: r if r.state != "running" else None)(cluster.ask(worker, request)), 60)
-    assert reply.state == "done", reply.detail
-    return reply.evaluation
-
-
 def test_a_killed_worker_costs_nothing_but_time(make: Any):
     cluster = make(SAMPLES, cold=True)  # once as the product starts pods
     cluster.start_ps(0)
     assert not cluster.ask("ps-0", ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
+    cluster.keep_for("worker-1")
     cluster.launch("worker-0")
     cluster.ready("worker-0")
     wait_for(lambda: len(cluster.done) >= 2, what="two shards")
@@ -96,7 +75,7 @@ def test_a_killed_worker_costs_nothing_but_time(make: Any):
     assert books.applied_samples == SAMPLES
     assert books.owns_dense
 
-    quality = evaluated(cluster, "worker-1", 5000)
+    quality = cluster.evaluated("worker-1", 5000)
     assert quality.samples == 5000
     assert quality.auc > 0.7
     assert cluster.books(0)[0].rows == books.rows  # evaluating creates no rows
@@ -153,7 +132,7 @@ def planned(cluster: Cluster, weights: dict[int, float]) -> TakeBuckets:
 
 def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     cluster = make(8 * SAMPLES)
-    cluster.ps_environment = {"STRETTO_POD_HOST": "localhost"}
+    cluster.environment = {"STRETTO_POD_HOST": "localhost"}
     cluster.start_ps(0)
     cluster.start_ps(1, claim=False)
     assert [address.partition(":")[0] for address in cluster.servers.values()] == ["localhost"] * 2
@@ -198,7 +177,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     wait_for(lambda: "pull for an evaluation: parameter server ps-0" in cluster.log("worker-0"))
     del cluster.servers[0]
     cluster.announce()
-    assert evaluated(cluster, "worker-0", 3000).samples == 3000
+    assert cluster.evaluated("worker-0", 3000).samples == 3000
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------
@@ -211,13 +190,8 @@ def exported(
     samples = cluster.ask("ps-0", GetOwnership(job="tiny")).applied_samples
     digests = []
     for index, path in zip_longest(servers, memory):
-        request = ExportState(
-            job="tiny",
-            checkpoint_id=checkpoint,
-            cache_url=cache_url,
-            store_url=str(store),
-            memory_path=str(path or ""),
-        )
+        place = {"cache_url": cache_url, "store_url": str(store), "memory_path": str(path or "")}
+        request = ExportState(job="tiny", checkpoint_id=checkpoint, **place)
         reply = cluster.ask(f"ps-{index}", request)
         assert reply.accepted, reply.detail
         assert reply.size_bytes > 1000
@@ -242,43 +216,22 @@ def exported(
 def imported(
     cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1, cache_url: str = "", lineage: int = 0
 ) -> list[ImportStateReply]:
+    about: dict[str, Any] = {"checkpoint": reference, "number": number, "cache_url": cache_url, "lineage": lineage}
     return [
-        cluster.ask(
-            f"ps-{index}",
-            ImportState(
-                job="tiny",
-                checkpoint=reference,
-                number=number,
-                buckets=tuple(buckets),
-                slices=tuple(slices),
-                cache_url=cache_url,
-                lineage=lineage,
-            ),
-        )
+        cluster.ask(f"ps-{index}", ImportState(job="tiny", buckets=tuple(buckets), slices=tuple(slices), **about))
         for index, (buckets, slices) in placement.claim(servers).items()
     ]
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[str]:
-    import subprocess
-    import sys
-
-    binary = shutil.which("redis-server") or str(Path(sys.executable).parent / "redis-server")
-    port = free_port()
-    process = subprocess.Popen(
-        [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )
-    yield f"redis://127.0.0.1:{port}/0"
-    process.kill()
-    process.wait(60)
+def store(tmp_path: Path) -> Path:
+    made = tmp_path / "store"
+    made.mkdir()
+    return made
 
 
-def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any, tmp_path: Path):
+def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any, store: Path):
     """Found by `stretto chaos --seed 4`: a server reported the older checkpoint as restored and held the newer one."""
-    store = tmp_path / "store"
-    store.mkdir()
     first = make(SAMPLES)
     first.start_ps(0, 1)
     older = exported(first, "c1", store, "", 0, 1)
@@ -305,24 +258,16 @@ def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any
 def beside(
     cluster: Cluster, reference: CheckpointRef, server: int, number: int, columns: Sequence[int]
 ) -> ImportStateReply:
-    request = ImportState(
-        job="tiny",
-        checkpoint=reference,
-        number=number,
-        buckets=tuple(column for column in columns if column < 64),
-        slices=tuple(column - 64 for column in columns if column >= 64),
-        beside=True,
-    )
-    return cluster.ask(f"ps-{server}", request)
+    buckets, slices = (tuple(c for c in columns if c < 64), tuple(c - 64 for c in columns if c >= 64))
+    about: dict[str, Any] = {"checkpoint": reference, "number": number, "buckets": buckets, "slices": slices}
+    return cluster.ask(f"ps-{server}", ImportState(job="tiny", beside=True, **about))
 
 
-def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any, tmp_path: Path):
+def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any, store: Path):
     """Goal: the survivor keeps what it has learned since, and gets just what is missing, once.
 
     Method: a checkpoint of two servers, more training, one is killed. A worker that waits goes on by itself.
     """
-    store = tmp_path / "store"
-    store.mkdir()
     cluster = make(8 * SAMPLES)
     cluster.start_ps(0, 1)
     reference = exported(cluster, "c1", store, "", 0, 1)
@@ -351,13 +296,11 @@ def test_columns_of_a_killed_server_are_loaded_beside_those_that_go_on(make: Any
 
 
 @pytest.mark.night
-def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp_path: Path):
+def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, store: Path):
     """Goal: both keep their processes, and every sample counts once, though the ledger goes back after the servers.
 
     Method: a checkpoint of before training, then one of two servers is killed. All samples come again under other ids.
     """
-    store = tmp_path / "store"
-    store.mkdir()
     cluster = make(4 * SAMPLES)
     cluster.start_ps(0, 1)
     reference = exported(cluster, "c1", store, "", 0, 1)
@@ -389,20 +332,19 @@ def test_a_living_server_and_a_living_worker_go_back_with_the_job(make: Any, tmp
 
 
 @pytest.mark.night
-def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: str, tmp_path: Path):
-    store = tmp_path / "store"
-    store.mkdir()
+def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: Any, store: Path, tmp_path: Path):
+    url, _ = cache
     first = make(SAMPLES)
     first.start_ps(0, 1)
     first.launch("worker-0")
     finished(first)
     books = first.books(0, 1)
-    quality = evaluated(first, "worker-0", 3000)
-    reference = exported(first, "c1", store, cache, 0, 1)
+    quality = first.evaluated("worker-0", 3000)
+    reference = exported(first, "c1", store, url, 0, 1)
     assert reference.samples == SAMPLES
     assert set(first.ask("ps-0", GetOwnership(job="tiny")).buckets) == {0, 1}
-    again = exported(first, "c2", store, cache, 0, 1)
-    with redis.Redis.from_url(cache) as client:  # the cache has the newest only
+    again = exported(first, "c2", store, url, 0, 1)
+    with redis.Redis.from_url(url) as client:  # the cache has the newest only
         wait_for(lambda: {key.split(b":")[2] for key in client.scan_iter()} == {b"c2"})
     memory = [tmp_path / f"memory{index}" for index in (0, 1)]
     for path in memory:
@@ -425,7 +367,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     (store / "c2.ps-0.image").rename(tmp_path / "away")
     second = make(SAMPLES)
     second.start_ps(0, 1, 2, claim=False)
-    assert all(reply.accepted for reply in imported(second, again, 0, 1, 2, cache_url=cache))
+    assert all(reply.accepted for reply in imported(second, again, 0, 1, 2, cache_url=url))
     restored = second.books(0, 1, 2)
     assert sum(b.rows for b in restored) == sum(b.rows for b in books)
     assert checksum(restored) == checksum(books)
@@ -436,7 +378,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     second.launch("worker-0")
     finished(second)
     assert [b.applied_samples for b in second.books(0, 1, 2)] == [SAMPLES] * 3
-    assert evaluated(second, "worker-0", 3000).loss == pytest.approx(quality.loss, abs=1e-6)
+    assert second.evaluated("worker-0", 3000).loss == pytest.approx(quality.loss, abs=1e-6)
 
     # c1 at one server without a cache: damaged files are refused by name, good ones taken
     third = make(SAMPLES)

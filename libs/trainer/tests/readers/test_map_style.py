@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -90,8 +88,8 @@ def test_pytorch_datasets_are_read() -> None:
 
 
 @pytest.mark.slow
-def test_tf_data_is_read_where_it_has_random_access_and_refused_elsewhere() -> None:
-    program = """
+def test_tf_data_is_read_where_it_has_random_access_and_refused_elsewhere(run_warm: Any) -> None:
+    run_warm("""
 import numpy as np, tensorflow as tf
 from stretto import DataError
 from stretto.readers.mapstyle import MapStyle
@@ -108,6 +106,4 @@ for other in (data.repeat(), data.filter(lambda row: row["x"] > 3), pairs):
         assert "write the samples to Parquet" in str(error), error
     else:
         raise AssertionError(other)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+""")

@@ -14,20 +14,13 @@ from hypothesis import strategies as st
 from stretto import DataError, field_keys, hash_strings, hash_values
 from stretto.examples import criteo
 from stretto.model.evaluate import auc
-from stretto.readers import Batch, Reader
+from stretto.readers import Reader
 from stretto.readers.arrow import Arrow
 from stretto.readers.criteo import CATEGORIES, INTEGERS, Criteo
 from stretto.readers.synthetic import Synthetic
+from table_files import part, same
 
 SAMPLES = 1500
-
-
-def same(a: Batch, b: Batch) -> bool:
-    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
-
-
-def part(batch: Batch, start: int, length: int) -> Batch:
-    return {name: values[start : start + length] for name, values in batch.items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +65,6 @@ def test_any_range_equals_that_part_of_a_sequential_read(readers: dict[str, Read
     whole = readers["synthetic"].read(0, SAMPLES)
     start, length = where
     assert same(readers[name].read(start, length), part(whole, start, length))
-
-
-def test_several_files_are_one_dataset(folder: Path, generator: Synthetic):
-    twice = Arrow([str(folder / "day.parquet"), str(folder / "day.arrow")], log_dense=True)
-    assert twice.size == 2 * SAMPLES
-    across = twice.read(SAMPLES - 10, 20)
-    whole = generator.read(0, SAMPLES)
-    assert same(part(across, 0, 10), part(whole, SAMPLES - 10, 10))
-    assert same(part(across, 10, 10), part(whole, 0, 10))
 
 
 @pytest.mark.parametrize("name", ["criteo", "parquet", "arrow"])

@@ -21,7 +21,7 @@ from stretto.readers import Batch
 from stretto.readers import formats as formats_module
 from stretto.readers import index as index_module
 from stretto.readers.arrow import Arrow
-from table_files import COLUMNS, FORMATS, example, plain, record, rows_of, write
+from table_files import COLUMNS, FORMATS, example, part, plain, record, rows_of, same, write
 
 
 def expected(rows: list[dict[str, Any]]) -> Batch:
@@ -46,14 +46,6 @@ def _integer(value: int | None) -> int:
     from stretto import hash_values
 
     return int(max(1, hash_values(np.array([value]))[0]))
-
-
-def same(a: Batch, b: Batch) -> bool:
-    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
-
-
-def part(batch: Batch, start: int, length: int) -> Batch:
-    return {name: values[start : start + length] for name, values in batch.items()}
 
 
 @settings(max_examples=40)
@@ -83,10 +75,10 @@ def test_any_read_equals_that_part_of_the_whole_however_files_are_cut(
             assert same(reader.read(start, length), part(whole, start, length))
 
 
-def test_examples_that_tensorflow_writes_are_read(tmp_path: Path) -> None:
+def test_examples_that_tensorflow_writes_are_read(tmp_path: Path, run_warm: Any) -> None:
     """The parser has its own definition of tf.train.Example: TensorFlow writes, in another process, and it reads."""
     path = tmp_path / "few.tfrecord"
-    program = f"""
+    run_warm(f"""
 import tensorflow as tf
 from tensorflow.train import Example, Feature, Features, FloatList, Int64List, BytesList
 with tf.io.TFRecordWriter({str(path)!r}) as out:
@@ -97,8 +89,7 @@ with tf.io.TFRecordWriter({str(path)!r}) as out:
             "user": Feature(int64_list=Int64List(value=[i])),
             "tags": Feature(bytes_list=BytesList(value=[b"a", b"b"][: i % 3])),
         }})).SerializeToString())
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+""")
     reader = Arrow(str(path), label="clicked", dense=["x"], categorical=["user"], lists={"tags": 2})
     batch = reader.read(0, 300)
     assert batch["label"].tolist() == [i % 2 for i in range(300)]

@@ -2,71 +2,43 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import redis
-from stretto.engine import Access, Parameters, ParameterServer, one_table
+from stretto.engine import ParameterServer, one_table
 from stretto.errors import CheckpointError, ImageDamaged
 from stretto.server import flash_checkpoint
 from stretto.server.flash_checkpoint import Exports
 from stretto_checkpoints.memory import SharedMemory
-from stretto_installation.server import free_port
-from trainer_harness import wait_for
+from trained_server import TrainedServer
 
 pytestmark = pytest.mark.slow
 
 
-class Job:
+class Job(TrainedServer):
     """A trained server in this process, its checkpoints, and new servers that read them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.layout = one_table(4, 200)
+        super().__init__(folder, one_table(4, 200))
         self.servers: list[ParameterServer] = []
-        self.server = self.new()
-        self.server.own(range(self.layout.columns))
-        access = Access(self.server.key)
-        self.worker = Parameters(self.layout, {0: self.server.address}, worker=0, access=access)
-        self.trained = 0
 
     def new(self):
         self.servers.append(ParameterServer(0, self.layout))
         return self.servers[-1]
 
     def close(self) -> None:
-        self.worker.close()
+        super().close()
         for server in self.servers:
             server.close()
 
-    def train(self) -> None:
-        """Train one more batch."""
-        keys = self.layout.index(np.arange(2000 * self.trained, 2000 * (self.trained + 1)))
-        gradients, dense = np.ones((len(keys), 4), np.float32), np.ones(200, np.float32)
-        self.worker.push(keys, [gradients], dense, shard=self.trained, attempt=1, start=0, stop=64)
-        self.trained += 1
-
-    def take(self, name: str, memory: str = "", cache: str = "") -> dict:
-        """Take a checkpoint and wait until it is stored; return the server's part of the manifest, with its detail."""
-        made = Exports("job", "ps-0", self.server.store, self.folder)
-        made.begin(name, cache, f"file://{self.folder}/{name}", memory)
-        wait_for(lambda: made.status(name)[0] in ("stored", "failed"))
-        stage, part, detail = made.status(name)
-        assert stage == "stored", detail
-        self.manifest(name).write_text(json.dumps({"parts": [json.loads(part)]}))
-        return json.loads(part) | {"detail": detail}
-
-    def manifest(self, name: str) -> Path:
-        return self.folder / name / "manifest.json"
-
-    def image(self, name: str) -> Path:
-        return self.folder / name / f"{name}.ps-0.image"
+    def train_more(self) -> None:
+        """Train one more batch, on new rows."""
+        self.train(np.arange(2000 * self.trained, 2000 * (self.trained + 1)))
 
     def read(self, server, name: str, cache: str = "") -> int:
         reader = Exports("job", "ps-0", server.store, self.folder)
@@ -78,11 +50,17 @@ class Job:
         books = (one.samples == other.samples).all() and (one.fingerprints == other.fingerprints).all()
         return bool(books) and server.store.checksum() == self.server.store.checksum()
 
+    def comes_back(self, name: str, cache: str = "") -> bool:
+        """Read a checkpoint into a new server, and compare."""
+        server = self.new()
+        self.read(server, name, cache)
+        return self.same(server)
+
 
 @pytest.fixture
 def job(tmp_path):
     made = Job(tmp_path)
-    made.train()
+    made.train_more()
     yield made
     made.close()
 
@@ -136,9 +114,7 @@ def test_whatever_is_wrong_with_a_copy_in_memory_the_store_has_it(job):
         part = job.take(f"c{number}", reserve(memory))
         assert part["copies"] == [f"file:{memory}"]
         damage(memory)
-        server = job.new()
-        job.read(server, f"c{number}")
-        assert job.same(server), number
+        assert job.comes_back(f"c{number}"), number
 
 
 def test_a_damaged_checkpoint_is_refused_with_the_reason_and_the_one_before_it_read_on_the_same_server(job):
@@ -161,7 +137,7 @@ def test_what_was_read_before_the_damage_leaves_no_trace(job):
     """A block of the last bucket is damaged: the other buckets are in the tables when it is found."""
     job.take("before")
     expected = job.server.store.checksum(), job.server.store.applied().samples.tolist()
-    job.train()
+    job.train_more()
     job.take("after")
     flip(job.image("after"), middle_of_last_rows(job.image("after")))
     server = job.new()
@@ -208,31 +184,7 @@ def test_shared_memory_that_is_full_costs_the_fast_way_back_nothing_else(job, sm
     part = job.take("c", path)
     assert part["copies"] == ["cache:stretto:job:c:ps-0"]
     assert not Path(path).exists()
-    server = job.new()
-    job.read(server, "c")
-    assert job.same(server)
-
-
-@pytest.fixture
-def cache(tmp_path):
-    """(url, process) of a real Redis."""
-    binary = shutil.which("redis-server") or str(Path(sys.executable).parent / "redis-server")
-    port = free_port()
-    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    url = f"redis://127.0.0.1:{port}/0"
-
-    def answers():
-        try:
-            with redis.Redis.from_url(url) as client:
-                return client.ping()
-        except redis.RedisError:
-            return False
-
-    wait_for(answers)
-    yield url, process
-    process.kill()
-    process.wait(60)
+    assert job.comes_back("c")
 
 
 def test_redis_killed_between_two_checkpoints_costs_the_cache_only(job, cache):
@@ -243,9 +195,7 @@ def test_redis_killed_between_two_checkpoints_costs_the_cache_only(job, cache):
     second = job.take("c2", cache=url)
     assert "not cached" in second["detail"]
     for name in ("c1", "c2"):
-        server = job.new()
-        job.read(server, name, url)
-        assert job.same(server)
+        assert job.comes_back(name, url)
 
 
 def test_redis_that_lost_a_piece_or_hangs_does_not_hold_a_restore_up(job, cache, monkeypatch):
@@ -255,9 +205,7 @@ def test_redis_that_lost_a_piece_or_hangs_does_not_hold_a_restore_up(job, cache,
     job.take("c", cache=url)
     with redis.Redis.from_url(url) as client:
         assert client.unlink(*client.scan_iter("*:0")) == 1
-    server = job.new()
-    job.read(server, "c", url)
-    assert job.same(server)
+    assert job.comes_back("c", url)
     process.send_signal(signal.SIGSTOP)
     server, begun = job.new(), time.monotonic()
     job.read(server, "c", url)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import USERS, Kind, columns, document_table, named, pairs
+from planted import USERS, Kind, Task, columns, document_table, named, pairs, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -36,17 +36,6 @@ from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Towers, growing
 
 DOCUMENT = Path(__file__).parents[2] / "ADAPT.md"
 RATE = 0.5
-
-
-class Task:
-    """A task of a kind."""
-
-    def __init__(self, kind: Kind, **attributes: Any) -> None:
-        self.build, self.read = kind.build, kind.read
-        if kind.loss is not None:
-            self.loss = kind.loss
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 def program_of(kind: Kind, **options: Any) -> Any:
@@ -105,17 +94,6 @@ def tables_in(program: Any, model: Any) -> dict[tuple[int, int], np.ndarray]:
     return {
         (each.table, each.field): parameters[each.parameters[0]].detach().numpy().copy() for each in program.embeddings
     }
-
-
-def rows_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
-    """Return the rows of a batch's keys in some tables."""
-    found = []
-    for number, (table, spec) in enumerate(zip(keys.tables, program.layout.tables, strict=True)):
-        numbers = keys_of_stored(table.stored)
-        fields, ids = numbers >> VALUE_BITS, numbers & ((1 << VALUE_BITS) - 1)
-        rows = [tables[number, field][i] for field, i in zip(fields.tolist(), ids.tolist(), strict=True)]
-        found.append(np.array(rows, np.float32).reshape(len(numbers), spec.dimension))
-    return found
 
 
 def kept_of(program: Any, keys: Any, tables: dict[tuple[int, int], np.ndarray]) -> list[np.ndarray]:
@@ -271,13 +249,11 @@ def test_several_workers_tables_and_shards_learn_what_was_planted():
         batch_size=100,
         evaluate_samples=4000,
     )
-    assert trained.quality is not None
     assert trained.quality.auc > 0.85
 
 
 def test_a_model_with_its_own_loss_is_evaluated_by_it():
     trained = train_locally(Task(TAKEN["outputs"]), 4000, batch_size=50, evaluate_samples=1000, learning_rate=0.3)
-    assert trained.quality is not None
     assert np.isnan(trained.quality.auc)
     model, given = trained.model(), TAKEN["outputs"].read(4000, 1000)
     assert trained.quality.loss == pytest.approx(
@@ -435,7 +411,6 @@ def test_check_finds_no_fault_and_writes_a_job_file(name: str, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "own_code", module)
     report = check(CheckRequest("own_code:Own", steps=4, batch_size=64))
     assert report.findings == []
-    assert report.figures is not None
     assert (report.figures.framework, report.figures.dense_parameters > 0) == ("PyTorch", True)
     assert "own_code:Own" in report.job
 
@@ -532,5 +507,4 @@ def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "clicks", raising=False)
     exec(compile(trial, DOCUMENT.name, "exec"), {})
     found = re.search(r"auc=([0-9.]+).*torch.Size\(\[1000, 16\]\)", capsys.readouterr().out)
-    assert found is not None
     assert float(found.group(1)) > 0.9

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from stretto_messages.pods import EvaluateModel
-from trainer_harness import Cluster, spec_of, wait_for
+from trainer_harness import spec_of, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -50,33 +50,27 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(tmp_path: Path, name: str) -> None:
+def test_workers_in_pytorch_join_and_die_and_every_sample_counts_once(started: Any, tmp_path: Path, name: str) -> None:
     """Two servers; one worker is killed within a shard, two others join. No worker has TensorFlow in its memory."""
     (tmp_path / "own_module.py").write_text(OWN)
-    cluster = Cluster(tmp_path, spec_of(SAMPLES, model={**MODELS[name], "learning_rate": 0.1}))
-    code = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    cluster.start()
-    try:
-        cluster.start_ps(0, 1)
-        cluster.launch("worker-0", **code)
-        wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
-        cluster.launch("worker-1", **code)
-        cluster.kill("worker-0")
-        assert cluster.todo[0].attempt == 2
-        cluster.launch("worker-2", **code)
-        for worker in ("worker-1", "worker-2"):
-            cluster.ready(worker)
-            maps = Path(f"/proc/{cluster.processes[worker].pid}/maps").read_text()
-            assert "libtorch" in maps
-            assert "tensorflow" not in maps
-        wait_for(cluster.finished, 120, "every shard")
-        books = cluster.books(0, 1)
-        assert [book.applied_samples for book in books] == [SAMPLES, SAMPLES]
-        request = EvaluateModel(job="tiny", samples=5000)
-        found = wait_for(lambda: (lambda r: r if r.state != "running" else None)(cluster.ask("worker-2", request)), 60)
-        assert found.state == "done", found.detail
-        assert found.evaluation.auc > 0.6
-        assert cluster.books(0, 1) == books, "an evaluation changes no parameter"
-        assert [cluster.terminate(worker) for worker in ("worker-1", "worker-2")] == [0, 0]
-    finally:
-        cluster.stop()
+    cluster = started(spec_of(SAMPLES, model={**MODELS[name], "learning_rate": 0.1}), cold=True)
+    cluster.environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    cluster.start_ps(0, 1)
+    cluster.keep_for("worker-1", "worker-2")
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 2, 60, "two shards")
+    cluster.launch("worker-1")
+    cluster.kill("worker-0")
+    assert cluster.todo[0].attempt == 2
+    cluster.launch("worker-2")
+    for worker in ("worker-1", "worker-2"):
+        cluster.ready(worker)
+        maps = Path(f"/proc/{cluster.processes[worker].pid}/maps").read_text()
+        assert "libtorch" in maps
+        assert "tensorflow" not in maps
+    wait_for(cluster.finished, 120, "every shard")
+    books = cluster.books(0, 1)
+    assert [book.applied_samples for book in books] == [SAMPLES, SAMPLES]
+    assert cluster.evaluated("worker-2", 5000).auc > 0.6
+    assert cluster.books(0, 1) == books, "an evaluation changes no parameter"
+    assert [cluster.terminate(worker) for worker in ("worker-1", "worker-2")] == [0, 0]

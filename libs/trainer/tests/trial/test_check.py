@@ -2,11 +2,15 @@
 
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from stretto.errors import DataError
+from stretto import train_locally
+from stretto.errors import DataError, ModelRefused
+from stretto.examples.wide_deep import WideDeep
 from stretto.trial.check import CheckRequest, check
 from stretto_wire.jobspec.jobfile import read_job
 
@@ -121,3 +125,17 @@ def test_lists_of_different_lengths_and_missing_texts_are_the_same_when_they_are
     shorter = type("Shorter", (Lists,), {"read": lambda self, s, n: Lists.read(self, s, n) | {"tags": [[n]] * n}})
     with pytest.raises(DataError, match="gave another 'tags'"):
         _check_reading(shorter(), "", 32)
+
+
+def test_the_example_of_the_readme_with_partitions_works(capsys: pytest.CaptureFixture[str]):
+    blocks = (Path(__file__).parents[2] / "README.md").read_text().split("```python\n")
+    code = next(block for block in blocks if "class Days" in block).split("```")[0]
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    shown = capsys.readouterr().out
+    assert "samples=1000" in shown
+    assert float(shown.rpartition("auc=")[2].partition(",")[0]) > 0.9
+    with pytest.raises(ModelRefused, match=r"WideDeep.read cannot be called as read\(start, length, partition\)"):
+        train_locally(WideDeep, {"a": 10})
+    with pytest.raises(DataError, match="held_out = ''"):
+        train_locally(names["Days"], {"a": 10}, evaluate_samples=10)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nats
 import pytest
 from stretto.errors import PodError
 from stretto.pod.process import Usage, settings_of
@@ -19,8 +20,7 @@ from stretto_messages.actuator import GetServersReply, ServersChanged
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.pods import EvaluateModel, PodPing, TrainUnder
 from stretto_messages.values import ParameterServer, Shard
-from trainer_harness import Cluster, spec_of, wait_for
-from warm_processes import WarmProcesses
+from trainer_harness import spec_of, wait_for
 
 # --- measuring, without a pod --------------------------------------------------------------------------------
 
@@ -89,8 +89,13 @@ def test_an_environment_that_cannot_work_is_refused(tmp_path: Path, change: dict
 SAMPLES = 20_000
 
 USER = """
+import time
+from pathlib import Path
 import keras
 import numpy as np
+
+while Path(__file__).with_name("wait").exists():
+    time.sleep(0.01)
 
 class Model:
     def __init__(self, fail_from=None, fail_until=10**12, broken=False):
@@ -111,25 +116,10 @@ class Model:
 
 
 @pytest.fixture
-def make(tmp_path: Path, warm: WarmProcesses) -> Iterator[Any]:
-    clusters: list[Cluster] = []
+def make(tmp_path: Path, started: Any) -> Any:
     (tmp_path / "user_model.py").write_text(USER)
 
-    def start(cold: bool = False, **arguments: Any) -> Cluster:
-        spec = spec_of(SAMPLES, model={"entry": "user_model:Model", "arguments": arguments})
-        cluster = Cluster(tmp_path, spec, None if cold else warm)
-        cluster.ps_environment = {"PYTHONPATH": str(tmp_path)}
-        clusters.append(cluster)
-        cluster.start()
-        return cluster
-
-    yield start
-    for cluster in clusters:
-        cluster.stop()
-
-
-def worker(cluster: Cluster, pod: str = "worker-0") -> Any:
-    return cluster.launch(pod, **cluster.ps_environment)
+    return lambda **arguments: started(spec_of(SAMPLES, model={"entry": "user_model:Model", "arguments": arguments}))
 
 
 @pytest.mark.slow
@@ -137,7 +127,7 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
     cluster = make()
     cluster.deaf = 2  # the first two replies never arrive: the same requests come again
     cluster.start_ps(0)
-    worker(cluster)
+    cluster.launch("worker-0")
     wait_for(lambda: cluster.done)
     assert cluster.ask("worker-0", TrainUnder(job="tiny", plan_version=9, cpu_cores=0.5)).ok
     wait_for(cluster.finished)
@@ -162,12 +152,12 @@ def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, sile
     cluster.start_ps(0)
     # one long shard, trained by two: the second has the higher attempt
     cluster.todo = [Shard(id=0, attempt=1, epoch=0, start=0, length=SAMPLES * 200)]
-    worker(cluster)
+    cluster.launch("worker-0")
     wait_for(lambda: [r for r in cluster.worker_reports() if r.steps > 0])
     held = cluster.leased.pop("worker-0")
     cluster.reserved["worker-1"] = replace(held, attempt=2)
     asked = len(cluster.requests)
-    worker(cluster, "worker-1")
+    cluster.launch("worker-1")
 
     def asked_again() -> bool:
         return any(isinstance(r, NextShard) and r.pod == "worker-0" for r in cluster.requests[asked:])
@@ -187,7 +177,7 @@ def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, sile
 def test_data_that_fail_are_given_back_with_the_reason(make: Any):
     cluster = make(fail_from=4096, fail_until=6144)
     cluster.start_ps(0)
-    worker(cluster)
+    cluster.launch("worker-0")
     wait_for(cluster.finished, 60)
     (failed,) = cluster.failed
     assert failed.shard == 2
@@ -200,7 +190,7 @@ def test_data_that_fail_are_given_back_with_the_reason(make: Any):
 def test_code_that_fails_on_every_shard_ends_the_worker_as_the_users_error(make: Any):
     cluster = make(fail_from=0)
     cluster.start_ps(0)
-    process = worker(cluster)
+    process = cluster.launch("worker-0")
     assert process.wait(60) == 3
     assert (
         cluster.log("worker-0")
@@ -213,28 +203,27 @@ def test_code_that_fails_on_every_shard_ends_the_worker_as_the_users_error(make:
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_built_ends_the_pod_as_the_users_error(make: Any):
-    cluster = make(cold=True, broken=True)
-    process = worker(cluster)
-    details: list[str] = []
+def test_a_model_that_cannot_be_built_ends_the_pod_as_the_users_error(make: Any, tmp_path: Path):
+    (tmp_path / "wait").touch()
+    cluster = make(broken=True)
+    process = cluster.launch("worker-0")
 
-    def ping() -> None:
-        while process.poll() is None:
-            try:
-                details.append(cluster.ask("worker-0", PodPing(job="tiny"), 0.5).detail)
-            except Exception:
-                time.sleep(0.05)
+    def detail() -> str:
+        assert process.poll() is None, cluster.log("worker-0")
+        with contextlib.suppress(nats.errors.Error):
+            return cluster.ask("worker-0", PodPing(job="tiny"), 0.5).detail
+        return ""
 
-    threading.Thread(target=ping, daemon=True).start()
+    wait_for(lambda: detail() == "importing the model's code", what="a pod that is alive, and says what it is doing")
+    (tmp_path / "wait").unlink()
     assert process.wait(60) == 3
     assert "build() failed: RuntimeError: the user's own mistake" in cluster.log("worker-0")
-    assert "importing the model's code" in details  # alive, and says what it is doing
 
 
 @pytest.mark.slow
 def test_requests_that_are_malformed_are_answered_with_field_and_remedy(make: Any):
     cluster = make()
-    worker(cluster)
+    cluster.launch("worker-0")
     cluster.ready("worker-0")
 
     def raw(data: bytes) -> dict[str, str]:
@@ -306,10 +295,7 @@ def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_t
 
     servers = (ParameterServer(index=2, address="127.0.0.1:1"),)
     known = {"job": "tiny", "answer": "ok", "plan_version": 1}
-    replies = [
-        GetServersReply(version=0, servers=(), **known),
-        GetServersReply(version=3, servers=servers, **known),
-    ]
+    replies = [GetServersReply(version=0, servers=(), **known), GetServersReply(version=3, servers=servers, **known)]
     bus = SimpleNamespace(job="tiny", pod="worker-1", request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
     settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)
     worker: Any = Worker(SimpleNamespace(leaving=threading.Event(), bus=bus, settings=settings))  # type: ignore[arg-type]

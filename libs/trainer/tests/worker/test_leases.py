@@ -73,7 +73,6 @@ def test_a_promise_outlasts_an_evaluation_between():
     promised = leases.ahead
     leases.completed()
     leases.next(2)
-    assert leases.shard is not None
     assert (leases.shard.kind, leases.generation, leases.ahead) == ("evaluate", 2, promised)
     length = leases.shard.length
     found = PartialEvaluation(samples=length, loss_sum=1.0, positives=(length,), negatives=(0,))
@@ -86,11 +85,9 @@ def test_a_return_to_a_checkpoint_breaks_the_promise():
     bus, leases = made()
     leases.next(1)
     promised = leases.ahead
-    assert promised is not None
     bus.tell(LedgerRestored(bus.tell(MarkLedger(job="j", request_id="m")).book, "c1", 1))
     leases.completed()
     leases.next(2)
-    assert leases.shard is not None
     assert leases.shard.attempt == promised.attempt + 1
     assert leases.generation == 2
 

@@ -102,11 +102,7 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
 
 @pytest.mark.parametrize(
     ("pipeline", "steps_before", "misses"),
-    [
-        (False, PIPELINE_FROM_STEP, False),
-        (True, PIPELINE_FROM_STEP - 1, False),
-        (True, PIPELINE_FROM_STEP, True),
-    ],
+    [(False, PIPELINE_FROM_STEP, False), (True, PIPELINE_FROM_STEP - 1, False), (True, PIPELINE_FROM_STEP, True)],
 )
 def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):
     def begin_pull(keys: KeyBatch):
@@ -224,27 +220,16 @@ def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeli
     assert len(servers.seen) == 6
 
 
-def test_a_pull_ahead_of_a_shard_that_comes_late_is_repeated(monkeypatch):
-    monkeypatch.setattr(step, "_PULL_KEPT_S", 0.0)
-    servers = Checked()
-    servers.starts = {0: 0, 1: 500}
-    program = Recorded()
-    program.step_s = 0.02
-    trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
-    assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
-    assert trainer.train(Work(1, 1, 500, 10)) is None
-    trainer.close()
-    assert len(servers.seen) == 5, "of four batches"
-
-
-def test_what_was_pulled_for_another_shard_of_the_same_samples_is_pulled_again():
-    """A return to a checkpoint leases the samples anew: the parameters are others, too."""
+@pytest.mark.parametrize(("kept_s", "shard"), [(0.0, 1), (60.0, 2)])
+def test_a_pull_ahead_of_a_shard_that_comes_late_or_under_another_id_is_repeated(monkeypatch, kept_s, shard):
+    """A return to a checkpoint leases the same samples anew: the parameters are others, too."""
+    monkeypatch.setattr(step, "_PULL_KEPT_S", kept_s)
     servers, program = Checked(), Recorded()
-    servers.starts = {0: 0, 2: 500}
+    servers.starts = {0: 0, shard: 500}
     program.step_s = 0.02
     trainer = Trainer(program, servers, 10, StepTimer(), pipeline_from_step=0)
     assert trainer.train(Work(0, 1, 0, 30), Work(1, 1, 500, 10)) is None
-    assert trainer.train(Work(2, 1, 500, 10)) is None
+    assert trainer.train(Work(shard, 1, 500, 10)) is None
     trainer.close()
     assert len(servers.seen) == 5, "of four batches"
 
