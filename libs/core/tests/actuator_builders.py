@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stretto_core.actuator import (
+from stretto_core.actuator.observations import (
     BucketsClaimed,
     CountsTaken,
     MovesFinished,

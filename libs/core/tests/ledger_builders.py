@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from stretto_core.dispatcher import Book, Shard, ShardLedger
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.machine import ShardLedger
 from stretto_messages.actuator import ParametersLost, PodExited
 from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored

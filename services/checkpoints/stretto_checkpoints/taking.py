@@ -18,18 +18,10 @@ from typing import Any, Protocol
 import structlog
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
-from stretto_core.actuator import claim
-from stretto_core.checkpoints import (
-    Attempt,
-    CheckpointState,
-    ColumnRestore,
-    ImagesFlushed,
-    ImagesSaved,
-    ParametersRestored,
-    Restore,
-    StepFailed,
-    newest_chain,
-)
+from stretto_core.actuator.placement import claim
+from stretto_core.checkpoints.chains import newest_chain
+from stretto_core.checkpoints.observations import ImagesFlushed, ImagesSaved, ParametersRestored, StepFailed
+from stretto_core.checkpoints.state import Attempt, CheckpointState, ColumnRestore, Restore
 from stretto_messages.base import Message, bounded
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState

@@ -16,7 +16,7 @@ from stretto_checkpoints.manifest import CheckpointManifest, ManifestDamaged, Ma
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.stores import StoreRefused, Stores
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, Restore
+from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.values import CheckpointRef
 from stretto_wire.policy.allowed import Allowed
 

@@ -14,7 +14,8 @@ from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, ImagesFlushed, Restore, StepFailed
+from stretto_core.checkpoints.observations import ImagesFlushed, StepFailed
+from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
 from stretto_runtime import RuntimeFault

@@ -9,7 +9,7 @@ from typing import Any
 from arbiter_builders import offer, started
 from closed_loop import plan, profile
 from job_builders import plan_applied, plan_proposed
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_core.model.types import JobOpened

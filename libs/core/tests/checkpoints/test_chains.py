@@ -5,8 +5,9 @@ from __future__ import annotations
 from checkpoint_builders import images_flushed, images_saved, job_completed, parameters_restored, servers_changed
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.checkpoints import CheckpointMachine, JobOpened, newest_chain
-from stretto_core.checkpoints.chains import DIFFERENCES_SHARE_MAX, LINKS_MAX, chain
+from stretto_core.checkpoints.chains import DIFFERENCES_SHARE_MAX, LINKS_MAX, chain, newest_chain
+from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints.state import JobOpened
 from stretto_core.machine import Tick
 from stretto_messages.values import CheckpointRef
 

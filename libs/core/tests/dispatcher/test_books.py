@@ -19,22 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_builders import AUDIT, JOB, audited, heartbeat, mark_ledger, next_shard, pod_exited, release, straggler
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import (
-    Applied,
-    Book,
-    Counted,
-    DataSpec,
-    JobOpened,
-    LedgerRestored,
-    LedgerSettings,
-    LedgerState,
-    Proof,
-    ShardLedger,
-    epochs_of,
-    fingerprint_of,
-    prove,
-)
-from stretto_core.dispatcher.state import RELEASES_FREE
+from stretto_core.dispatcher.audit import Applied, Counted, Proof, epochs_of, prove
+from stretto_core.dispatcher.book import Book, fingerprint_of
+from stretto_core.dispatcher.events import JobOpened, LedgerRestored
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import RELEASES_FREE, LedgerSettings, LedgerState
 from stretto_core.machine import Emit, Reply, Tick
 from stretto_messages.dispatcher import JobCompleted, NextShard, NextShardReply, ShardAbandoned
 from stretto_messages.values import Shard

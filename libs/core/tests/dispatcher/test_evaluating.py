@@ -12,7 +12,9 @@ from ledger_builders import (
     release,
 )
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec, LedgerError
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
 from stretto_messages.values import MetricSum, MetricValue, PartialEvaluation, Shard
 

@@ -17,7 +17,8 @@ from stretto.errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from stretto_core.dispatcher import Counted, fingerprint_of, prove
+from stretto_core.dispatcher.audit import Counted, prove
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_parameters import reference
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adagrad, Adam
