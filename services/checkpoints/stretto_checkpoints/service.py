@@ -16,7 +16,7 @@ from stretto_wire.contract.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
 from .stores import spelt
-from .taking import Taker
+from .taker import Taker
 
 
 class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachine]):
