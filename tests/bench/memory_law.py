@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from stretto_core.oom import Estimate, ServerUsage, UsagePoint, bytes_at, row_cost
+from stretto_core.oom.growth import Estimate
+from stretto_core.oom.usage import ServerUsage, UsagePoint, bytes_at, row_cost
 
 from tests.bench.rows import Row, row_at_most
 from tests.bench.store import BATCH, GROWN_ROWS, LAYOUT, MEMORY_BYTES, ROOT, TABLE, keys_of, push_of

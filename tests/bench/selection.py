@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import Literal, get_args
 
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.selection import (
     Contender,
     Objective,

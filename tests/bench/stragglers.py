@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stretto_core.dispatcher import DataSpec
+from stretto_core.dispatcher.source import DataSpec
 from stretto_core.profiler.state import ProfilingRules
 from stretto_messages.profiler import StragglerDetected
 

@@ -18,7 +18,7 @@ from typing import Any
 import nats
 import pytest
 from stretto_bus import Client
-from stretto_core.dispatcher import Applied, Counted, prove
+from stretto_core.dispatcher.audit import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_installation.provision import provision

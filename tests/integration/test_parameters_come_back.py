@@ -21,7 +21,7 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
-from stretto_core.checkpoints import restore_number
+from stretto_core.checkpoints.names import restore_number
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_installation.provision import provision

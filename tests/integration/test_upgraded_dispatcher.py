@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from stretto_core.dispatcher import LedgerState, ShardLedger
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.state import LedgerState
 from stretto_core.machine import Action
 from stretto_dispatcher.service import Dispatcher
 from stretto_messages.dispatcher import JobCompleted

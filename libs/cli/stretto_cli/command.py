@@ -34,7 +34,7 @@ def command(panel: str, *examples: str, name: str | None = None) -> Callable[[_F
     return declared
 
 
-class Group:
+class CommandGroup:
     """A group of commands, declared by a module in a panel of the help."""
 
     def __init__(self, module: str, name: str, panel: str, text: str) -> None:

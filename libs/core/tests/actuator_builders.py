@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from facts import maker
-from stretto_core.actuator import (
+from stretto_core.actuator.observations import (
     BucketsClaimed,
     CountsTaken,
     MovesFinished,

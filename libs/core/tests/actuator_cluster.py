@@ -21,7 +21,10 @@ from actuator_builders import (
     server_counts,
     server_emptied,
 )
-from stretto_core import actuator
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.placement import claim, plan_moves
+from stretto_core.actuator.state import ActuatorState, JobOpened, Pod
+from stretto_core.actuator.steps import Rebalance, Steps, next_steps
 from stretto_core.machine import Tick
 from stretto_messages.actuator import ReplacementAsked
 from stretto_messages.values import Plan
@@ -30,8 +33,8 @@ from stretto_messages.values import Plan
 class SimulatedCluster:
     """Pods and ownership, as a backend and parameter servers would hold them; carries out steps, reports events."""
 
-    def __init__(self, opened: actuator.JobOpened | None = None) -> None:
-        self.machine = actuator.ActuatorMachine()
+    def __init__(self, opened: JobOpened | None = None) -> None:
+        self.machine = ActuatorMachine()
         self.now = 1000.0
         self.room: bool | None = True
         """The arbiter's answer to a request for one server more; None: no answer yet."""
@@ -43,10 +46,10 @@ class SimulatedCluster:
         self.launched: list[str] = []
         self.facts: list[Any] = []
         self.own: dict[int, list[int]] = {}
-        self.tell(opened or actuator.JobOpened("job", samples_total=12))
+        self.tell(opened or JobOpened("job", samples_total=12))
 
     @property
-    def state(self) -> actuator.ActuatorState:
+    def state(self) -> ActuatorState:
         return self.machine.state
 
     def tell(self, event: Any) -> list[Any]:
@@ -78,17 +81,17 @@ class SimulatedCluster:
             assert not any(self.own.get(pod.number) for pod in self.state.listed()), (
                 "nothing of before the return stays"
             )
-            parts = actuator.claim([pod.number for pod in self.state.listed()])
+            parts = claim([pod.number for pod in self.state.listed()])
             self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
             self.tell(checkpoint_restored())
             return True
         if self.state.layout == "recovering":
             self.restore_columns()
             return True
-        steps = actuator.next_steps(self.state, self.now)
+        steps = next_steps(self.state, self.now)
         if steps.retry_at_s is not None and not steps.launch:
             self.now = max(self.now, steps.retry_at_s)
-            steps = actuator.next_steps(self.state, self.now)
+            steps = next_steps(self.state, self.now)
         for pod in steps.launch:
             if pod.name not in self.pods:
                 assert pod.name not in self.launched, "a name was used twice"
@@ -106,9 +109,9 @@ class SimulatedCluster:
             self.tell(plan_converged(steps.converged))
         if steps.conclude:
             self.tell(counts_taken(server_counts(1, rows=5, checksum="7")))
-        return steps != actuator.Steps(expect=steps.expect, retry_at_s=steps.retry_at_s)
+        return steps != Steps(expect=steps.expect, retry_at_s=steps.retry_at_s)
 
-    def place(self, steps: actuator.Steps) -> None:
+    def place(self, steps: Steps) -> None:
         for pod in steps.empty:
             self.own[pod.number] = []
             self.tell(server_emptied(pod.name, self.state.returned_version))
@@ -125,17 +128,17 @@ class SimulatedCluster:
                 self.own.setdefault(survivors[bucket % len(survivors)], []).append(bucket)
         self.tell(recomputation_decided(self.state.loss, self.knows_samples))
 
-    def resize(self, pod: actuator.Pod) -> None:
+    def resize(self, pod: Pod) -> None:
         if self.in_place:
             self.tell(pod_resized(pod.name, pod.cpu_cores, pod.memory_bytes))
         elif all(p.phase == "running" and not p.leaving for p in self.state.pods.values() if p.role == pod.role):
             self.tell(pod_resize_refused(pod.name))
 
-    def migrate(self, wanted: actuator.Rebalance) -> None:
+    def migrate(self, wanted: Rebalance) -> None:
         servers = sorted({*self.own, *wanted.weights})
         vectors = {p: [int(b in self.own.get(p, [])) for b in range(64)] for p in servers}
         dense = {p: [int(p == servers[0])] * 12 for p in servers}
-        moves = actuator.plan_moves(vectors, dense, [1] * 64, wanted.weights)
+        moves = plan_moves(vectors, dense, [1] * 64, wanted.weights)
         moved = [(b, s, d) for d, part in moves.items() for b, s in part if b < 64]
         if moved:
             self.tell(moves_started(wanted.number, len(moved)))
@@ -148,13 +151,13 @@ class SimulatedCluster:
         for _ in range(limit):
             if not self.step():
                 return
-        raise AssertionError(f"does not converge: {actuator.next_steps(self.state, self.now)}")
+        raise AssertionError(f"does not converge: {next_steps(self.state, self.now)}")
 
     def running(self, role: str) -> list[str]:
         return sorted(name for name in self.pods if name.startswith(role))
 
 
-def started(first: Plan, opened: actuator.JobOpened | None = None) -> SimulatedCluster:
+def started(first: Plan, opened: JobOpened | None = None) -> SimulatedCluster:
     cluster = SimulatedCluster(opened)
     cluster.tell(plan_decided(1, first))
     cluster.run()

@@ -22,7 +22,7 @@ from job_builders import (
     replacement_ended,
 )
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_core.model.types import JobOpened, JobProfile

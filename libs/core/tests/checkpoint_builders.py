@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from facts import maker
-from stretto_core.checkpoints import ColumnsImported, ImagesFlushed, ImagesSaved, ParametersRestored, StepFailed
+from stretto_core.checkpoints.observations import (
+    ColumnsImported,
+    ImagesFlushed,
+    ImagesSaved,
+    ParametersRestored,
+    StepFailed,
+)
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_builders import images_flushed, images_saved, servers_changed
-from stretto_core.checkpoints import CheckpointMachine, CheckpointState, JobOpened
+from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints.state import CheckpointState, JobOpened
 from stretto_core.machine import Tick
 
 POLICY = JobOpened("job", "file:/store/job", every_s=10.0, keep=2, final=True)

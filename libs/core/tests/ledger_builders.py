@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from facts import maker
-from stretto_core.dispatcher import Book, Shard, ShardLedger
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.machine import ShardLedger
 from stretto_messages.actuator import ParametersLost, PodExited
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat, ShardReport

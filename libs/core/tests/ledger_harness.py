@@ -3,7 +3,11 @@
 from typing import Any
 
 from ledger_builders import JOB, Audited, audited, next_shard
-from stretto_core.dispatcher import DataSpec, HeldOut, JobOpened, LedgerSettings, ShardLedger
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import JobOpened
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import LedgerSettings
 from stretto_core.machine import Emit, Reply, Tick
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import DataPartition, Shard

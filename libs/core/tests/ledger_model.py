@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.dispatcher import DataSpec, HeldOut, LedgerSettings, ShardLedger
-from stretto_core.dispatcher.state import WORKER_KEPT_S
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import WORKER_KEPT_S, LedgerSettings
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import DataPartition, Shard
 

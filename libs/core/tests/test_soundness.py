@@ -11,7 +11,8 @@ from closed_loop import plan
 from job_builders import plan_proposed
 from ledger_builders import AUDIT
 from ledger_harness import LedgerHarness
-from stretto_core import actuator
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.state import JobOpened
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_messages.base import GIB
@@ -49,8 +50,8 @@ def test_a_checkpoint_of_columns_that_move_is_told() -> None:
 
 
 def test_a_pod_of_an_ended_job_that_is_not_asked_to_stop_is_told() -> None:
-    machine = actuator.ActuatorMachine()
-    machine.handle(actuator.JobOpened("job", samples_total=10), 0.0)
+    machine = ActuatorMachine()
+    machine.handle(JobOpened("job", samples_total=10), 0.0)
     machine.handle(plan_decided(1, plan()), 0.0)
     machine.state.phase = "failed"
     with pytest.raises(AssertionError, match="ps-0 of an ended job is starting"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.dispatcher import fingerprint_of
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_parameters import Code, InputRefused, Own, Progress
 from stretto_parameters.records import Marks, Records, fingerprint, judge
 

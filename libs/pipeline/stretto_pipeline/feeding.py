@@ -18,7 +18,7 @@ Three rules keep the numbers of a run without lanes:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -248,6 +248,21 @@ class _Lane:
         """Return whether the median time of the lane's answers is longer than a time."""
         return bool(self.took_s) and median(self.took_s) > others_s
 
+    def due_s(self, head: SampleRange | None) -> Iterator[float]:
+        """Yield the times at which batches in hand are late, and ``head``, if the trainer waits for it, overdue."""
+        for wanted, since_s in self.asked.items():
+            if wanted not in self.late:
+                yield since_s + self.late_after_s
+                if wanted == head and not self.is_leaving:
+                    yield since_s + self.overdue_after_s
+
+    def note_late(self, now_s: float) -> int:
+        """Note which batches in hand are late now; return how many were not before."""
+        after_s = self.late_after_s
+        late = {each for each, since_s in self.asked.items() if since_s + after_s <= now_s} - self.late
+        self.late |= late
+        return len(late)
+
     def left_s(self, wanted: SampleRange, now_s: float) -> float:
         """Return how long the lane will still take for a batch; infinity if nothing tells."""
         if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
@@ -275,8 +290,6 @@ class FeedMachine:
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
     two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
     ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
-
-    Larger than 250 lines: what each event may cause is one decision, and its parts share all of the state.
     """
 
     def __init__(
@@ -317,18 +330,8 @@ class FeedMachine:
 
     def next_s(self) -> float:
         """Return the time at which Tick has to be reported, infinity if it has not."""
-        times = [
-            since_s + lane.late_after_s
-            for lane in self._lanes.values()
-            for wanted, since_s in lane.asked.items()
-            if wanted not in lane.late
-        ]
-        if self._is_needed and self._home is None:
-            head = self._order[0]
-            staying = [lane for lane in self._lanes.values() if not lane.is_leaving]
-            having = [lane for lane in staying if head in lane.asked and head not in lane.late]
-            times += [lane.asked[head] + lane.overdue_after_s for lane in having]
-        return min(times, default=inf)
+        head = self._order[0] if self._is_needed and self._home is None else None
+        return min((each for lane in self._lanes.values() for each in lane.due_s(head)), default=inf)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Handle an event; ``now_s`` is the time on any clock that does not go back."""
@@ -354,14 +357,12 @@ class FeedMachine:
                 self._compared(lane, wanted, is_same)
             case Tick():
                 pass
-        self._note_late(now_s)
+        self.counts.late += sum(lane.note_late(now_s) for lane in self._lanes.values())
         self._release()
         self._deliver()
         self._ask(now_s)
         self._use_home(now_s)
         return self._actions
-
-    # --- events -------------------------------------------------------------------------------------------
 
     def _want(self, ranges: tuple[SampleRange, ...]) -> None:
         self._order = deque(ranges)
@@ -449,15 +450,6 @@ class FeedMachine:
         for each in [*self._unchecked]:
             self._drop_unchecked(each)
 
-    # --- what follows -------------------------------------------------------------------------------------
-
-    def _note_late(self, now_s: float) -> None:
-        for lane in self._lanes.values():
-            after_s = lane.late_after_s
-            late = {each for each, since_s in lane.asked.items() if since_s + after_s <= now_s} - lane.late
-            lane.late |= late
-            self.counts.late += len(late)
-
     def _release(self) -> None:
         """Release leaving lanes that have nothing in hand, or would be late with it."""
         for name in [name for name, lane in self._lanes.items() if lane.is_leaving]:
@@ -475,9 +467,10 @@ class FeedMachine:
 
     def _ask(self, now_s: float) -> None:
         """Ask lanes for the next batches; a lane that is not trusted yet gets the last of them."""
-        free = sorted((name for name, lane in self._lanes.items() if lane.credits > 0), key=self._by_credits)
+        free = [name for name, lane in self._lanes.items() if lane.credits > 0]
         if not free:
             return
+        free.sort(key=lambda name: -self._lanes[name].credits)
         in_hand = {each for lane in self._lanes.values() for each in lane.asked if each not in lane.late}
         idle = [each for each in self._window() if each not in in_hand and not self._is_taken(each)]
         waiting = deque(idle)
@@ -536,9 +529,6 @@ class FeedMachine:
 
     def _is_taken(self, wanted: SampleRange) -> bool:
         return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
-
-    def _by_credits(self, name: str) -> int:
-        return -self._lanes[name].credits
 
     def _drop(self, wanted: SampleRange, lane: str) -> None:
         self.counts.dropped += 1

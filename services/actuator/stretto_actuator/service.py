@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
-from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, DataWorkers, JobOpened
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.observations import OBSERVATIONS
+from stretto_core.actuator.state import ActuatorState, DataWorkers, JobOpened
 from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, Service, SettingsFault

@@ -10,8 +10,8 @@ from asyncio.subprocess import PIPE, Process
 
 import structlog
 from stretto_bus.tasks import end
-from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Selection
 from stretto_core.arbiter.state import ArbiterState

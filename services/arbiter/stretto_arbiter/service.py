@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.algorithms import SELECT, SHARE
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.model.types import JobOpened

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from stretto_core.checkpoints import ColumnRestore, ColumnsImported
+from stretto_core.checkpoints.observations import ColumnsImported
+from stretto_core.checkpoints.state import ColumnRestore
 from stretto_messages.base import Message
 from stretto_messages.pods import GetOwnership, GetOwnershipReply, ImportState
 

@@ -6,7 +6,9 @@ import asyncio
 from typing import ClassVar
 
 from stretto_bus.tasks import end
-from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, CheckpointState, JobOpened
+from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints.observations import OBSERVATIONS
+from stretto_core.checkpoints.state import CheckpointState, JobOpened
 from stretto_messages.base import Message
 from stretto_runtime import Json, Meta, Service
 from stretto_runtime.process.store_check import StoreCheck
@@ -14,7 +16,7 @@ from stretto_wire.contract.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
 from .stores import spelt
-from .taking import Taker
+from .taker import Taker
 
 
 class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachine]):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from stretto_bus import CallTimeout
 from stretto_checkpoints.columns import ColumnsError, assigned, bring_back
-from stretto_core.checkpoints import ColumnRestore
+from stretto_core.checkpoints.state import ColumnRestore
 from stretto_messages.pods import GetOwnership, GetOwnershipReply, ImportState, ImportStateReply
 from stretto_messages.values import CheckpointRef
 

@@ -15,8 +15,8 @@ from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import CheckpointManifest, ManifestDamaged, ManifestError
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.stores import StoreRefused, Stores
-from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, Restore
+from stretto_checkpoints.taker import Taker
+from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.values import CheckpointRef
 from stretto_wire.policy.allowed import Allowed
 

@@ -13,8 +13,9 @@ import pytest
 from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
-from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints import Attempt, CheckpointState, ImagesFlushed, Restore, StepFailed
+from stretto_checkpoints.taker import Taker
+from stretto_core.checkpoints.observations import ImagesFlushed, StepFailed
+from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
 from stretto_runtime import RuntimeFault
@@ -133,7 +134,8 @@ async def reserving(folder: Path, **settings: Any) -> tuple[Taker, Edge, Slow, a
         state_folder=folder, store_url=f"file://{folder}", memory_folder=folder / "shm", **settings
     )
     taker = Taker("j", CheckpointState(job="j", attempt=attempt), edge, told)
-    taker._memory = slow = Slow(folder / "shm", folder)  # pyright: ignore[reportPrivateUsage]
+    slow = Slow(folder / "shm", folder)
+    taker._memory = taker._steps._memory = slow  # pyright: ignore[reportPrivateUsage]
     running = asyncio.create_task(taker.run())
     await asyncio.to_thread(slow.begun.wait, 5)
     return taker, edge, slow, running

@@ -7,7 +7,7 @@ import zlib
 from base64 import b64decode, b64encode
 
 from pydantic import TypeAdapter, ValidationError
-from stretto_core.dispatcher import Book
+from stretto_core.dispatcher.book import Book
 from stretto_wire.errors import WireError
 
 PACKED_OVER = 150_000

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stretto_core.checkpoints import restore_number
-from stretto_core.dispatcher import (
-    DataSpec,
-    HeldOut,
-    JobOpened,
-    LedgerMark,
-    LedgerRestored,
-    LedgerSettings,
-    LedgerState,
-    ShardLedger,
-)
+from stretto_core.checkpoints.names import restore_number
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import LedgerSettings, LedgerState
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointRestored
 from stretto_messages.dispatcher import MarkLedgerReply

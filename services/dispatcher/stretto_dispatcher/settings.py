@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
-from stretto_core.dispatcher import LedgerSettings
+from stretto_core.dispatcher.state import LedgerSettings
 from stretto_runtime import Settings
 
 DEFAULTS = LedgerSettings()

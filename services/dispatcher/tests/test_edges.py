@@ -6,7 +6,11 @@ from base64 import b64encode
 from typing import Any, get_args
 
 import pytest
-from stretto_core import dispatcher as ledger
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.machine import LedgerEvent, ShardLedger
+from stretto_core.dispatcher.source import DataSpec, Source
+from stretto_core.dispatcher.state import LedgerState
 from stretto_core.machine import Reply, Tick
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
@@ -25,14 +29,14 @@ META = Meta(seq=1, time_s=1e9, subject="", headers={}, key="j")
 
 def test_every_input_and_request_is_an_event_of_the_ledger() -> None:
     read = {entry.message for entry in Dispatcher.inputs} | set(Dispatcher.rpcs)
-    own = {ledger.JobOpened, ledger.LedgerRestored, Tick}
-    assert read - {JobSubmitted, CheckpointRestored} == {*get_args(ledger.LedgerEvent)} - own
+    own = {JobOpened, LedgerRestored, Tick}
+    assert read - {JobSubmitted, CheckpointRestored} == {*get_args(LedgerEvent)} - own
 
 
 def test_the_audit_shows_the_books_as_they_are() -> None:
-    book = ledger.Book(ledger.Source.begin(ledger.DataSpec(1280, 10, 8), 2))
-    book.requeued.append(ledger.Shard(3, 2, 0, 640, 64, 32, 1))
-    (reply,) = ledger.ShardLedger(ledger.LedgerState(job="j", book=book)).handle(AuditLedger(job="j"), 1.0)
+    book = Book(Source.begin(DataSpec(1280, 10, 8), 2))
+    book.requeued.append(Shard(3, 2, 0, 640, 64, 32, 1))
+    (reply,) = ShardLedger(LedgerState(job="j", book=book)).handle(AuditLedger(job="j"), 1.0)
     assert isinstance(reply, Reply)
     shown = decode(type(reply.body), encode(reply.body)).ledger
     assert shown == reply.body.ledger
@@ -42,7 +46,7 @@ def test_the_audit_shows_the_books_as_they_are() -> None:
     assert (lease.shard.kind, lease.shard.partition) == ("train", "")
 
 
-def restored(document: str) -> ledger.Book:
+def restored(document: str) -> Book:
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
     message = CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
     return SERVICE.to_event(message, META).book
@@ -52,12 +56,12 @@ def restored(document: str) -> ledger.Book:
 def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: int) -> None:
     """With as many as may be, given-up shards and shards in flight beside, it is packed to fit into a message."""
     arrivals = [DataPartition(name=f"{n:060d}", samples=10**12 + n, priority=n % 1000) for n in range(partitions)]
-    book = ledger.Book(ledger.Source.begin(ledger.DataSpec(0, 10, 8, growing=True), 1, arrivals))
+    book = Book(Source.begin(DataSpec(0, 10, 8, growing=True), 1, arrivals))
     for number in range(partitions):
-        lost = ledger.Shard(number, 1, 0, number, 8, 2, 3, f"{number:060d}")
+        lost = Shard(number, 1, 0, number, 8, 2, 3, f"{number:060d}")
         book.abandon(lost, f"failed 3 times, last in worker-{number}: row {number * 7919} has 38 columns instead of 39")
         book.requeued.append(lost)
-    reply = SERVICE.to_message("j", ledger.LedgerMark("j", book, 5))
+    reply = SERVICE.to_message("j", LedgerMark("j", book, 5))
     assert isinstance(reply, MarkLedgerReply)
     document = reply.ledger
     assert document.startswith("{") == (partitions == 3)
@@ -83,7 +87,7 @@ def test_a_document_of_nobody_is_refused() -> None:
 
 
 def test_the_dataset_s_name_says_whose_data_are_the_same_and_without_one_they_are_the_job_s_own() -> None:
-    def opened(job: str, at_s: float = 1e9, **dataset: Any) -> ledger.DataSpec:
+    def opened(job: str, at_s: float = 1e9, **dataset: Any) -> DataSpec:
         document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 4096, **dataset}}
         return SERVICE.to_event(JobSubmitted(job=job, spec=JobSpec.parse(document)), META._replace(time_s=at_s)).data
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.algorithms import OOM
-from stretto_core.oom import JobOpened, OomMachine, WatchSettings, WatchState
+from stretto_core.oom.machine import OomMachine
+from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm

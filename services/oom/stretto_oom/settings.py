@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 from stretto_core.algorithms import OOM
-from stretto_core.oom import WatchSettings
+from stretto_core.oom.state import WatchSettings
 from stretto_runtime import Settings
 
 DEFAULTS = WatchSettings()

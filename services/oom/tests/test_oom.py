@@ -9,8 +9,10 @@ from typing import get_args
 
 import pytest
 from stretto_bus import Client
-from stretto_core import oom as memory
+from stretto_core.oom.growth import fit_growth
+from stretto_core.oom.line import fit_line
 from stretto_core.oom.machine import WatchEvent
+from stretto_core.oom.state import JobOpened
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
@@ -119,15 +121,15 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
 
 
 def test_the_law_of_growth_is_chosen_by_name_and_an_unknown_one_refused() -> None:
-    assert Oom(OomSettings()).machine("a", None).law is memory.fit_growth
-    assert Oom(OomSettings(algorithm="linear")).machine("a", None).law is memory.fit_line
+    assert Oom(OomSettings()).machine("a", None).law is fit_growth
+    assert Oom(OomSettings(algorithm="linear")).machine("a", None).law is fit_line
     with pytest.raises(SettingsFault, match=r"STRETTO_OOM_ALGORITHM='oracle'.*installed for oom are growth, linear"):
         Oom(OomSettings(algorithm="oracle"))
 
 
 def test_every_input_is_an_event_of_the_watch() -> None:
     read = {entry.message for entry in Oom.inputs}
-    assert read - {JobSubmitted} == {*get_args(WatchEvent)} - {memory.JobOpened}
+    assert read - {JobSubmitted} == {*get_args(WatchEvent)} - {JobOpened}
 
 
 def test_a_job_opens_with_its_bounds() -> None:
@@ -135,6 +137,6 @@ def test_a_job_opens_with_its_bounds() -> None:
     meta = Meta(seq=1, time_s=1.0, subject="", headers={}, key="a")
     opened = service.to_event(JobSubmitted(job="a", spec=spec("a")), meta)
     bounds = spec("a").resources.ps.memory
-    assert opened == memory.JobOpened(300_000, bounds.min, bounds.max)
+    assert opened == JobOpened(300_000, bounds.min, bounds.max)
     exited = PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
     assert service.to_event(exited, meta) is exited

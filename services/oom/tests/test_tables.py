@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from stretto_core.oom import Estimate, ServerUsage, UsagePoint, bytes_at, row_cost
+from stretto_core.oom.growth import Estimate
+from stretto_core.oom.usage import ServerUsage, UsagePoint, bytes_at, row_cost
 from stretto_parameters import Layout, Own, Push, Store, Table
 from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop, RowWiseAdagrad
 

@@ -10,7 +10,7 @@ from installed_gateway import eventually, installed_gateway
 from rich.console import Console
 from stretto_cli.commands.views.audit import shown
 from stretto_cli.main import app
-from stretto_core.dispatcher import fingerprint_of
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_gateway.requests import job_audit
 from stretto_messages.actuator import JobFinished
 from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, GivenUp

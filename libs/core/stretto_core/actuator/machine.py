@@ -33,7 +33,7 @@ from stretto_core.actuator.observations import (
 )
 from stretto_core.actuator.state import ActuatorState, Facts, JobOpened
 from stretto_core.actuator.steps import converged
-from stretto_core.checkpoints import is_column_restore, is_final, is_restore
+from stretto_core.checkpoints.names import is_column_restore, is_final, is_restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 JobEvent = (

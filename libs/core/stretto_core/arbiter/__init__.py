@@ -11,7 +11,3 @@ All steps share a ``StepContext``: the state, its index (``register``), and the 
 the cost of an event depend on what the event changes, not on the number of jobs. ``teams`` keeps quotas and fair shares
 in all steps, ``worth`` has the arithmetic of plans.
 """
-
-from stretto_core.arbiter.machine import ArbiterMachine
-
-__all__ = ["ArbiterMachine"]

@@ -13,8 +13,10 @@ from actuator_builders import (
     shard_abandoned,
 )
 from actuator_cluster import started
-from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, job_finished
-from stretto_core.dispatcher import fingerprint_of
+from stretto_core.actuator.counts import job_finished
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.state import ActuatorState, JobOpened
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_messages.actuator import JobFailed
 from stretto_messages.values import SAMPLES_MAX
 

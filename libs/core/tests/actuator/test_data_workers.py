@@ -18,14 +18,14 @@ from actuator_builders import (
 from actuator_cluster import SimulatedCluster, started
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core import actuator
 from stretto_core.actuator import data_workers
+from stretto_core.actuator.state import DataWorkers, JobOpened
 from stretto_messages.actuator import DataWorkersChanged, JobFailed, JobFinished, PlanApplied, PodExited
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB, example_of
 
-OPENED = actuator.JobOpened("job", samples_total=12, worker_failures=100)
-WITH_DATA = actuator.JobOpened("job", samples_total=12, worker_failures=100, data=actuator.DataWorkers(2, 1.0, GIB))
+OPENED = JobOpened("job", samples_total=12, worker_failures=100)
+WITH_DATA = JobOpened("job", samples_total=12, worker_failures=100, data=DataWorkers(2, 1.0, GIB))
 
 of_the_job = st.sampled_from(["kill worker", "kill ps", "grow", "shrink"])
 of_data_workers = st.sampled_from(["killed", "oom-killed", "user's error", "stopped", "no room", "given up", "refused"])

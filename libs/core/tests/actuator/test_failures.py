@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 from actuator_builders import job_progressed, plan, plan_decided, pod_exited, pod_given_up, pod_pending
 from actuator_cluster import SimulatedCluster, started
-from stretto_core import actuator
 from stretto_core.actuator import failures, pods
+from stretto_core.actuator.state import JobOpened
+from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodPending
 from stretto_messages.dispatcher import LedgerReturn
 
 
 @pytest.mark.parametrize("reason", ["evicted", "preempted", "node-lost"])
 def test_ends_that_are_nobodys_fault_are_counted_against_nothing(reason: str) -> None:
-    cluster = started(plan(workers=1, ps=2), actuator.JobOpened("job", worker_failures=0))
+    cluster = started(plan(workers=1, ps=2), JobOpened("job", worker_failures=0))
     for _ in range(2 * failures.CRASHES_MAX):
         cluster.kill(cluster.running("worker")[0], reason, 137)
-        assert actuator.next_steps(cluster.state, cluster.now).launch, "it is replaced at once"
+        assert next_steps(cluster.state, cluster.now).launch, "it is replaced at once"
         cluster.run()
         cluster.kill(cluster.running("ps")[0], reason, None)
         cluster.run()
@@ -49,11 +50,11 @@ def test_a_pod_that_found_no_room_is_given_up_and_another_one_tried_later() -> N
     cluster.tell(plan_decided(2, plan(workers=2)))
     cluster.tell(pod_pending("worker-1", "quota"))
     cluster.tell(pod_given_up("worker-1"))
-    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).stop] == ["worker-1"]
+    assert [pod.name for pod in next_steps(cluster.state, cluster.now).stop] == ["worker-1"]
     cluster.kill("worker-1", "completed", None)
     (exited,) = cluster.told(PodExited)
     assert (exited.pod, exited.reason) == ("worker-1", "stopped")
-    steps = actuator.next_steps(cluster.state, cluster.now)
+    steps = next_steps(cluster.state, cluster.now)
     assert steps.launch == ()
     assert steps.retry_at_s is not None
     assert steps.retry_at_s > cluster.now + pods.AGAIN_S - 1
@@ -95,7 +96,7 @@ def user_failures(cluster: SimulatedCluster, times: int) -> list[str]:
 
 def test_a_job_that_never_trained_fails_with_the_second_error_of_the_user() -> None:
     """Code and data that have never worked would fail again; one failure may be an accident of one machine."""
-    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=10))
+    cluster = started(plan(workers=1), JobOpened("job", worker_failures=10))
     cluster.tell(job_progressed(samples_done=0))
     assert user_failures(cluster, 1) == []
     cluster.tell(pod_exited(cluster.running("worker")[0], "failed", 3, "noise\nx job exit 3: no module 'my_modell'"))
@@ -106,14 +107,14 @@ def test_a_job_that_never_trained_fails_with_the_second_error_of_the_user() -> N
 
 
 def test_a_job_that_has_trained_survives_as_many_errors_as_it_states() -> None:
-    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=3))
+    cluster = started(plan(workers=1), JobOpened("job", worker_failures=3))
     cluster.tell(job_progressed(samples_done=1))
     assert user_failures(cluster, 3) == []
     assert user_failures(cluster, 1) != []
 
 
 def test_samples_of_the_checkpoint_that_a_job_starts_from_were_not_trained_by_it() -> None:
-    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=3))
+    cluster = started(plan(workers=1), JobOpened("job", worker_failures=3))
     returned = LedgerReturn(checkpoint="other-1", samples_before=0, samples_gained=500, samples_undone=0)
     cluster.tell(job_progressed(samples_done=500, returned=returned))
     cluster.tell(job_progressed(samples_done=500))

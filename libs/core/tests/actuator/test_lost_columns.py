@@ -16,7 +16,7 @@ from actuator_builders import (
     server_emptied,
 )
 from actuator_cluster import SimulatedCluster, started
-from stretto_core import actuator
+from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -48,7 +48,7 @@ def test_the_loss_is_published_before_the_servers_that_survive_under_one_version
 def test_no_other_pod_stops_and_a_fresh_server_gets_its_share_once_the_columns_are_back() -> None:
     """Goal: the job trains on; its pods and their columns are as planned in the end. Method: nothing moves before."""
     cluster = lost_one()
-    steps = actuator.next_steps(cluster.state, cluster.now)
+    steps = next_steps(cluster.state, cluster.now)
     assert [pod.name for pod in steps.launch] == ["ps-2"]
     assert not steps.stop
     cluster.run()
@@ -108,9 +108,9 @@ def test_no_living_server_gets_its_part_before_all_are_emptied_for_this_return()
     cluster.kill("ps-0")
     cluster.tell(checkpoint_failed("job-columns-7", "no copy is whole"))
     first = cluster.state.returned_version
-    for pod in actuator.next_steps(cluster.state, cluster.now).launch:
+    for pod in next_steps(cluster.state, cluster.now).launch:
         cluster.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes))
-    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
+    assert [pod.name for pod in next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
     cluster.tell(server_emptied("ps-1", first))
     assert (cluster.state.layout, cluster.told(ServersChanged)[-1].servers) == ("empty", ())
     cluster.tell(server_emptied("ps-2", first))
@@ -118,7 +118,7 @@ def test_no_living_server_gets_its_part_before_all_are_emptied_for_this_return()
     cluster.kill("ps-3")
     assert cluster.state.returned_version > first
     cluster.tell(server_emptied("ps-1", first))
-    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
+    assert [pod.name for pod in next_steps(cluster.state, cluster.now).empty] == ["ps-1", "ps-2"]
     cluster.kill("ps-2")  # it did not answer
     cluster.run()
     assert cluster.running("ps") == ["ps-1", "ps-4", "ps-5"]
@@ -130,8 +130,8 @@ def test_a_server_lost_while_columns_move_brings_everything_back() -> None:
     """Goal: a column between two servers is never taken for lost, nor an old copy of it for the column."""
     cluster = started(plan(ps=2))
     cluster.tell(plan_decided(2, plan(ps=3)))
-    while not cluster.state.rebalance or not actuator.next_steps(cluster.state, cluster.now).rebalance:
-        for pod in actuator.next_steps(cluster.state, cluster.now).launch:
+    while not cluster.state.rebalance or not next_steps(cluster.state, cluster.now).rebalance:
+        for pod in next_steps(cluster.state, cluster.now).launch:
             cluster.step()
             assert pod
     cluster.tell(moves_started(cluster.state.rebalance_number, 21))

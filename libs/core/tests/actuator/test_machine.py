@@ -29,8 +29,11 @@ from actuator_cluster import SimulatedCluster, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core import actuator
 from stretto_core.actuator import failures
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.placement import UnownedColumns, claim, plan_moves
+from stretto_core.actuator.state import ActuatorState, JobOpened
+from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -85,12 +88,12 @@ def test_growth_migrates_before_workers_join_and_shrink_drains_before_it_stops()
 def test_dead_worker_is_replaced_at_once_under_a_new_name_and_then_more_slowly() -> None:
     cluster = started(plan(workers=2))
     cluster.kill("worker-1")
-    assert actuator.next_steps(cluster.state, cluster.now).launch[0].name == "worker-2"
+    assert next_steps(cluster.state, cluster.now).launch[0].name == "worker-2"
     cluster.run()
     assert cluster.running("worker") == ["worker-0", "worker-2"]
     assert cluster.told(PodStarted)[-1].cause == "relaunch"
     cluster.kill("worker-2")
-    steps = actuator.next_steps(cluster.state, cluster.now)
+    steps = next_steps(cluster.state, cluster.now)
     assert steps.launch == ()
     assert steps.retry_at_s is not None
     assert steps.retry_at_s > cluster.now
@@ -101,12 +104,12 @@ def test_stable_pod_resets_the_back_off() -> None:
     for _ in range(5):
         cluster.now += failures.STABLE_S
         cluster.kill(cluster.running("worker")[0])
-        assert actuator.next_steps(cluster.state, cluster.now).launch
+        assert next_steps(cluster.state, cluster.now).launch
         cluster.run()
 
 
 def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
-    cluster = started(plan(workers=1), actuator.JobOpened("job", worker_failures=2))
+    cluster = started(plan(workers=1), JobOpened("job", worker_failures=2))
     cluster.tell(job_progressed(samples_done=1))
     for _ in range(3):
         cluster.kill(cluster.running("worker")[0], "failed", 3)
@@ -118,7 +121,7 @@ def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
 
 
 def test_a_model_that_no_server_can_build_fails_the_job_at_once_with_the_reason() -> None:
-    cluster = SimulatedCluster(actuator.JobOpened("job", worker_failures=10))
+    cluster = SimulatedCluster(JobOpened("job", worker_failures=10))
     cluster.tell(plan_decided(1, plan()))
     told = "noise\n2026 INFO job ps-0 exit 3: ModelRefused: no Nope"
     cluster.tell(pod_exited("ps-0", "failed", 3, told))
@@ -164,7 +167,7 @@ def test_lost_server_without_checkpoint_fails_clearly() -> None:
 
 
 def test_job_from_a_checkpoint_waits_for_it() -> None:
-    cluster = SimulatedCluster(actuator.JobOpened("job", restores=True))
+    cluster = SimulatedCluster(JobOpened("job", restores=True))
     cluster.tell(plan_decided(1, plan(ps=2)))
     while cluster.state.layout != "restoring":
         cluster.step()
@@ -181,7 +184,7 @@ def test_job_from_a_checkpoint_waits_for_it() -> None:
 def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
     cluster = SimulatedCluster()
     cluster.tell(plan_decided(1, plan(ps=2)))
-    steps = actuator.next_steps(cluster.state, cluster.now)
+    steps = next_steps(cluster.state, cluster.now)
     for pod in steps.launch:
         cluster.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes))
     cluster.tell(pod_exited("ps-1", "killed", 137))
@@ -192,7 +195,7 @@ def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
 
 
 def test_completion_takes_the_books_and_ends_all_pods() -> None:
-    cluster = started(plan(workers=2), actuator.JobOpened("job", samples_total=12, samples_given_up_max=2))
+    cluster = started(plan(workers=2), JobOpened("job", samples_total=12, samples_given_up_max=2))
     cluster.tell(job_completed(samples_abandoned=2))
     cluster.tell(plan_decided(2, plan(workers=5)))
     cluster.run()
@@ -204,10 +207,10 @@ def test_completion_takes_the_books_and_ends_all_pods() -> None:
 
 
 def test_evaluation_gets_a_worker_even_if_the_last_one_died() -> None:
-    cluster = started(plan(workers=1), actuator.JobOpened("job", evaluate=100))
+    cluster = started(plan(workers=1), JobOpened("job", evaluate=100))
     cluster.tell(job_completed(samples_abandoned=2))
     cluster.kill("worker-0")
-    assert actuator.next_steps(cluster.state, cluster.now).launch[0].name == "worker-1"
+    assert next_steps(cluster.state, cluster.now).launch[0].name == "worker-1"
 
 
 def test_late_word_of_an_older_layout_is_ignored() -> None:
@@ -235,7 +238,7 @@ def test_cancelled_job_only_stops() -> None:
 
 
 def test_unknown_job_is_told_so() -> None:
-    machine = actuator.ActuatorMachine()
+    machine = ActuatorMachine()
     (answer,) = machine.handle(get_servers(), 1.0)
     assert answer.body.answer == "unknown"  # type: ignore[union-attr]
 
@@ -273,7 +276,7 @@ def change_pace(cluster: SimulatedCluster, kind: str, value: int) -> None:
         cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
 
 
-STATE = TypeAdapter(actuator.ActuatorState)
+STATE = TypeAdapter(ActuatorState)
 
 
 @settings(max_examples=150)
@@ -321,13 +324,13 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
 @settings(max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_moves_are_the_fewest_and_end_balanced(before: int, after: int, random: Any) -> None:
-    first = actuator.claim(list(range(before)))
+    first = claim(list(range(before)))
     vectors = {s: [int(b in part[0]) for b in range(64)] for s, part in first.items()}
     slices = {s: [int(c in part[1]) for c in range(12)] for s, part in first.items()}
     for server in range(before, after):
         vectors[server], slices[server] = [0] * 64, [0] * 12
     rows = [random.randint(0, 1000) for _ in range(64)]
-    moves = actuator.plan_moves(vectors, slices, rows, {server: 1.0 for server in range(after)})
+    moves = plan_moves(vectors, slices, rows, {server: 1.0 for server in range(after)})
     for first, width, own in ((0, 64, vectors), (64, 12, slices)):
         count = {server: sum(vector) for server, vector in own.items()}
         moved = 0
@@ -345,29 +348,29 @@ def test_moves_are_the_fewest_and_end_balanced(before: int, after: int, random: 
 
 
 def test_unowned_bucket_is_named() -> None:
-    with pytest.raises(actuator.UnownedColumns, match=r"columns \[1\] of 2"):
-        actuator.plan_moves({0: [1, 0]}, {0: [1]}, [1, 1], {0: 1.0})
+    with pytest.raises(UnownedColumns, match=r"columns \[1\] of 2"):
+        plan_moves({0: [1, 0]}, {0: [1]}, [1, 1], {0: 1.0})
 
 
 def test_bucket_left_frozen_by_a_broken_move_is_taken_again_by_its_owner() -> None:
     vectors = {0: [1, 2], 1: [0, 0]}
-    moves = actuator.plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
+    moves = plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
     assert moves == {0: [(1, 0)]}
-    assert actuator.plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(2, 0)]}
+    assert plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(2, 0)]}
     taken_over = {0: [1, 2], 1: [0, 1]}  # and not yet released at its source
-    assert actuator.plan_moves(taken_over, {0: [1], 1: [0]}, [1, 1], {0: 1.0, 1: 1.0}) == {1: [(1, 0)]}
+    assert plan_moves(taken_over, {0: [1], 1: [0]}, [1, 1], {0: 1.0, 1: 1.0}) == {1: [(1, 0)]}
 
 
 def test_bucket_left_frozen_at_a_server_that_gives_it_away_is_thawed_before_it_moves() -> None:
     """A mover waits in vain for a column that a dead one froze: planned at once, the move would fail for ever."""
     frozen, taken = {0: [2, 2], 1: [0, 0]}, {0: [1], 1: [0]}
-    assert actuator.plan_moves(frozen, taken, [1, 1], {1: 1.0}) == {1: [(2, 0)], 0: [(0, 0), (1, 0)]}
+    assert plan_moves(frozen, taken, [1, 1], {1: 1.0}) == {1: [(2, 0)], 0: [(0, 0), (1, 0)]}
     thawed = {0: [1, 1], 1: [0, 0]}
-    assert actuator.plan_moves(thawed, taken, [1, 1], {1: 1.0})[1] == [(2, 0), (0, 0), (1, 0)]
+    assert plan_moves(thawed, taken, [1, 1], {1: 1.0})[1] == [(2, 0), (0, 0), (1, 0)]
 
 
 def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:
-    cluster = started(plan(ps=2), actuator.JobOpened("job", samples_total=10, final_checkpoint=True))
+    cluster = started(plan(ps=2), JobOpened("job", samples_total=10, final_checkpoint=True))
     cluster.tell(job_completed())
     cluster.tell(checkpoint_flushed("job-1-final"))
     assert cluster.state.phase == "completing"
@@ -387,7 +390,7 @@ def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -
 
 
 def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> None:
-    cluster = started(plan(), actuator.JobOpened("job", worker_memory_max_bytes=2 * GIB))
+    cluster = started(plan(), JobOpened("job", worker_memory_max_bytes=2 * GIB))
     for wanted in (3 * GIB // 2, 2 * GIB, 2 * GIB):
         cluster.now += failures.STABLE_S
         cluster.kill(cluster.running("worker")[0], "oom-killed")
@@ -402,7 +405,7 @@ def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> 
 
 @pytest.mark.parametrize(("reason", "code"), [("oom-killed", 137), ("killed", 139)])
 def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: int) -> None:
-    cluster = started(plan(workers=2), actuator.JobOpened("job", worker_memory_max_bytes=2 * GIB))
+    cluster = started(plan(workers=2), JobOpened("job", worker_memory_max_bytes=2 * GIB))
     for _ in range(failures.CRASHES_MAX + 1):
         assert not cluster.told(JobFailed)
         cluster.now += failures.STABLE_S + 1

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from job_builders import background_solved, job_ended, plan_proposed
 from selection_problems import problems
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.exact import exact

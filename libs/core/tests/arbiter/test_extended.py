@@ -13,7 +13,7 @@ from closed_loop import plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import candidates_computed, job_ended, plan_applied, plan_proposed, pod_unplaced
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.selection import greedy, hull
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick

@@ -11,7 +11,7 @@ from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import job_ended, plan_applied, plan_proposed
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_core.model.types import JobOpened

@@ -17,7 +17,7 @@ from job_builders import (
     replacement_asked,
     replacement_ended,
 )
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.types import JobLimits, JobOpened

@@ -10,7 +10,7 @@ import pytest
 from arbiter_builders import offer, started
 from closed_loop import plan, profile
 from job_builders import job_ended, plan_applied, plan_proposed, pod_settled, pod_unplaced
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_core.model.types import JobOpened

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection_problems import brute_force, problems
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.selection import (
     Contender,
     Objective,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import job_ended, job_progressed, plan_applied, plan_proposed, pod_unplaced
 from stretto_core.algorithms import SHARE
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Action, Tick
 from stretto_core.model.sharing import Sharer

@@ -8,7 +8,7 @@ from closed_loop import LIMITS, plan, profile
 from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import plan_proposed
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.model.types import JobOpened
 from stretto_messages.arbiter import HOLDERS_MAX, GetCluster

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import candidate, candidates_computed, job_ended
 from selection_problems import brute_force
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.register import kept
 from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.hull import hull

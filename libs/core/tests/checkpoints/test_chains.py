@@ -8,8 +8,7 @@ from checkpoint_builders import images_flushed, images_saved, job_completed, par
 from checkpoint_harness import POLICY, Job
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.checkpoints import newest_chain
-from stretto_core.checkpoints.chains import DIFFERENCES_SHARE_MAX, LINKS_MAX, chain
+from stretto_core.checkpoints.chains import DIFFERENCES_SHARE_MAX, LINKS_MAX, chain, newest_chain
 from stretto_messages.values import CheckpointRef
 
 FULL_BYTES = 1000

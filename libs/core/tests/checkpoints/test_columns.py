@@ -16,7 +16,8 @@ from checkpoint_builders import (
 )
 from checkpoint_harness import Job, served
 from pydantic import TypeAdapter
-from stretto_core.checkpoints import CheckpointState, ColumnRestore, JobOpened, is_column_restore, is_restore
+from stretto_core.checkpoints.names import is_column_restore, is_restore
+from stretto_core.checkpoints.state import CheckpointState, ColumnRestore, JobOpened
 from stretto_messages.checkpoints import CheckpointFailed, ColumnsRestored
 from stretto_messages.values import CheckpointRef
 

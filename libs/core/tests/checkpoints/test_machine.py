@@ -22,8 +22,10 @@ from checkpoint_harness import Job, served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core.checkpoints import CheckpointMachine, CheckpointState, JobOpened, Restore, is_final, is_restore
 from stretto_core.checkpoints.attempts import FINAL_TRIES
+from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints.names import is_final, is_restore
+from stretto_core.checkpoints.state import CheckpointState, JobOpened, Restore
 from stretto_core.machine import Tick
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
 from stretto_messages.values import CheckpointRef

@@ -16,7 +16,11 @@ from ledger_builders import (
 )
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import DataSpec, HeldOut, LedgerRestored, LedgerState, ShardLedger
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import LedgerState
 from stretto_messages.dispatcher import ShardLeased, ShardRequeued
 from stretto_messages.values import Shard
 

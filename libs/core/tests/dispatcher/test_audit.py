@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_builders import AUDIT, arrival, mark_ledger, release
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher import Applied, Counted, DataSpec, LedgerRestored, epochs_of, fingerprint_of, prove
+from stretto_core.dispatcher.audit import Applied, Counted, epochs_of, prove
+from stretto_core.dispatcher.book import fingerprint_of
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec
 from stretto_messages.books import Fault, PartialShard
 from stretto_messages.dispatcher import JobCompleted
 

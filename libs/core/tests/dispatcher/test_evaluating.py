@@ -3,7 +3,9 @@
 import pytest
 from ledger_builders import arrival, data_arrived, evaluation, heartbeat, mark_ledger, next_shard, pod_exited, release
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec, LedgerError
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
 from stretto_messages.values import MetricSum, MetricValue, PartialEvaluation, Shard
 

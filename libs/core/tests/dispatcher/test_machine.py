@@ -6,8 +6,10 @@ import pytest
 from ledger_builders import JOB, heartbeat, mark_ledger, next_shard, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import DataSpec, LedgerError, LedgerState, Shard, ShardLedger, fingerprint_of
-from stretto_core.dispatcher.state import RELEASES_FREE, RETURNS_RESERVE_S, WORKER_KEPT_S
+from stretto_core.dispatcher.book import Shard, fingerprint_of
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec, LedgerError
+from stretto_core.dispatcher.state import RELEASES_FREE, RETURNS_RESERVE_S, WORKER_KEPT_S, LedgerState
 from stretto_core.machine import Reply, Tick
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.dispatcher import (

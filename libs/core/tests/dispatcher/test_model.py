@@ -26,8 +26,12 @@ from ledger_builders import (
 )
 from ledger_model import SETTINGS, Expected, Model, Sample, samples_of
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import Book, DataSpec, HeldOut, JobOpened, LedgerRestored, LedgerState, ShardLedger
-from stretto_core.dispatcher.state import RELEASES_FREE
+from stretto_core.dispatcher.book import Book
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import JobOpened, LedgerRestored
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import RELEASES_FREE, LedgerState
 from stretto_core.machine import Emit, Reply, Tick
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShard, NextShardReply
 from stretto_messages.values import DataPartition, Shard

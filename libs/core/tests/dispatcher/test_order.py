@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.dispatcher import BlockOrder
+from stretto_core.dispatcher.order import BlockOrder
 
 
 @given(blocks=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 100))

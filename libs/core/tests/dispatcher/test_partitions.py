@@ -6,7 +6,11 @@ import pytest
 from ledger_builders import arrival, data_arrived, mark_ledger
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState, Shard, epochs_of
+from stretto_core.dispatcher.audit import epochs_of
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec, LedgerError
+from stretto_core.dispatcher.state import LedgerState
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import PARTITIONS_MAX
 

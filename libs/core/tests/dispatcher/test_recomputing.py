@@ -24,18 +24,12 @@ from ledger_builders import (
 )
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import (
-    Applied,
-    Book,
-    Counted,
-    DataSpec,
-    LedgerRestored,
-    LedgerState,
-    epochs_of,
-    fingerprint_of,
-    prove,
-    recomputing,
-)
+from stretto_core.dispatcher import recomputing
+from stretto_core.dispatcher.audit import Applied, Counted, epochs_of, prove
+from stretto_core.dispatcher.book import Book, fingerprint_of
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.state import LedgerState
 from stretto_messages.books import partly_done
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, NextShard, RecomputationDecided
 from stretto_messages.values import Shard

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from ledger_builders import heartbeat, job_cancelled, mark_ledger, next_shard, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
-from stretto_core import dispatcher as ledger
-from stretto_core.dispatcher import Book, DataSpec, LedgerError, LedgerRestored, LedgerState, Source
+from stretto_core.dispatcher.book import Book
+from stretto_core.dispatcher.book import Shard as DispatcherShard
+from stretto_core.dispatcher.events import LedgerRestored
+from stretto_core.dispatcher.source import DataSpec, LedgerError, Source
+from stretto_core.dispatcher.state import LedgerState
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, LedgerReturn
 from stretto_messages.values import Shard
 
@@ -205,7 +208,7 @@ def test_a_mark_of_very_many_shards_is_compared_at_once() -> None:
     spec = DataSpec(10**9, 10, 8)
     books = [Book(Source.begin(spec, 1), next_id=10**6 + number) for number in range(2)]
     for number, book in enumerate(books):
-        book.requeued += [ledger.Shard(2 * index + number, 1, 0, 80 * index, 80) for index in range(50_000)]
+        book.requeued += [DispatcherShard(2 * index + number, 1, 0, 80 * index, 80) for index in range(50_000)]
     began_s = time.process_time()
     gained, undone = books[0].compared_with(books[1])
     assert (undone, gained) == books[1].compared_with(books[0]) == (4_000_000, 4_000_000)

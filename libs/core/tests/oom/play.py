@@ -19,12 +19,13 @@ import numpy as np
 from curves import BASE_SD_BYTES, BUCKETS, Curve, Floats, bytes_of, split
 from job_builders import plan_applied, plan_proposed
 from oom_builders import limit_changed, measured, progressed, server_measured
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
 from stretto_core.model import types
 from stretto_core.model.types import JobLimits, JobProfile
-from stretto_core.oom import JobOpened, OomMachine, WatchSettings
+from stretto_core.oom.machine import OomMachine
+from stretto_core.oom.state import JobOpened, WatchSettings
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast

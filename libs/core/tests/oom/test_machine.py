@@ -15,22 +15,11 @@ from play import Case, play
 from pydantic import TypeAdapter
 from stretto_core.algorithms import OOM
 from stretto_core.machine import Action, Emit
-from stretto_core.oom import (
-    Estimate,
-    GrowthPoint,
-    JobOpened,
-    OomMachine,
-    ServerUsage,
-    UsagePoint,
-    WatchError,
-    WatchSettings,
-    WatchState,
-    add_point,
-    bytes_at,
-    fit_growth,
-    fit_line,
-    row_cost,
-)
+from stretto_core.oom.growth import Estimate, GrowthPoint, add_point, fit_growth
+from stretto_core.oom.line import fit_line
+from stretto_core.oom.machine import OomMachine
+from stretto_core.oom.state import JobOpened, WatchError, WatchSettings, WatchState
+from stretto_core.oom.usage import ServerUsage, UsagePoint, bytes_at, row_cost
 from stretto_messages.actuator import JobFailed, PodResized
 from stretto_messages.base import example_of
 from stretto_messages.dispatcher import JobCompleted

@@ -9,7 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from ledger_builders import heartbeat, straggler
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher import DataSpec, Shard
+from stretto_core.dispatcher.book import Shard
+from stretto_core.dispatcher.source import DataSpec
 from stretto_core.profiler.peers import ClosedWindow, judge_workers
 from stretto_core.profiler.state import PodWindow, ProfilingRules
 from stretto_messages.profiler import StragglerCleared, StragglerDetected

@@ -7,7 +7,9 @@ import random
 from itertools import islice
 from typing import Any
 
-from stretto_core.dispatcher import DataSpec, JobOpened, LedgerError, ShardLedger
+from stretto_core.dispatcher.events import JobOpened
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec, LedgerError
 from stretto_core.machine import Reply
 from stretto_drills.chaos.hostile import (
     Answer,

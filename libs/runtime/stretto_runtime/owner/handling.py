@@ -131,10 +131,7 @@ class Ports:
 
 
 class Handling:
-    """Handles the inputs of one partition, in order, in the same way in a replay and live.
-
-    Larger than 250 lines: every step from a stored message to its outputs and answers acts on the same machines.
-    """
+    """Handles the inputs of one partition, in order, in the same way in a replay and live."""
 
     def __init__(self, context: Tools, takeover: Takeover, machines: Machines, ports: Ports) -> None:
         self.machines = machines
@@ -288,19 +285,12 @@ class Handling:
                     raise RuntimeFault(f"{self._service.name} replied {fact!r} to {arrival.subject}")
                 reply = encode(message)
             elif message is not None:
-                self._check_output(arrival.key, message)
+                _check_output(self._service.name, arrival.key, message)
                 output_id = f"{self._service.name}:{arrival.source}:{index}"
                 outputs.append(Output(output_id, fact, message, encode(message)))
         if arrival.kind == "request" and reply is None:
             raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
         return Made(outputs, reply)
-
-    def _check_output(self, key: str, message: Message) -> None:
-        channel = channel_of(message)
-        if channel.kind != "evt" or channel.service != self._service.name:
-            raise RuntimeFault(f"{self._service.name} may not publish {type(message).__name__}")
-        if key not in (CLUSTER, message.job):
-            raise RuntimeFault(f"the machine of {key!r} published about {message.job!r}; only '_' may")
 
     # outputs ---------------------------------------------------------------------------------------------------
 
@@ -326,17 +316,7 @@ class Handling:
 
         def attributes() -> dict[str, Any]:
             replayed = arrival.meta.seq <= self._fence_seq
-            found: dict[str, Any] = {
-                "messaging.system": "nats",
-                "messaging.destination.name": arrival.subject,
-                "stretto.job": _job_of(arrival),
-                "stretto.source": arrival.source,
-                "stretto.delivery": 1 + (self._attempt if replayed else 0),
-                "stretto.published": [channel_of(output.message).name for output in outputs],
-            }
-            for output in outputs:
-                found |= decision_attributes(output.fact)
-            return found
+            return _attributes(arrival, outputs, delivery=1 + (self._attempt if replayed else 0))
 
         span = self._context.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
         if span is None:
@@ -391,6 +371,30 @@ class Handling:
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
             await self._answer(arrival, "internal", body)
         await self._letters.add(arrival, "fault", f"{type(error).__name__}: {error}", {}, self.live)
+
+
+def _check_output(service: str, key: str, message: Message) -> None:
+    """Raise RuntimeFault for an output that a service, or its machine of this key, may not publish."""
+    channel = channel_of(message)
+    if channel.kind != "evt" or channel.service != service:
+        raise RuntimeFault(f"{service} may not publish {type(message).__name__}")
+    if key not in (CLUSTER, message.job):
+        raise RuntimeFault(f"the machine of {key!r} published about {message.job!r}; only '_' may")
+
+
+def _attributes(arrival: Arrival, outputs: list[Output], delivery: int) -> dict[str, Any]:
+    """Return the attributes of the span of an arrival."""
+    found: dict[str, Any] = {
+        "messaging.system": "nats",
+        "messaging.destination.name": arrival.subject,
+        "stretto.job": _job_of(arrival),
+        "stretto.source": arrival.source,
+        "stretto.delivery": delivery,
+        "stretto.published": [channel_of(output.message).name for output in outputs],
+    }
+    for output in outputs:
+        found |= decision_attributes(output.fact)
+    return found
 
 
 def _job_of(arrival: Arrival) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto_core import oom
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
@@ -24,7 +23,10 @@ from stretto_core.fitter.state import FitterSettings
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.throughput import AXES, COUNTS
 from stretto_core.model.types import JobOpened, JobProfile
-from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
+from stretto_core.oom.growth import GrowthLaw, fit_growth
+from stretto_core.oom.machine import OomMachine, WatchEvent
+from stretto_core.oom.state import JobOpened as OomJobOpened
+from stretto_core.oom.state import WatchSettings
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
@@ -145,7 +147,7 @@ class Services:
             OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
-        machines.watch.handle(oom.JobOpened(job.samples, low, high), now)
+        machines.watch.handle(OomJobOpened(job.samples, low, high), now)
         self.facts.append(JobOpened(name, profile))
 
     def _applied(self, event: policies.PlanInForce, now: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
 from stretto_core.model.sharing import Ranking

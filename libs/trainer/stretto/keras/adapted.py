@@ -36,10 +36,7 @@ log = logging.getLogger("stretto.keras")
 
 
 class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
-    """A Keras model as it is, ready to train.
-
-    Larger than 250 lines: the trial of a model and its steps share the form of the data, the tables and the objective.
-    """
+    """A Keras model as it is, ready to train."""
 
     _objective: Objective
 
@@ -221,14 +218,11 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
 
     def _for_metrics(self, batch: Batch, outputs: Any) -> Mapping[str, Any]:
         labels, weights = self._form.split([tf.convert_to_tensor(each) for each in self._labels(batch)])
-        inputs = self._inputs_for_metrics(batch)
+        inputs = None
+        if self._computes_metrics:
+            leaves = [batch[numbered(INPUT, number)] for number in range(len(self._form.inputs))]
+            inputs = self._form.pack([tf.convert_to_tensor(each) for each in leaves])
         return {"labels": labels, "outputs": outputs, "weights": weights, "inputs": inputs}
-
-    def _inputs_for_metrics(self, batch: Batch) -> Any:
-        if not self._computes_metrics:
-            return None
-        leaves = [batch[numbered(INPUT, number)] for number in range(len(self._form.inputs))]
-        return self._form.pack([tf.convert_to_tensor(each) for each in leaves])
 
     def restore(self, tables: Mapping[str, F32]) -> None:
         """Give the embedding layers their weights back: the model is the user's own again."""

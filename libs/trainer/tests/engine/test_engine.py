@@ -19,7 +19,8 @@ from stretto.errors import (
 )
 from stretto_core.actuator import placement
 from stretto_core.actuator.placement import owner_of
-from stretto_core.dispatcher import Counted, fingerprint_of, prove
+from stretto_core.dispatcher.audit import Counted, prove
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_parameters import reference
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adagrad, Adam

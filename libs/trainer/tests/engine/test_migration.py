@@ -8,7 +8,7 @@ from shipped_planner import planned_from
 from stretto.engine import Control, Own, migration, one_table
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError, ServerLost
-from stretto_core.dispatcher import fingerprint_of
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_parameters import RawBucket
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adam

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stretto.errors import DataError, ModelRefused
 from stretto.model.evaluate import auc, check_metrics, evaluate, evaluate_part, log_loss
 from stretto.model.program import Judged, Metrics
-from stretto_core.dispatcher import Evaluating
+from stretto_core.dispatcher.evaluating import Evaluating
 from stretto_wire.codec import encode
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from stretto.worker.leases import Leases
-from stretto_core.dispatcher import DataSpec, HeldOut, JobOpened, LedgerRestored, ShardLedger
+from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.events import JobOpened, LedgerRestored
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.source import DataSpec
 from stretto_core.machine import Reply
 from stretto_messages.dispatcher import MarkLedger, NextShard
 from stretto_messages.values import PartialEvaluation

@@ -78,10 +78,7 @@ class Container:
 
 
 class Engine:
-    """One installation's containers. ``url``: where the engine listens; empty: as the environment says.
-
-    Larger than 250 lines: each method is one call of the engine.
-    """
+    """One installation's containers. ``url``: where the engine listens; empty: as the environment says."""
 
     def __init__(self, url: str, installation: str) -> None:
         self._url = url
@@ -118,28 +115,8 @@ class Engine:
     def inspect(self, container: str) -> Container | None:
         """By id or name; None: there is none, or none of ours."""
         with refusals(f"the engine does not tell of {container}"), _absent_is_none():
-            return self._parse(self._client.inspect_container(container))
+            return _container_of(self._client.inspect_container(container), self.installation)
         return None
-
-    def _parse(self, answer: dict[str, Any]) -> Container | None:
-        labels = answer["Config"]["Labels"] or {}
-        state = STATES.get(answer["State"]["Status"])
-        if state is None or labels.get(INSTALLATION) != self.installation or JOB not in labels or POD not in labels:
-            return None
-        limits = answer["HostConfig"]
-        return Container(
-            id=answer["Id"],
-            job=labels[JOB],
-            pod=labels[POD],
-            state=state,
-            created_at_s=_seconds(answer["Created"]),
-            started_at_s=_seconds(answer["State"]["StartedAt"]),
-            cpu_cores=limits["CpuQuota"] / (limits["CpuPeriod"] or PERIOD_US),
-            memory_bytes=limits["Memory"],
-            exit_code=answer["State"]["ExitCode"],
-            oom_killed=answer["State"]["OOMKilled"],
-            devices={name: tuple(each) for name, each in json.loads(labels.get(DEVICES, "{}")).items()},
-        )
 
     def used_bytes(self, container: str) -> int:
         """Memory that cannot be taken away: without the page cache that the kernel gives back."""
@@ -332,6 +309,28 @@ class Engine:
         """Return the labels of a pod's container, which holds these devices."""
         held = {DEVICES: json.dumps(devices)} if devices else {}
         return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0], **held}
+
+
+def _container_of(answer: dict[str, Any], installation: str) -> Container | None:
+    """Return the container that the engine describes; None for one of another installation, or of none."""
+    labels = answer["Config"]["Labels"] or {}
+    state = STATES.get(answer["State"]["Status"])
+    if state is None or labels.get(INSTALLATION) != installation or JOB not in labels or POD not in labels:
+        return None
+    host = answer["HostConfig"]
+    return Container(
+        id=answer["Id"],
+        job=labels[JOB],
+        pod=labels[POD],
+        state=state,
+        created_at_s=_seconds(answer["Created"]),
+        started_at_s=_seconds(answer["State"]["StartedAt"]),
+        cpu_cores=host["CpuQuota"] / (host["CpuPeriod"] or PERIOD_US),
+        memory_bytes=host["Memory"],
+        exit_code=answer["State"]["ExitCode"],
+        oom_killed=answer["State"]["OOMKilled"],
+        devices={name: tuple(each) for name, each in json.loads(labels.get(DEVICES, "{}")).items()},
+    )
 
 
 def limits(cpu_cores: float, memory_bytes: int) -> dict[str, int]:

@@ -6,7 +6,9 @@ import asyncio
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
-from stretto_core.actuator import ActuatorState, CountsTaken, ServerCounts, incomplete_shards
+from stretto_core.actuator.counts import incomplete_shards
+from stretto_core.actuator.observations import CountsTaken, ServerCounts
+from stretto_core.actuator.state import ActuatorState
 from stretto_messages.pods import EvaluateModel, GetBooks
 from stretto_messages.values import Evaluation
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from stretto_core.actuator import ActuatorState, MovesFinished, MovesStarted, Rebalance, addresses, plan_moves
+from stretto_core.actuator.observations import MovesFinished, MovesStarted
+from stretto_core.actuator.placement import plan_moves
+from stretto_core.actuator.servers import addresses
+from stretto_core.actuator.state import ActuatorState
+from stretto_core.actuator.steps import Rebalance
 from stretto_messages.base import Message
 from stretto_messages.pods import (
     BucketMove,

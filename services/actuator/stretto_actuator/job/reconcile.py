@@ -12,17 +12,15 @@ import contextlib
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.faults import Fault
-from stretto_core.actuator import (
-    ActuatorState,
+from stretto_core.actuator.observations import (
     BucketsClaimed,
     OrphanFound,
     PlanConverged,
-    Pod,
     PodResizeRefused,
     ServerEmptied,
-    Steps,
-    next_steps,
 )
+from stretto_core.actuator.state import ActuatorState, Pod
+from stretto_core.actuator.steps import Steps, next_steps
 from stretto_messages.actuator import PodExited, PodResized
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_messages.pods import ClaimBuckets, EmptyServer, TrainUnder

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
-from stretto_core.actuator import ActuatorState, Pod, PodGivenUp
+from stretto_core.actuator.observations import PodGivenUp
+from stretto_core.actuator.state import ActuatorState, Pod
 from stretto_messages.actuator import PodExited, PodPending, PodStarted
 from stretto_messages.base import bounded
 from stretto_messages.pods import PodPing

@@ -28,6 +28,7 @@ from ..pod.devices import NO_DEVICES, Devices, Given, devices_of, paths
 from ..settings import ActuatorSettings
 from .boxes import Boxes, boxes_of, launch_of
 from .control_groups import Cgroups, Group
+from .ends import Ends
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records
 
@@ -74,8 +75,6 @@ def backend_of(settings: ActuatorSettings) -> LocalBackend:
 class LocalBackend:
     """Pods as processes of this machine; see the module.
 
-    Larger than 250 lines: all calls of the backend act on the same records and processes.
-
     ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
     confined. ``devices``: those of this machine that pods get. ``clock``: the time of day; ``uptime_s``: the time since
     the boot.
@@ -102,9 +101,8 @@ class LocalBackend:
         self._asked_at_s: dict[tuple[str, str], float] = {}
         self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._following = Following()
+        self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
-        self._watched: dict[tuple[str, str], int] = {}
-        """Descriptor that tells the end of each pod whose job is followed."""
 
     # the protocol ----------------------------------------------------------------------------------------------
 
@@ -112,8 +110,7 @@ class LocalBackend:
         """Nothing to do: everything is looked up when it is asked for."""
 
     async def close(self) -> None:
-        for job, pod in [*self._watched]:
-            self._unwatch(job, pod)
+        self._ends.close()
 
     def places(self, job: str, pod: str) -> Places:
         files, scratch = self._records.files(job, pod), self._records.scratch(job, pod)
@@ -129,7 +126,7 @@ class LocalBackend:
         for record in self._records.all(job):
             status = self._status(record)
             if status.state == "running":
-                self._watch_end(record)
+                self._ends.watch(record)
                 if "memory-watch" in record.limits:
                     self._watch_memory(record, status)
             result.append(status)
@@ -303,28 +300,6 @@ class LocalBackend:
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
         return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log)
-
-    def _watch_end(self, record: Record) -> None:
-        """Notify the job's followers when the pod's shell ends, where the system offers that."""
-        key = record.job, record.pod
-        if record.job not in self._following or key in self._watched:
-            return
-        with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(record.pid)
-            if ProcessIdentity.of(record.pid) != record.birth:
-                os.close(descriptor)
-                return
-            self._watched[key] = descriptor
-            asyncio.get_running_loop().add_reader(descriptor, self._ended, *key)
-
-    def _ended(self, job: str, pod: str) -> None:
-        self._unwatch(job, pod)
-        self._following.notify(job)
-
-    def _unwatch(self, job: str, pod: str) -> None:
-        descriptor = self._watched.pop((job, pod))
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
 
     # weaker limits ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 
 from stretto_bus.faults import IdentityFault
-from stretto_core.actuator import ActuatorMachine
+from stretto_core.actuator.machine import ActuatorMachine
 from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
 from stretto_plane import Key as PlaneKey
 from stretto_runtime import SettingsFault

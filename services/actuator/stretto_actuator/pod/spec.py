@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from stretto_core.actuator import ActuatorState, Pod
+from stretto_core.actuator.state import ActuatorState, Pod
 from stretto_wire import JobSpec
 from stretto_wire.jobspec.keylike import is_keylike
 

@@ -14,7 +14,9 @@ from stretto_actuator.backend import BackendError, NoRoom, Places, PodSpec, PodS
 from stretto_actuator.job.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import CallTimeout
-from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, Pod, next_steps
+from stretto_core.actuator.machine import ActuatorMachine
+from stretto_core.actuator.state import ActuatorState, JobOpened, Pod
+from stretto_core.actuator.steps import next_steps
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.values import Plan

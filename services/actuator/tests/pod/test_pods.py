@@ -14,7 +14,7 @@ from stretto_actuator.backend import BackendError, Places, PodSpec
 from stretto_actuator.pod.credentials import Issuer, secret_of
 from stretto_actuator.pod.spec import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuator import ActuatorState, Pod
+from stretto_core.actuator.state import ActuatorState, Pod
 from stretto_installation.access.keys import Keys
 from stretto_runtime import SettingsFault
 from stretto_wire import JobSpec

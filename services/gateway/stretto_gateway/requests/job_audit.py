@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from stretto_bus import CallTimeout
-from stretto_core.dispatcher import Applied, Counted, prove
+from stretto_core.dispatcher.audit import Applied, Counted, prove
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.books import (
     AppliedBooks,

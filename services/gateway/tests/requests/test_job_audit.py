@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from stretto_bus import CallTimeout
-from stretto_core.dispatcher import fingerprint_of
+from stretto_core.dispatcher.book import fingerprint_of
 from stretto_gateway.problems import Problem
 from stretto_gateway.read_model.folds.fold import Returned
 from stretto_gateway.requests import job_audit

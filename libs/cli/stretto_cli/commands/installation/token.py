@@ -13,11 +13,11 @@ from stretto_messages.gateway import CallerRole
 from stretto_runtime import SettingsFault
 from stretto_runtime.access.tokens import FILE, TokenEntry, changing, issue, read_tokens, write_tokens
 
-from ...command import Group
+from ...command import CommandGroup
 from ...errors import BadInput
 from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, console
 
-GROUP = Group(__name__, "token", "Installation", "Create, list and revoke tokens for the gateway.")
+GROUP = CommandGroup(__name__, "token", "Installation", "Create, list and revoke tokens for the gateway.")
 FileOption = Annotated[Path | None, typer.Option("--file", help=f"File of the tokens. Default: {FILE} in the folder.")]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Who will use the token. Shown in the audit trail with every change.")

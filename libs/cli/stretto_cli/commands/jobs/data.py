@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from stretto_client.documents import Json
 
-from ...command import Group
+from ...command import CommandGroup
 from ...options import GatewayOptions, JobArgument
 
-GROUP = Group(__name__, "data", "Jobs", "Give a growing job more data, or close it.")
+GROUP = CommandGroup(__name__, "data", "Jobs", "Give a growing job more data, or close it.")
 
 
 @GROUP.command("stretto data add ctr day=2026-11-21 --samples 1440000 --priority 1")

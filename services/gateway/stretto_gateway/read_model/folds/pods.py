@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatchmethod
 
-from stretto_core.checkpoints import is_final
+from stretto_core.checkpoints.names import is_final
 from stretto_messages.actuator import (
     MigrationFinished,
     MigrationStarted,

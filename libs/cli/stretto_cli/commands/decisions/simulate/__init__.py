@@ -5,10 +5,10 @@ One module per kind of cluster, its page beside it (``*_report``); :mod:`.traces
 
 from __future__ import annotations
 
-from ....command import Group
+from ....command import CommandGroup
 from . import allocation, cluster, data_workers
 
-GROUP = Group(__name__, "simulate", "Decisions", "Run traces of jobs under the decisions.")
+GROUP = CommandGroup(__name__, "simulate", "Decisions", "Run traces of jobs under the decisions.")
 GROUP.command(
     "stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling --report out",
 )(allocation.allocation)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from stretto_core.algorithms import KINDS
 
-from ....command import Group
+from ....command import CommandGroup
 from ....options import OutputForm, OutputOption, answer
 from ....render import table
 from . import allocate, fit, memory, pareto, place, select
 
-GROUP = Group(__name__, "whatif", "Decisions", "Ask for any decision offline, on files.")
+GROUP = CommandGroup(__name__, "whatif", "Decisions", "Ask for any decision offline, on files.")
 
 
 @GROUP.command("stretto whatif algorithms -o json")
