@@ -73,12 +73,7 @@ async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) ->
     document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1}, "checkpoint": {"every_s": None}}
     await client.publish(wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document)))
     plan = Plan(
-        workers=1,
-        ps=1,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=64 * MIB,
-        ps_memory_bytes=64 * MIB,
+        workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=64 * MIB, ps_memory_bytes=64 * MIB
     )
     told: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("bench",), "alternatives": (), "algorithm": "bench"}
     told |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))

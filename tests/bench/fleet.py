@@ -161,12 +161,7 @@ class Job:
 def fleet(count: int, workers: int, ps: int) -> list[Job]:
     """Return jobs with one plan and no pods yet."""
     plan = Plan(
-        workers=workers,
-        ps=ps,
-        worker_cpu_cores=1.0,
-        ps_cpu_cores=1.0,
-        worker_memory_bytes=GIB,
-        ps_memory_bytes=GIB,
+        workers=workers, ps=ps, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB
     )
     return [Job(f"job-{number}", plan) for number in range(count)]
 

@@ -106,12 +106,7 @@ async def submit(house: House, folder: Path) -> None:
         "checkpoint": {"every_s": 10, "keep": 2},
     }
     plan = Plan(
-        workers=2,
-        ps=2,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=2 * GIB,
-        ps_memory_bytes=3 * GIB,
+        workers=2, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2 * GIB, ps_memory_bytes=3 * GIB
     )
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(replace(plan_decided(), plan=plan))

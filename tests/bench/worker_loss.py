@@ -39,10 +39,7 @@ LOSSES = 3
 START_S = 240.0
 DOCUMENT: dict[str, Any] = {
     "name": JOB,
-    "model": {
-        "entry": "stretto.examples.wide_deep:WideDeep",
-        "arguments": {"samples": 50_000_000},
-    },
+    "model": {"entry": "stretto.examples.wide_deep:WideDeep", "arguments": {"samples": 50_000_000}},
     "dataset": {"samples": 50_000_000, "batch_size": 512, "batches_per_shard": 16},
     "checkpoint": {"every_s": None},
 }

@@ -564,10 +564,7 @@ def test_alert_fires_in_a_real_run_that_causes_it_and_no_other(
     run: Run, recordings: dict[str, Recording], tmp_path: Path
 ) -> None:
     recording = recordings[run.name]
-    expected = [
-        (FIRED, recording.minute("fault"), frozenset[str]()),
-        (FIRED, recording.end_minute, run.fired),
-    ]
+    expected = [(FIRED, recording.minute("fault"), frozenset[str]()), (FIRED, recording.end_minute, run.fired)]
     if run.ends:
         expected.append((FIRING, recording.end_minute, frozenset[str]()))
     if found := unexpected(recording, expected, tmp_path):

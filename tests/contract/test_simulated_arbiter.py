@@ -97,7 +97,6 @@ def over_the_wire(service: Arbiter, event: Any) -> Any:
 
 
 def test_the_service_and_the_simulator_read_their_defaults_in_core() -> None:
-    """Goal: no default is stated twice. Method: compare what each gives its machine, but for what each has to state."""
     live = Arbiter(ArbiterSettings())
     served = live.machine("_", None)
     simulated = Services([], ClusterTraceSettings(nodes=1), Knobs()).arbiter
@@ -201,7 +200,6 @@ def decides_alike(service: Arbiter, stream: Sequence[Moment]) -> None:
 
 @pytest.mark.night
 def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
-    """Goal: what is simulated is what runs. Method: record the arbiter of a simulation; give the service the bytes."""
     rng, count, pool = np.random.default_rng(3), 30, ClusterTraceSettings(nodes=3)
     rows = zip(
         rng.random(count) * 20_000, rng.lognormal(0, 1, count) * 3_600, rng.choice([1, 1, 2, 4], count), strict=True

@@ -63,10 +63,7 @@ np.save(sys.argv[3], model.predict(dict(np.load(sys.argv[2])), verbose=0, batch_
 
 
 def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, tmp_path: Path) -> None:
-    """Goal: loss on the held-out samples equal to 1e-6; and an export while the job trains, with the changes after it.
-
-    Method: a real job by `stretto up`, whose reader is slow enough that checkpoints are taken meanwhile.
-    """
+    """Method: a real job by `stretto up`, whose reader is slow enough that checkpoints are taken meanwhile."""
     spec = {
         "name": JOB,
         "model": {

@@ -130,11 +130,8 @@ def assert_exact(audit: JobAudit) -> None:
 async def test_three_servers_lost_one_after_the_other_stop_nobody_else_and_no_sample_is_lost_or_repeated(
     house: House, record_property: Callable[[str, object], None]
 ) -> None:
-    """Goal: the columns come back while all else goes on, and every column counts every sample once.
-
-    Method: kill -9 of a server after a checkpoint, of the other one once its successor has its share, and of the last
-    of the first two's successors while a checkpoint is taken. The job is evaluated on the way.
-    """
+    """Method: kill -9 of a server after a checkpoint, of the other one once its successor has its share, and of the
+    last of the first two's successors while a checkpoint is taken. The job is evaluated on the way."""
     await submit(house, servers=2)
     took: list[float] = []
     await trained_since_a_checkpoint(house)
@@ -172,10 +169,8 @@ async def test_three_servers_lost_one_after_the_other_stop_nobody_else_and_no_sa
 async def test_all_servers_lost_twice_leave_the_workers_and_what_starts_in_place_and_no_sample_is_lost_or_repeated(
     house: House, record_property: Callable[[str, object], None]
 ) -> None:
-    """Goal: whoever lives when the job goes back stays, and every column counts every sample once.
-
-    Method: kill -9 of all servers after a checkpoint; later of one while columns move, so that the other one lives.
-    """
+    """Method: kill -9 of all servers after a checkpoint; later of one while columns move, so that the other one
+    lives."""
     await submit(house, servers=2)
     took: list[tuple[float, float]] = []
     await trained_since_a_checkpoint(house)

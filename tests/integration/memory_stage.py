@@ -224,11 +224,7 @@ class MemoryStage:
             "dataset": {"samples": SAMPLES},
             "checkpoint": {"every_s": None},
             "environment": {"CURVE": str(curve)},
-            "resources": {
-                "fixed": True,
-                "initial": asdict(plan),
-                "ps": {"memory": {"min": 64 * MIB, "max": 8 * GIB}},
-            },
+            "resources": {"fixed": True, "initial": asdict(plan), "ps": {"memory": {"min": 64 * MIB, "max": 8 * GIB}}},
         }
         await self.client.publish(JobSubmitted(job=growth.job, spec=JobSpec.parse(spec)))
         proposed = PlanProposed(job=growth.job, kind="initial", plan=plan, cost_per_hour=1.0, reasons=("given",))

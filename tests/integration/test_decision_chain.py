@@ -42,12 +42,7 @@ JOB = "ctr-1"
 
 def plan(workers: int, ps: int, cores: float = 0.5) -> Plan:
     return Plan(
-        workers=workers,
-        ps=ps,
-        worker_cpu_cores=cores,
-        ps_cpu_cores=cores,
-        worker_memory_bytes=GIB,
-        ps_memory_bytes=GIB,
+        workers=workers, ps=ps, worker_cpu_cores=cores, ps_cpu_cores=cores, worker_memory_bytes=GIB, ps_memory_bytes=GIB
     )
 
 

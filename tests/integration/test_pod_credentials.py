@@ -142,16 +142,10 @@ async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stag
 
 @pytest.mark.parametrize(
     "clock_off_s",
-    [
-        pytest.param(-3600.0, id="an-hour-behind"),
-        pytest.param(3600.0, id="an-hour-ahead", marks=pytest.mark.night),
-    ],
+    [pytest.param(-3600.0, id="an-hour-behind"), pytest.param(3600.0, id="an-hour-ahead", marks=pytest.mark.night)],
 )
 async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock_off_s: float) -> None:
-    """Goal: pods connect and renew, however wrong the actuator's clock is; their tokens end when the server says.
-
-    Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server.
-    """
+    """Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server."""
     stage.start(clock_off_s, credentials_s=LIFE_S)
     await stage.run_job()
     await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)

@@ -139,9 +139,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     text = (tmp_path / "new" / "folder" / "cluster.html").read_text()
     drawn = [ElementTree.fromstring(part) for part in re.findall(r"<svg.*?</svg>", text)]
     labels = [each.get("aria-label") for each in drawn]
-    assert labels == [
-        *("completion times", "cores over time", "memory over time", "failures by cause", "cores by job"),
-    ]
+    assert labels == [*("completion times", "cores over time", "memory over time", "failures by cause", "cores by job")]
     titles = [each.text or "" for each in drawn[4].iter("title")]
     assert {f"job {n + 1}," for n in range(10)} == {" ".join(title.split()[:2]) for title in titles}
     assert not re.search(r"(src|href)=|url\(|@import", text)

@@ -183,11 +183,7 @@ WRONG = [
     ("place", changed(LAYERS, "types.0.limit", 10**400), "types[0].limit = 1000"),
     ("place", json.dumps(LAYERS).replace("512", "1" * 5000), "numbers of at most 4300 digits"),
     ("place", {**LAYERS, "layers": [{**each, "compute_s": [0, 0]} for each in LAYERS["layers"]]}, "layers.compute_s"),
-    (
-        "place",
-        changed(LAYERS, "types.0.price_per_hour", 1e308),
-        "types[0].price_per_hour = 1e+308: expected at most 1",
-    ),
+    ("place", changed(LAYERS, "types.0.price_per_hour", 1e308), "types[0].price_per_hour = 1e+308: expected at most 1"),
     ("place", changed(LAYERS, "types.0.limt", 3), "types[0].limt is missing: expected the field's name to be limit"),
     ("allocate", changed(INSTANCE, "jobs.1.id", "j1"), "jobs.id = j1"),
     ("allocate", changed(INSTANCE, "jobs.0.demand_node_hours", 0), "jobs[0].demand_node_hours = 0"),

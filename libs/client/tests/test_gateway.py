@@ -84,7 +84,6 @@ def test_lists_and_the_caller_are_typed(client: Any, tmp_path: Path) -> None:
 
 
 def test_no_service_behind_the_gateway_is_a_problem(client: Any, tmp_path: Path) -> None:
-    """Goal: problems of every operation come through. Method: only the gateway runs, so what others know is missing."""
     job = client.submit(document(name_of(tmp_path)))
     for ask in (job.audit, job.checkpoint, lambda: job.whatif(workers=2), lambda: job.scale(workers=2), client.cluster):
         with pytest.raises(Refused) as refused:
@@ -159,7 +158,6 @@ def test_a_decision_explains_itself(client: Any, installed: Installed, tmp_path:
 def test_a_live_job_is_updated_in_the_same_output(
     client: Any, tmp_path: Path, installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: one output, updated until the end; without IPython its name. Method: record what is displayed."""
     job = client.submit(document(name_of(tmp_path)))
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(PackageMissing, match="pip install ipython"):
@@ -183,8 +181,6 @@ def test_a_live_job_is_updated_in_the_same_output(
 
 
 def test_the_blocking_client_works_inside_a_running_loop(installed: Installed, tmp_path: Path) -> None:
-    """Goal: a notebook has a running event loop in its thread. Method: call the blocking client from a coroutine."""
-
     async def cell() -> str:
         with connect(folder=installed.folder) as s:
             job = s.submit(document(name_of(tmp_path)))
@@ -200,7 +196,6 @@ def test_several_threads_share_the_blocking_client(installed: Installed) -> None
 
 
 def test_a_stream_goes_on_over_a_restart_of_the_gateway(client: Any, installed: Installed, tmp_path: Path) -> None:
-    """Goal: no gap and no repetition when the gateway dies. Method: kill it while a stream is read."""
     job = client.submit(document(name_of(tmp_path)))
     installed.publish(decided(job.name, 1, PLAN, None))
     job.wait(30, until=lambda view: view.plan_version == 1)

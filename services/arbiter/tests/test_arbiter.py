@@ -135,13 +135,7 @@ def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
     cluster.tell(completed)
     assert cluster.machine.free().cpu_cores == 6
     finished = JobFinished(
-        job="a",
-        samples_expected=1,
-        samples_applied=1,
-        samples_lost=0,
-        samples_repeated=0,
-        repeats_recognised=0,
-        rows=1,
+        job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
     )
     cluster.tell(finished)
     assert cluster.machine.free().cpu_cores == 8

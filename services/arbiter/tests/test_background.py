@@ -212,9 +212,7 @@ async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
     server.kill()
 
 
-async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(
-    stage: Stage,
-) -> None:
+async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(stage: Stage) -> None:
     arbiter = await stage.add()
     await stage.contest()
     await stage.propose("b", 4)

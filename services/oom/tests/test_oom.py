@@ -26,12 +26,7 @@ from stretto_wire.jobspec.spec import JobSpec
 
 MIB = 2**20
 PLAN = Plan(
-    workers=2,
-    ps=2,
-    worker_cpu_cores=1.0,
-    ps_cpu_cores=1.0,
-    worker_memory_bytes=1024 * MIB,
-    ps_memory_bytes=900 * MIB,
+    workers=2, ps=2, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=1024 * MIB, ps_memory_bytes=900 * MIB
 )
 
 

@@ -46,10 +46,7 @@ def ended() -> tuple[JobCompleted, JobFinished]:
 
 
 def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: Path) -> None:
-    """Goal: moment of the backup, checkpoint and numbers, beside a verdict that they do not change.
-
-    Method: real installations before and after; the facts that dispatcher and actuator would publish.
-    """
+    """Method: real installations before and after; the facts that dispatcher and actuator would publish."""
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 240}})
     first_return = LedgerReturn(checkpoint="ctr-000001", samples_before=80, samples_gained=0, samples_undone=80)
     second_return = LedgerReturn(checkpoint="ctr-000002", samples_before=80, samples_gained=80, samples_undone=0)

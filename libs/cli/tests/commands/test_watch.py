@@ -38,14 +38,7 @@ SOLVE = BackgroundReport(
     algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
 )
 ROUND = Round(
-    algorithm="hull",
-    objective="gain",
-    jobs=12,
-    value=1990.0,
-    bound=2000.0,
-    gap=0.005,
-    term=190.0,
-    background=SOLVE,
+    algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, background=SOLVE
 )
 
 
@@ -318,7 +311,6 @@ def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
 
 
 def test_teams_are_listed_where_there_are_any() -> None:
-    """Goal: the list shows teams, but an installation without teams loses no column. Method: render both."""
     listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))
     (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)

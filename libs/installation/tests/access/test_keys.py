@@ -313,10 +313,8 @@ def of_a_former_version(keys: Path, tool: str) -> None:
 async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_is_put_out_unsaid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Goal: a tool of a former version gets an account of its own; its old credentials end when somebody says so.
-
-    Method: complete such a folder, connect with old and new credentials to a real server; remove the old seed, repeat.
-    """
+    """Method: complete such a folder, connect with old and new credentials to a real server; remove the old seed,
+    repeat."""
     keys, port = tmp_path / "keys", free_port()
     of_a_former_version(keys, "crm")
     old, before = shutil.copy(keys / "crm/bus.creds", tmp_path / "crm.old"), everything(keys)
@@ -345,10 +343,7 @@ async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_i
 
 
 def test_revoking_a_tool_that_shared_an_account_revokes_it_there(tmp_path: Path) -> None:
-    """Goal: what has leaked is refused, also where the account of all tools is still believed.
-
-    Method: revoke a tool in a folder of a former version; its key is listed in that account's token.
-    """
+    """Method: revoke a tool in a folder of a former version; its key is listed in that account's token."""
     of_a_former_version(tmp_path, "crm")
     leaked = parts_of((tmp_path / "crm/bus.creds").read_text())[1].public
     Keys(tmp_path, 2e9, [], revoked=["crm"])

@@ -368,7 +368,6 @@ async def test_processes_are_kept_alive_and_ended_while_the_disk_is_full(
 async def test_an_installation_that_still_frees_its_memory_has_not_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: whoever waits for its end can start the next one at once, and is not told that one runs."""
     installation = Installation(StartOptions(tmp_path), {})
     installation._claim_folder()
     installation._write_state()

@@ -194,11 +194,7 @@ async def test_networks_of_jobs_are_cut_from_the_range_until_it_is_used_up(place
         await backend.launch(spec(place, job="c"))
 
 
-@given(
-    st.sets(st.integers(0, 2**10 - 1), max_size=20),
-    st.integers(22, 29),
-    st.integers(22, 29),
-)
+@given(st.sets(st.integers(0, 2**10 - 1), max_size=20), st.integers(22, 29), st.integers(22, 29))
 def test_free_subnets_overlap_nothing_and_are_all_that_is_free(starts: set[int], bits: int, of_others: int) -> None:
     """Compare with every address of the range: a subnet is offered if and only if none of its addresses is taken."""
     base = ip_network("10.0.0.0/22")

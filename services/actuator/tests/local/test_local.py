@@ -283,7 +283,6 @@ async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_ar
 
 
 async def test_a_kill_for_memory_that_an_actuator_did_not_live_to_finish_is_finished_by_the_next(folder: Path) -> None:
-    """Goal: a pod that is dead under a shell that stands still is not taken for one that runs, for ever."""
     first = LocalBackend(folder, cgroups=False)
     await first.launch(spec(folder, "ps-0", ""))
     pid = await running_pid(folder, "ps-0")

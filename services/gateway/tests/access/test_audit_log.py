@@ -23,10 +23,7 @@ CHANGES = 40
 
 
 async def test_two_replicas_write_one_chain(tmp_path: Path) -> None:
-    """Goal: replicas that append at the same time neither fork the chain nor lose an entry.
-
-    Method: two logs with connections of their own append together on a real server; the chain is verified.
-    """
+    """Method: two logs with connections of their own append together on a real server; the chain is verified."""
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
     operator = await Client.connect(server.url, server.login())
@@ -52,10 +49,7 @@ async def test_two_replicas_write_one_chain(tmp_path: Path) -> None:
 
 
 def test_a_change_is_in_the_audit_log_and_in_nobodys_events(gateway: Running) -> None:
-    """Goal: names and addresses of users reach admins, and no reader of events.
-
-    Method: submit a job, and read the log and all its events.
-    """
+    """Method: submit a job, and read the log and all its events."""
     document = spec()
     with gateway.http() as http:
         assert http.post("/jobs", json=document).status_code == 201
@@ -68,7 +62,6 @@ def test_a_change_is_in_the_audit_log_and_in_nobodys_events(gateway: Running) ->
 
 
 def test_the_newest_changes_come_page_by_page(gateway: Running) -> None:
-    """Goal: a page need not load the whole log. Method: follow `before` to the end; compare with the whole log."""
     with gateway.http() as http:
         for _ in range(3):
             assert http.post("/jobs", json=spec()).status_code == 201

@@ -192,7 +192,6 @@ async def test_two_long_names_are_not_taken_for_one(provider: Provider, clock: C
 
 
 async def test_a_claim_names_the_team_and_a_token_without_it_is_refused(provider: Provider, clock: Clock) -> None:
-    """Goal: nobody gets into the default team by leaving a claim out. Method: tokens with good, bad and no teams."""
     assert (await issuer(provider, clock).caller(provider.sign(org="x"))).team == "default"
     known = issuer(provider, clock, oidc_team_claim="org.team")
     assert (await known.caller(provider.sign(org={"team": "ads"}))).team == "ads"

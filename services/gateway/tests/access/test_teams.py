@@ -53,7 +53,6 @@ def submitted(teams: Teams, who: str, headers: dict[str, str] | None = None) -> 
 
 
 def test_a_job_has_the_team_of_its_submitter(teams: Teams) -> None:
-    """Goal: only an admin chooses a team. Method: submit with and without the header, read views and the list."""
     jobs = {
         "ads": submitted(teams, "ada", {"X-Stretto-Team": "feed"}),
         "feed": submitted(teams, "root", {"X-Stretto-Team": "feed"}),
@@ -68,7 +67,6 @@ def test_a_job_has_the_team_of_its_submitter(teams: Teams) -> None:
 
 
 def test_live_jobs_and_priority_are_bounded_by_the_teams_quota(teams: Teams) -> None:
-    """Goal: a refusal names field, value and remedy, and ends with a live job. Method: submit too many, end one."""
     with client(teams[0], teams[1]["sam"]) as sam:
         above = problem(sam.post("/jobs", json=spec() | {"priority": 2.5}))
         assert (above["status"], above["field"], above["value"]) == (422, "priority", "2.5")
@@ -132,10 +130,8 @@ SUBMIT = {("POST", "/api/v1/jobs"), ("POST", "/api/v1/jobs/preview")}
 
 
 def test_every_route_is_closed_to_other_teams(teams: Teams) -> None:
-    """Goal: nobody learns of another team's job. Method: each route of the app; one without a rule here fails.
-
-    A path with a job answers about another team's job as about none; other routes never name it.
-    """
+    """Method: each route of the app; one without a rule here fails. A path with a job answers about another team's job
+    as about none; other routes never name it."""
     running, tokens = teams
     job, unknown = submitted(teams, "ada"), f"none-{uuid.uuid4().hex[:12]}"
 
@@ -260,7 +256,6 @@ async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) 
 
 
 def test_an_event_stream_has_the_readers_team_only_and_resumes(teams: Teams) -> None:
-    """Goal: a live stream leaves other teams out and loses nothing. Method: submit for two teams while bob reads."""
     running, tokens = teams
     with (
         client(running, tokens["bob"]) as bob,
@@ -281,7 +276,6 @@ def test_an_event_stream_has_the_readers_team_only_and_resumes(teams: Teams) -> 
 
 
 def test_an_observer_reads_everything_and_changes_nothing(teams: Teams) -> None:
-    """Goal: a role for monitors of the whole installation. Method: read two teams' jobs, try a change of each kind."""
     jobs = [submitted(teams, "ada"), submitted(teams, "bob")]
     with client(teams[0], teams[1]["watcher"]) as watcher:
         assert set(jobs) <= {each["name"] for each in watcher.get("/jobs").json()}

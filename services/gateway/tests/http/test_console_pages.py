@@ -218,7 +218,6 @@ def money(per_hour: float) -> str:
 
 
 def test_a_decision_shows_the_job_as_it_was_at_that_moment(chromium: Any, running: Running) -> None:
-    """Goal: nothing of later is on the page. Method: go to the first decision from its card; compare with the API."""
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}/decisions")
     page.locator("#v1").get_by_role("link", name="the job at this moment").click()
@@ -293,7 +292,6 @@ def test_what_is_wrong_in_a_job_file_is_told_at_its_line_before_it_is_submitted(
 
 
 def test_a_clone_of_a_job_is_a_file_that_is_accepted(chromium: Any, running: Running) -> None:
-    """Goal: the file trains like the job. Method: clone, check, submit; compare both specifications."""
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}")
     page.get_by_role("link", name="Clone").click()
@@ -318,7 +316,6 @@ def test_two_jobs_are_compared_by_what_differs(chromium: Any, running: Running) 
 
 
 def test_activity_has_who_asked_for_what(chromium: Any, running: Running) -> None:
-    """Goal: changes of a user are there under the name, refused ones with their kind. Method: one of each."""
     token = given(running.folder, "ada", "submitter")
     with running.http() as http:
         headers = {"Authorization": f"Bearer {token}"}
@@ -352,10 +349,7 @@ def test_the_alerts_page_says_what_fires_and_what_to_do(chromium: Any, running: 
 
 
 def test_more_tabs_than_connections_all_show_what_happens(chromium: Any, running: Running) -> None:
-    """Goal: a browser's six connections to a host are not used up by tabs in the back.
-
-    Method: tabs that are hidden as the browser hides them; each is looked at in turn and must show a new point.
-    """
+    """Method: tabs that are hidden as the browser hides them; each is looked at in turn and must show a new point."""
     hide = "Object.defineProperty(document, 'hidden', {get: () => window.isBehind === true})"
     context = chromium.new_context()
     context.add_init_script(hide)
@@ -414,7 +408,6 @@ def test_by_keys_alone_a_job_is_cancelled(chromium: Any, running: Running) -> No
 @pytest.mark.skipif(not AXE.exists(), reason="needs axe-core, a package of Node: `make console` installs it")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_shuts_anybody_out(chromium: Any, running: Running, scheme: str) -> None:
-    """Goal: names of controls, contrast, order of headings. Method: the rules of axe on every page."""
     page = signed_in(chromium, running, color_scheme=scheme)
     found: list[str] = []
     for path in ("cluster", *PAGES):
@@ -428,7 +421,6 @@ def test_no_page_shuts_anybody_out(chromium: Any, running: Running, scheme: str)
 
 
 def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> None:
-    """Goal: the first page of 2,000 jobs within a second. Method: submit them; load twice, the machine may be busy."""
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as closing:
         running = thread.submit(closing.enter_context, installed(tmp_path)).result()
         publish(running, *(submitted(f"job-{number:04}") for number in range(MANY)))
@@ -450,7 +442,6 @@ def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> 
 
 
 def test_a_job_of_a_day_opens_at_once(chromium: Any, tmp_path: Path) -> None:
-    """Goal: a day of decisions and windows in one view. Method: publish them; load thrice, the machine may be busy."""
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as closing:
         running = thread.submit(closing.enter_context, installed(tmp_path)).result()
         publish(running, *a_day())

@@ -46,8 +46,7 @@ def fitted_job(cluster: Cluster) -> tuple[str, Plan, ModelFitted]:
 
 
 def test_a_prediction_is_the_models_and_a_request_has_its_name(chromium: Any, cluster: Cluster) -> None:
-    """Goal: the numbers are those of `stretto whatif fit` for this model (test_inquiries.py compares the answer with
-    it). Method: ask for four workers and two servers; compute the same from the model; send it; read Activity."""
+    """Method: ask for four workers and two servers; compute the same from the model; send it; read Activity."""
     job, plan, model = fitted_job(cluster)
     wanted = replace(plan, workers=4, ps=2)
     (known,) = FittedModel.of(model).predicted([Configuration.of(wanted, model.batch_size)])

@@ -74,7 +74,6 @@ def test_an_unknown_name_is_compared_with_few_names() -> None:
 
 @pytest.mark.night
 def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path) -> None:
-    """Goal: one team cannot fill the log. Method: submit large jobs until one is refused, restart, try two teams."""
     tokens = {team: given(tmp_path, f"of-{team}", "submitter", team=team) for team in ("loud", "calm")}
     with installed(tmp_path, {"STRETTO_GATEWAY_TEAM_BYTES_PER_DAY": str(1 << 20)}) as running:
         with client(running, tokens["loud"]) as loud:
@@ -93,7 +92,6 @@ def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path)
 
 
 def test_a_request_that_changed_nothing_is_not_in_the_audit_log(gateway: Running) -> None:
-    """Goal: repetitions cannot fill the log. Method: submit, add data and cancel, each of them three times."""
     document = spec(dataset={"growing": True, "partitions": [{"name": "a", "samples": 10}]})
     job, data = document["name"], {"partitions": [{"name": "b", "samples": 5}]}
     with gateway.http() as http:
@@ -178,7 +176,6 @@ async def answered(lines: Callable[[], AsyncIterator[bytes]], sent: asyncio.Even
 
 
 async def test_the_audit_log_is_sent_while_it_is_read() -> None:
-    """Goal: a log of a gibibyte is never in memory. Method: the second entry comes only once the first was sent."""
     sent = asyncio.Event()
 
     async def lines() -> AsyncIterator[bytes]:

@@ -37,7 +37,6 @@ names = st.text("abcxyz0123456789-", min_size=1, max_size=40)
 
 @given(st.lists(st.sets(names, max_size=20), max_size=5), st.sets(names, max_size=20))
 def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
-    """Goal: no name is given twice, and none is refused that was never used. Method: a plain set beside it."""
     spent = SpentNames()
     for group in added:
         for number, part in by_shard(group).items():
@@ -48,7 +47,6 @@ def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
 
 
 def test_a_name_costs_few_bytes() -> None:
-    """Goal: the cost of a job that is forgotten. Method: 100,000 names of a usual form."""
     found = by_shard(f"nightly-ctr-{number:06d}" for number in range(100_000))
     assert sum(len(SpentShard().joined_by(part)) for part in found.values()) < 5 * 100_000
 
@@ -133,9 +131,7 @@ def large(job: str) -> wire.JobSpec:
 
 
 async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_them_back(tmp_path: Path) -> None:
-    """Goal: a team that submits and ends large jobs fills neither memory nor bucket, and costs no other its past.
-
-    Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
+    """Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
     jobs = [f"large-{number:02d}" for number in range(16)]
     async with AsyncExitStack() as stack:
         server = EmbeddedServer(tmp_path / "nats")
@@ -179,7 +175,6 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
 def test_ended_jobs_are_within_their_bound_and_the_oldest_of_the_largest_team_leave(
     added: list[tuple[str, str, int, int]],
 ) -> None:
-    """Goal: the bound holds. Method: a plain list beside it, from which the same are taken."""
     ended, left = EndedJobs(100), dict[str, tuple[str, int, int]]()
     for job, team, ended_at_s, size in added:
         if job in left:

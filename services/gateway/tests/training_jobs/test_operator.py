@@ -126,7 +126,7 @@ async def test_what_is_applied_is_submitted_and_shows_what_rest_shows(stage: Sta
     assert stage.condition("clicks", "Running")["status"] == "False"
     assert (await stage.rest("clicks"))["status"] == "finished"
     assert {(resource, verb) for verb, resource in stage.cluster.server.used} - ROLE <= {
-        ("trainingjobs", "create"),  # kubectl's
+        ("trainingjobs", "create")  # kubectl's
     }
 
 
