@@ -34,10 +34,10 @@ from stretto_messages.dispatcher import (
     ShardCompleted,
 )
 from stretto_messages.pods import WorkerReported
-from stretto_messages.values import Plan
 from stretto_wire.rest.audits import JobAudit
 
 from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
+from tests.live_bus import decision, plan_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.night]
 
@@ -60,16 +60,8 @@ async def submit(house: House, servers: int, samples: int = SAMPLES, training_s:
     """Submit a job on two workers, and wait until it trains as planned."""
     document = spec(JOB, next(iter(MODELS)), samples, training_s)
     document |= {"evaluate": 4096, "evaluate_every_samples": 40_000, "checkpoint": {"every_s": 4, "keep": 2}}
-    plan = Plan(
-        workers=2,
-        ps=servers,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=2 * GIB,
-        ps_memory_bytes=2 * GIB,
-    )
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-    await house.client.publish(replace(plan_decided(), plan=plan))
+    await house.client.publish(decision(JOB, plan_of(2, servers, memory=2 * GIB)))
     await house.until(lambda: house.told(PlanApplied), LIMIT_S)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
 from tests.integration.pods import end_pods
+from tests.live_bus import python_of
 
 POD = Path(__file__).with_name("growing_pod.py")
 MIB, GIB = 2**20, 2**30
@@ -94,9 +94,7 @@ class MemoryStage:
         await provision(self.client.bus)
         self.curves = self.folder / "curves"
         self.curves.mkdir()
-        python = self.folder / "growing-python"
-        python.write_text(f"#!/bin/sh\nexec {sys.executable} {POD}\n")
-        python.chmod(0o755)
+        python = python_of(self.folder / "growing-python", POD)
         assert self.server.keys is not None
         lead_s = self.lead_s
         self._start(Profiler, ProfilerSettings, window_s=WINDOW_S)
@@ -106,7 +104,7 @@ class MemoryStage:
         self._start(Arbiter, ArbiterSettings, shrink_after_s=2 * lead_s, **cluster)
         start = {
             "signing_key_file": self.server.keys.signing_file,
-            "pod_python": str(python),
+            "pod_python": python,
             "local_writable": str(self.curves),
             "poll_s": 0.1,
             "stop_grace_s": 1.0,

@@ -20,7 +20,6 @@ from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
@@ -36,14 +35,10 @@ from stretto_runtime import Runner
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
 
+from tests.live_bus import live_bus, plan_of
+
 GIB = 2**30
 JOB = "ctr-1"
-
-
-def plan(workers: int, ps: int, cores: float = 0.5) -> Plan:
-    return Plan(
-        workers=workers, ps=ps, worker_cpu_cores=cores, ps_cpu_cores=cores, worker_memory_bytes=GIB, ps_memory_bytes=GIB
-    )
 
 
 def step_time_s(p: Plan) -> float:
@@ -147,21 +142,16 @@ def window(version: int, now: Plan, rate: float, samples: int) -> ProfileMeasure
 
 @pytest.fixture
 async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    started = Chain(server, client, tmp_path)
-    started.start_all()
-    yield started
-    if started.simulation is not None:
-        started.simulation.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await started.simulation
-    for name in list(started.running):
-        await started.stop(name)
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        started = Chain(server, client, tmp_path)
+        started.start_all()
+        yield started
+        if started.simulation is not None:
+            started.simulation.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await started.simulation
+        for name in list(started.running):
+            await started.stop(name)
 
 
 @contextlib.asynccontextmanager
@@ -204,7 +194,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
     past = HistoryRecorded(
         job="past-1",
         metadata={"family": "wide-deep", "rows": 900},
-        plan=plan(1, 1),
+        plan=plan_of(1, 1),
         throughput=10_000.0,
         duration_s=600.0,
         ps_memory_peak_bytes=GIB // 2,
@@ -215,7 +205,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(PlanDecided)))
     first = chain.facts(PlanDecided)[0]
-    assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan(1, 1))
+    assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan_of(1, 1))
     (matched,) = chain.facts(HistoryMatched)
     assert [(match.job, match.weight) for match in matched.matches] == [("past-1", 1.0)]
     assert matched.matches[0].features == {"family": 1.0, "rows": 0.9}
@@ -247,7 +237,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
 
 
 async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:
-    await chain.client.publish(submission(initial=asdict(plan(1, 1)), fixed=True))
+    await chain.client.publish(submission(initial=asdict(plan_of(1, 1)), fixed=True))
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: bool(chain.facts(PlanApplied)))
     forecast = OomForecast(
@@ -265,7 +255,7 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
     await chain.until(lambda: len(chain.facts(PlanDecided)) == 2)
     memory = chain.facts(PlanDecided)[1]
     assert (memory.kind, memory.plan.ps_memory_bytes) == ("memory", 5 * GIB)
-    large = submission(initial=asdict(plan(40, 1, 1.0)), fixed=True)
+    large = submission(initial=asdict(plan_of(40, 1, 1.0)), fixed=True)
     other = replace(large, job="ctr-2")
     await chain.client.publish(other)
     await chain.until(lambda: bool(chain.facts(PlanRefused)))

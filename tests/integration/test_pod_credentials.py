@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
@@ -23,15 +21,13 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_bus.login import RenewableLogin, claims_of
 from stretto_installation.access.keys import Keys
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
-from stretto_messages.arbiter import PlanDecided
-from stretto_messages.values import Plan
 from stretto_runtime import SettingsFault, serve
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
 
 from tests.integration.pods import end_pods
+from tests.live_bus import decision, live_bus, plan_of, python_of, submission
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "asking"
@@ -55,15 +51,12 @@ class Stage:
         return Key(self.keys.signing_file.read_text().strip())
 
     def start(self, clock_off_s: float = 0.0, **settings: Any) -> None:
-        python = self.folder / "asking-python"
-        python.write_text(f"#!/bin/sh\nREPORT={self.report} exec {sys.executable} {POD}\n")
-        python.chmod(0o755)
         options = {
             "nats_url": self.server.url,
             "nats_credentials": self.server.login("actuator").credentials,
             "signing_key_file": self.keys.signing_file,
             "state_folder": self.folder / "state",
-            "pod_python": str(python),
+            "pod_python": python_of(self.folder / "asking-python", POD, REPORT=self.report),
             "lease_s": 1.0,
             "poll_s": 0.3,
             **settings,
@@ -84,19 +77,8 @@ class Stage:
             self._serving = None
 
     async def run_job(self) -> None:
-        document = {
-            "name": JOB,
-            "model": {"entry": "m:M"},
-            "dataset": {"samples": 1000},
-            "checkpoint": {"every_s": None},
-        }
-        await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-        sizes = {"worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5, "worker_memory_bytes": 2**28, "ps_memory_bytes": 2**28}
-        fields: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
-        fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
-        plan = Plan(workers=0, ps=1, **sizes)
-        await self.client.publish(PlanDecided(job=JOB, version=1, plan=plan, **fields))
+        await self.client.publish(submission(JOB, checkpoint={"every_s": None}))
+        await self.client.publish(decision(JOB, plan_of(workers=0, memory=2**28)))
 
     def reported(self) -> list[dict[str, Any]]:
         lines = self.report.read_text().splitlines() if self.report.exists() else []
@@ -114,18 +96,13 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    made = Stage(server, client, tmp_path)
-    yield made
-    for bus in made.buses:
-        await asyncio.to_thread(bus.close)
-    await made.stop()
-    await end_pods(tmp_path / "state")
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        made = Stage(server, client, tmp_path)
+        yield made
+        for bus in made.buses:
+            await asyncio.to_thread(bus.close)
+        await made.stop()
+        await end_pods(tmp_path / "state")
 
 
 async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stage: Stage) -> None:

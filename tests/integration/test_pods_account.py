@@ -11,6 +11,7 @@ from typing import Any
 
 import nats
 import pytest
+from runtime_live import eventually
 from stretto.errors import PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
@@ -18,13 +19,14 @@ from stretto.pod.tracing import PodTracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import example_of
 from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply, GetBooks, PodPing, PodPingReply, PsReported
 from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
+
+from tests.live_bus import live_bus
 
 JOB, ANOTHER_JOB, POD = "honest", "hostile", "ps-0"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -54,24 +56,13 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    operator = await Client.connect(server.url, server.login())
-    await provision(operator.bus)
-    actuator = await Client.connect(server.url, server.login("actuator"))
-    stage = Stage(server, operator, actuator, tmp_path)
-    yield stage
-    for pod in stage.pods:
-        await asyncio.to_thread(pod.close)
-    await actuator.close()
-    await operator.close()
-    server.kill()
-
-
-async def until(check: Any) -> None:
-    async with asyncio.timeout(60):
-        while not check():
-            await asyncio.sleep(0.01)
+    async with live_bus(tmp_path) as (server, operator):
+        actuator = await Client.connect(server.url, server.login("actuator"))
+        stage = Stage(server, operator, actuator, tmp_path)
+        yield stage
+        for pod in stage.pods:
+            await asyncio.to_thread(pod.close)
+        await actuator.close()
 
 
 async def test_requests_events_and_telemetry_pass_between_the_accounts(stage: Stage) -> None:
@@ -104,7 +95,7 @@ async def test_requests_events_and_telemetry_pass_between_the_accounts(stage: St
 
     changed = replace(example_of(ServersChanged), job=JOB)
     await stage.actuator.publish(changed, trace=TRACE)
-    await until(lambda: followed)
+    await eventually(lambda: followed)
     assert followed == [changed]
 
     report = replace(example_of(PsReported), job=JOB, pod=POD)
@@ -158,11 +149,11 @@ async def test_an_answer_that_a_hostile_pod_directs_to_another_jobs_pod_changes_
         for subject in (f"tel.v1.ps.{POD}.{ANOTHER_JOB}", f"rpc.v1.actuator.get-servers.{ANOTHER_JOB}"):
             await hostile.publish(subject, b"{}", reply=reply)
     await hostile.flush()
-    await until(lambda: len(lies) == 2)
+    await eventually(lambda: len(lies) == 2)
     await stage.actuator.publish(truth)
     honest = ClaimBuckets(job=JOB, buckets=(1,), slices=())
     assert (await stage.actuator.call_pod(POD, honest)).accepted
-    await until(lambda: followed)
+    await eventually(lambda: followed)
     assert followed == [truth]
     assert claimed == [honest]
     await hostile.close()
@@ -175,4 +166,4 @@ async def test_nothing_of_a_pod_goes_on_after_it_has_closed(stage: Stage) -> Non
     await asyncio.to_thread(pod.follow, ServersChanged, print)
     assert asyncio.all_tasks(pod._loop)
     await asyncio.to_thread(pod.close)
-    await until(lambda: not asyncio.all_tasks(pod._loop))
+    await eventually(lambda: not asyncio.all_tasks(pod._loop))

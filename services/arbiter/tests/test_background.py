@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import pytest
-from runtime_live import connect
 from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
@@ -22,7 +21,6 @@ from stretto_bus import Client
 from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionProblem
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
@@ -34,6 +32,8 @@ from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
+
+from tests.live_bus import live_bus
 
 GIB = 2**30
 PLUG_IN = '''
@@ -201,15 +201,10 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await connect(server, spans=tmp_path)
-    await provision(client.bus)
-    started = Stage(server, client, tmp_path, plug_in)
-    yield started
-    await started.end()
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path, secured=False) as (server, client):
+        started = Stage(server, client, tmp_path, plug_in)
+        yield started
+        await started.end()
 
 
 async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(stage: Stage) -> None:

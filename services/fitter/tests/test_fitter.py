@@ -12,23 +12,18 @@ from stretto_fitter.settings import FitterSettings
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import KnownModel, Plan, StepTimes
+from stretto_messages.values import KnownModel, StepTimes
 from stretto_runtime import SettingsFault
 from stretto_wire.codec import decode, encode
+
+from tests.live_bus import plan_of
 
 
 def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> ProfileMeasured:
     return ProfileMeasured(
         job="a",
         plan_version=1,
-        plan=Plan(
-            workers=workers,
-            ps=1,
-            worker_cpu_cores=0.5,
-            ps_cpu_cores=0.5,
-            worker_memory_bytes=2**30,
-            ps_memory_bytes=2**30,
-        ),
+        plan=plan_of(workers),
         batch_size=512,
         window_s=5.0,
         step_time_s=step_time_s,

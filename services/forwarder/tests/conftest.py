@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from stretto_bus import Client
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import JobProgressed
 from warm_processes import WarmProcess, WarmProcesses
+
+from tests.live_bus import live_bus
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 WAIT_S = 60.0
@@ -136,12 +137,7 @@ class ForwarderHarness:
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[ForwarderHarness]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    harness = ForwarderHarness(server, client, tmp_path)
-    yield harness
-    harness.end()
-    await client.close()
-    server.stop()
+    async with live_bus(tmp_path) as (server, client):
+        harness = ForwarderHarness(server, client, tmp_path)
+        yield harness
+        harness.end()

@@ -9,19 +9,14 @@ from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, StepTimes
 
+from tests.live_bus import decision, plan_of
+
 MIB = 2**20
 TIMES = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
 
 
 def plan(workers: int = 1, ps: int = 1, ps_memory_bytes: int = 900 * MIB) -> Plan:
-    return Plan(
-        workers=workers,
-        ps=ps,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=900 * MIB,
-        ps_memory_bytes=ps_memory_bytes,
-    )
+    return plan_of(workers, ps, memory=900 * MIB, ps_memory=ps_memory_bytes)
 
 
 def submitted(job: str = "a") -> wire.JobSubmitted:
@@ -30,19 +25,14 @@ def submitted(job: str = "a") -> wire.JobSubmitted:
 
 
 def decided(version: int, kind: str, new: Plan, previous: Plan | None, **more: object) -> PlanDecided:
-    fields: dict[str, object] = {
-        "throughput": None,
-        "throughput_interval": None,
-        "throughput_before": None,
+    given = {
         "cost_per_hour": 0.1,
         "reasons": ("because",),
-        "alternatives": (),
         "algorithm": "weighted-greedy",
         "free_cpu_cores": 1.0,
-        "free_memory_bytes": 0,
+        **more,
     }
-    given = {**fields, **more}
-    return PlanDecided(job="a", version=version, kind=kind, plan=new, previous=previous, **given)  # type: ignore[arg-type]
+    return decision("a", new, version, kind=kind, previous=previous, **given)
 
 
 def profile(version: int, of: Plan, rate: float, settled: bool = True) -> ProfileMeasured:

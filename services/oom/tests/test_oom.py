@@ -8,26 +8,24 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from stretto_bus import Client
+from runtime_live import running
 from stretto_core import oom as memory
 from stretto_core.oom.machine import WatchEvent
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, PsProfile, StepTimes
+from stretto_messages.values import PsProfile, StepTimes
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import Meta, SettingsFault, serve
+from stretto_runtime import Meta, SettingsFault
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
+from tests.live_bus import live_bus, plan_of
+
 MIB = 2**20
-PLAN = Plan(
-    workers=2, ps=2, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=1024 * MIB, ps_memory_bytes=900 * MIB
-)
+PLAN = plan_of(2, 2, cores=1.0, ps_memory=900 * MIB)
 
 
 def profile(job: str, step: int) -> ProfileMeasured:
@@ -79,29 +77,17 @@ def spec(job: str) -> JobSpec:
 
 
 async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    stop = asyncio.Event()
-    settings = OomSettings(nats_url=server.url, state_folder=tmp_path / "state")
-    task = asyncio.create_task(serve(Oom(settings), stop))
-    try:
+    asked = None
+    async with live_bus(tmp_path) as (server, client), running(Oom, server, tmp_path / "state"):
         await client.publish(JobSubmitted(job="grows", spec=spec("grows")))
         for step in range(1, 10):
             await client.publish(progress("grows", step))
             await client.publish(profile("grows", step))
-        asked = None
         async with asyncio.timeout(60):
             async for event in client.events():
                 if isinstance(event.message, OomForecast) and event.message.action == "grow":
                     asked = event.message
                     break
-    finally:
-        stop.set()
-        await task
-        await client.close()
-        server.stop()
     assert asked is not None
     assert [ps.pod for ps in asked.ps] == ["ps-0", "ps-1"]
     full_at = 10_000 * 300 * MIB / (13_000 * 2000)

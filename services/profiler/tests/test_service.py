@@ -18,13 +18,15 @@ from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodStarted
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, StepTimes
+from stretto_messages.values import StepTimes
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import SettingsFault, serve
 
+from tests.live_bus import plan_of
+
 GIB = 2**30
-PLAN = Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
+PLAN = plan_of(cores=1.0)
 
 
 def started(pod: str, role: Any) -> PodStarted:

@@ -1,0 +1,58 @@
+"""A bus on which tests run services, and what they publish there first: a job, its plan, and that it was decided."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import stretto_wire as wire
+from stretto_bus import Client
+from stretto_installation.provision import provision
+from stretto_installation.server import EmbeddedServer
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.values import Plan
+
+
+@asynccontextmanager
+async def live_bus(folder: Path, secured: bool = True) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+    """Run a server with the streams of an installation; yield it and its operator's client."""
+    server = EmbeddedServer(folder / "nats", secured=secured)
+    await server.start()
+    try:
+        client = await Client.connect(server.url, *([server.login()] if secured else []))
+        await provision(client.bus)
+        yield server, client
+        await client.close()
+    finally:
+        server.kill()
+
+
+def submission(job: str, **more: Any) -> wire.JobSubmitted:
+    """Return the submission of a job of 1,000 samples."""
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}
+    return wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document))
+
+
+def plan_of(workers: int = 1, ps: int = 1, cores: float = 0.5, memory: int = 2**30, ps_memory: int = 0) -> Plan:
+    """Return a plan of equal pods; ``ps_memory``: bytes of a server, if they are others."""
+    cpu = {"worker_cpu_cores": cores, "ps_cpu_cores": cores}
+    return Plan(workers=workers, ps=ps, **cpu, worker_memory_bytes=memory, ps_memory_bytes=ps_memory or memory)
+
+
+def decision(job: str, plan: Plan, version: int = 1, **more: Any) -> PlanDecided:
+    """Return the arbiter's decision for a plan."""
+    fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+    fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
+    fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, **more}
+    return PlanDecided(job=job, version=version, plan=plan, **fields)
+
+
+def python_of(file: Path, program: Path, **environment: Any) -> str:
+    """Write a program that runs another one in the place of a pod, whatever it is asked to run; return its path."""
+    told = "".join(f"{name}={value} " for name, value in environment.items())
+    file.write_text(f"#!/bin/sh\n{told}exec {sys.executable} {program}\n")
+    file.chmod(0o755)
+    return str(file)
