@@ -12,8 +12,11 @@ import stretto_wire as wire
 from stretto_bus import Client
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
+from stretto_messages.actuator import JobFinished
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.values import Plan
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import Candidate, Interval, Plan
 
 
 @asynccontextmanager
@@ -48,6 +51,31 @@ def decision(job: str, plan: Plan, version: int = 1, **more: Any) -> PlanDecided
     fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
     fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, **more}
     return PlanDecided(job=job, version=version, plan=plan, **fields)
+
+
+def candidate(name: str, plan: Plan, rate: float, cost: float, spread: float = 0.1, overhead_s: float = 5.0) -> Any:
+    """Return a candidate of ``rate`` samples/s and its interval, a share around it; 1,000 are trained now."""
+    interval = Interval(low=rate * (1 - spread), high=rate * (1 + spread))
+    more = {"throughput_interval": interval, "gain": rate - 1000.0, "overhead_s": overhead_s}
+    return Candidate(id=name, plan=plan, cost_per_hour=cost, throughput=rate, **more)
+
+
+def computed(job: str, plan: Plan, *candidates: Candidate, version: int = 1) -> CandidatesComputed:
+    """Return the planner's candidates for a job that trains 1,000 samples/s under ``plan``."""
+    facts: dict[str, Any] = {"throughput": 1000.0, "algorithm": "exact", "plans_considered": 9}
+    return CandidatesComputed(job=job, plan_version=version, plan=plan, candidates=candidates, **facts)
+
+
+def progressed(job: str, done: int, total: int, rate: float = 1.0) -> JobProgressed:
+    """Return the ledger's word on how far a job is, in its first epoch."""
+    ledger = {"epoch": 0, "samples_per_s": rate, "shards_leased": 1, "shards_requeued_total": 0}
+    return JobProgressed(job=job, samples_done=done, samples_total=total, **ledger)  # type: ignore[arg-type]
+
+
+def finished(job: str, samples: int = 1, **more: Any) -> JobFinished:
+    """Return the end of a job with exact books."""
+    exact = {"samples_expected": samples, "samples_applied": samples, "samples_lost": 0, "samples_repeated": 0}
+    return JobFinished(job=job, **{**exact, "repeats_recognised": 0, "rows": 1, **more})
 
 
 def python_of(file: Path, program: Path, **environment: Any) -> str:

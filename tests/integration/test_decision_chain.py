@@ -23,6 +23,7 @@ from stretto_fitter.settings import FitterSettings
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import example_of
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
@@ -36,6 +37,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
 
 from tests.live_bus import live_bus, plan_of
+from tests.waits import until
 
 GIB = 2**30
 JOB = "ctr-1"
@@ -112,32 +114,15 @@ class Chain:
     def facts(self, kind: type) -> list[Any]:
         return [fact for fact in self.seen if isinstance(fact, kind)]
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            told = [(type(fact).__name__, getattr(fact, "kind", "")) for fact in self.seen]
-            pytest.fail(f"not within {timeout_s} s; last events: {told[-15:]}")
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await until(condition, lambda: [(type(fact).__name__, getattr(fact, "kind", "")) for fact in self.seen[-15:]])
 
 
 def window(version: int, now: Plan, rate: float, samples: int) -> ProfileMeasured:
-    return ProfileMeasured(
-        job=JOB,
-        plan_version=version,
-        plan=now,
-        batch_size=512,
-        window_s=0.05,
-        step_time_s=step_time_s(now),
-        times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
-        throughput=rate,
-        samples_total=samples,
-        categories=samples // 10,
-        settled=True,
-        workers=(),
-        ps=(),
-    )
+    step_s, none = step_time_s(now), StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
+    told = {"plan_version": version, "plan": now, "step_time_s": step_s, "throughput": rate, "samples_total": samples}
+    of_nobody = {"times": none, "workers": (), "ps": (), "feed": None, "window_s": 0.05, "categories": samples // 10}
+    return replace(example_of(ProfileMeasured), job=JOB, **told, **of_nobody)
 
 
 @pytest.fixture
@@ -212,7 +197,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
 
     await chain.stop("planner")  # a restart in the middle loses and repeats nothing
     chain.start(Planner, PlannerSettings, cpu_cores=8, memory_bytes=32 * GIB, window_s=0.05, ps_change_s=0.1)
-    await chain.until(lambda: bool(chain.facts(CandidatesComputed)), 30)
+    await chain.until(lambda: bool(chain.facts(CandidatesComputed)))
     decided = chain.facts(PlanDecided)
     assert [fact.version for fact in decided] == list(range(1, len(decided) + 1))
     assert max(fact.plan.workers for fact in decided) > 1
@@ -274,7 +259,7 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
     await chain.stop("arbiter")
     chain.start(Arbiter, ArbiterSettings, cpu_cores=4, memory_bytes=8 * GIB, settle_s=0, round_s=0)
     before = len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused))
-    await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before, 30)
+    await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before)
     chain.simulation.cancel()
     for name in ("fitter", "planner", "arbiter"):
         await chain.stop(name)

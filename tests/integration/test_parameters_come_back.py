@@ -44,6 +44,7 @@ from stretto_runtime.streams import BusStreams
 
 from tests.integration.pods import end_pods
 from tests.live_bus import decision, live_bus, plan_of, python_of
+from tests.waits import until
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 JOB = "comes-back"
@@ -90,11 +91,7 @@ class House:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while not (result := check()):
-            assert asyncio.get_running_loop().time() < deadline, [type(event).__name__ for event in self.events]
-            await asyncio.sleep(0.05)
-        return result
+        return await until(check, lambda: [type(event).__name__ for event in self.events], limit_s)
 
 
 @contextlib.asynccontextmanager

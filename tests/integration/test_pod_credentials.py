@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from stretto_runtime.access.identity import Key, mint, parts_of, renew
 
 from tests.integration.pods import end_pods
 from tests.live_bus import decision, live_bus, plan_of, python_of, submission
+from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "asking"
@@ -87,12 +88,6 @@ class Stage:
     def log(self) -> str:
         return "\n".join(file.read_text() for file in (self.folder / "state/pods").rglob("*.log"))
 
-    async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        async with asyncio.timeout(limit_s):
-            while not (result := check()):
-                await asyncio.sleep(0.05)
-        return result
-
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
@@ -108,7 +103,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stage: Stage) -> None:
     stage.start(credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
     lines = stage.reported()
     assert [line["number"].rpartition(".")[2] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
     assert {line["answer"] for line in lines} == {"ok"}
@@ -125,7 +120,7 @@ async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock
     """Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server."""
     stage.start(clock_off_s, credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
     assert {line["answer"] for line in stage.reported()} == {"ok"}
     assert max(line["ends_s"] for line in stage.reported()) <= time.time() + LIFE_S
     assert "not prolonged" not in stage.log()
@@ -149,7 +144,7 @@ async def test_who_is_hung_up_on_comes_back_with_the_token_that_it_has_by_then(s
         asyncio.to_thread(bus.call, GetServers(job=JOB, request_id="late.1", pod="ps-7"), GetServersReply, 60.0)
     )
     identity.prolong(renew(stage.key, first, JOB, "ps-7", time.time(), 60.0))
-    await stage.until(lambda: bus._bus.reconnects)
+    await until(lambda: bus._bus.reconnects)
     stage.start()  # now there is somebody who answers
     assert (await asking).answer == "unknown"
     await asyncio.to_thread(bus.close)
@@ -169,7 +164,7 @@ async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
 
     monkeypatch.setattr(bus, "_ask", ask)
     await asyncio.to_thread(bus.connect)
-    await stage.until(lambda: identity.token == longer)
+    await until(lambda: identity.token == longer)
     assert longer in identity._text.data
     await asyncio.to_thread(bus.close)
 
@@ -177,7 +172,7 @@ async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
 async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_token(stage: Stage) -> None:
     stage.start(credentials_s=60.0)
     await stage.run_job()
-    await stage.until(stage.reported)
+    await until(stage.reported)
     bus, identity = bus_of(stage, "own", 60.0, "ps-0")
     await asyncio.to_thread(bus.connect)
 
@@ -208,7 +203,7 @@ async def _pods(stage: Stage) -> list[Any]:
 async def test_nothing_about_credentials_stays_in_the_stream(stage: Stage) -> None:
     stage.start(credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= 2)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= 2)
     stored = await _everything_stored(stage.client)
     assert len(stored) > 3
     assert [data for data in stored if b"eyJ0" in data or b"bus.creds" in data] == []

@@ -11,7 +11,6 @@ from typing import Any
 
 import nats
 import pytest
-from runtime_live import eventually
 from stretto.errors import PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
@@ -27,6 +26,7 @@ from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
 
 from tests.live_bus import live_bus
+from tests.waits import until
 
 JOB, ANOTHER_JOB, POD = "honest", "hostile", "ps-0"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -95,7 +95,7 @@ async def test_requests_events_and_telemetry_pass_between_the_accounts(stage: St
 
     changed = replace(example_of(ServersChanged), job=JOB)
     await stage.actuator.publish(changed, trace=TRACE)
-    await eventually(lambda: followed)
+    await until(lambda: followed)
     assert followed == [changed]
 
     report = replace(example_of(PsReported), job=JOB, pod=POD)
@@ -149,11 +149,11 @@ async def test_an_answer_that_a_hostile_pod_directs_to_another_jobs_pod_changes_
         for subject in (f"tel.v1.ps.{POD}.{ANOTHER_JOB}", f"rpc.v1.actuator.get-servers.{ANOTHER_JOB}"):
             await hostile.publish(subject, b"{}", reply=reply)
     await hostile.flush()
-    await eventually(lambda: len(lies) == 2)
+    await until(lambda: len(lies) == 2)
     await stage.actuator.publish(truth)
     honest = ClaimBuckets(job=JOB, buckets=(1,), slices=())
     assert (await stage.actuator.call_pod(POD, honest)).accepted
-    await eventually(lambda: followed)
+    await until(lambda: followed)
     assert followed == [truth]
     assert claimed == [honest]
     await hostile.close()
@@ -166,4 +166,4 @@ async def test_nothing_of_a_pod_goes_on_after_it_has_closed(stage: Stage) -> Non
     await asyncio.to_thread(pod.follow, ServersChanged, print)
     assert asyncio.all_tasks(pod._loop)
     await asyncio.to_thread(pod.close)
-    await eventually(lambda: not asyncio.all_tasks(pod._loop))
+    await until(lambda: not asyncio.all_tasks(pod._loop))

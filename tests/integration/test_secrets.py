@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -15,9 +14,8 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -32,6 +30,7 @@ from stretto_runtime.access.identity import parts_of
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods
+from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "hushed"
@@ -168,13 +167,6 @@ def ask(url: str, token: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code
-
-
-async def until(check: Callable[[], Any], limit_s: float = 120.0) -> Any:
-    async with asyncio.timeout(limit_s):
-        while not (result := check()):
-            await asyncio.sleep(0.1)
-    return result
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from stretto_wire.contract.registry import partition_of
 
 from tests.integration.pods import end_pods
 from tests.live_bus import live_bus, python_of, submission
+from tests.waits import until
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 MIB, GIB = 1 << 20, 1 << 30
@@ -94,16 +95,13 @@ class Installation:
     def of(self, kind: type, job: str = "") -> list[Any]:
         return [one for one in self.told if isinstance(one, kind) and job in ("", one.job)]
 
-    async def until(self, condition: Any, timeout_s: float = 60) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            unready = [report for runner, _ in self.replicas if not (report := runner.report())["ready"]]
-            told = [(type(one).__name__, one.job) for one in self.told[-30:]]
-            ended = [task for _, task in self.replicas if task.done()]
-            pytest.fail(f"last events: {told}; not ready: {unready}; ended: {ended}")
+    async def until(self, condition: Any) -> None:
+        await until(condition, self._found)
+
+    def _found(self) -> Any:
+        unready = [report for runner, _ in self.replicas if not (report := runner.report())["ready"]]
+        told = [(type(one).__name__, one.job) for one in self.told[-30:]]
+        return f"last events: {told}; not ready: {unready}; ended: {[task for _, task in self.replicas if task.done()]}"
 
     async def _follow(self) -> None:
         async for event in self.client.events():

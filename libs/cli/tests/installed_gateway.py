@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,14 +25,6 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Alternative, Interval, Plan
 
 PLAN = Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
-
-
-def eventually(reached: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Wait until ``reached`` is true."""
-    deadline = time.monotonic() + within_s
-    while not reached():
-        assert time.monotonic() < deadline, f"not reached within {within_s:.0f} s"
-        time.sleep(0.02)
 
 
 @dataclass

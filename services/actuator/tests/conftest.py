@@ -20,6 +20,7 @@ from stretto_messages.base import Message
 from stretto_runtime import serve
 
 from tests.live_bus import decision, live_bus, plan_of, python_of, submission
+from tests.waits import until
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the helpers beside the tests off the path
 pytest.register_assert_rewrite("backend_contract")
@@ -42,6 +43,16 @@ class Stage:
     async def submit(self, **more: Any) -> None:
         """A job called actuated; nobody is there to take checkpoints."""
         await self.client.publish(submission("actuated", **{"checkpoint": {"every_s": None}, **more}))
+
+    async def begin(self, workers: int = 1, ps: int = 1, settings: dict[str, Any] | None = None, **more: Any) -> None:
+        """Start the actuator, and let it apply the first plan of the job."""
+        await self.start(**(settings or {}))
+        await self.submit(**more)
+        await self.decide(1, workers, ps)
+        await self.applied(1)
+
+    def pid(self, pod: str) -> int:
+        return int((self.folder / f"pods/actuated/{pod}/pid").read_text())
 
     async def decide(
         self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5, memory: int = 256 * MIB
@@ -92,11 +103,7 @@ class Stage:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while not (result := check()):
-            assert asyncio.get_running_loop().time() < deadline, [type(e).__name__ for e in self.events]
-            await asyncio.sleep(0.02)
-        return result
+        return await until(check, lambda: [type(event).__name__ for event in self.events], limit_s)
 
     async def applied(self, version: int) -> PlanApplied:
         return (await self.until(lambda: [e for e in self.told(PlanApplied) if e.version == version]))[0]

@@ -13,7 +13,9 @@ from typing import Any
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import StragglerCleared
 
-from .conftest import SECRET, ForwarderHarness, Receiver, Request, until
+from tests.waits import until
+
+from .conftest import SECRET, ForwarderHarness, Receiver, Request
 
 Answer = tuple[int, dict[str, str]]
 

@@ -24,7 +24,9 @@ from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
 from warm_processes import WarmProcess
 
-from .gateway_process import GATEWAYS, Running, installed, until_true
+from tests.waits import wait_until
+
+from .gateway_process import GATEWAYS, Running, installed
 from .rest_documents import problem, spec
 
 
@@ -232,7 +234,7 @@ def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
             assert [next(lines) for lines in reading] == ["retry: 1000", "retry: 1000"]
             refused = http.get("/events")
             assert (refused.status_code, problem(refused)["field"]) == (429, "streams")
-        until_true(lambda: http.get("/events", params={"follow": False}).status_code == 200)
+        wait_until(lambda: http.get("/events", params={"follow": False}).status_code == 200)
 
 
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:

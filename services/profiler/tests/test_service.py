@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,7 @@ from stretto_core.profiler.state import JobOpened
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodStarted
+from stretto_messages.base import example_of
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import StepTimes
@@ -30,17 +32,8 @@ PLAN = plan_of(cores=1.0)
 
 
 def started(pod: str, role: Any) -> PodStarted:
-    return PodStarted(
-        job="j",
-        pod=pod,
-        role=role,
-        plan_version=1,
-        address="",
-        cpu_cores=1.0,
-        memory_bytes=GIB,
-        took_s=1.0,
-        cause="plan",
-    )
+    given = {"plan_version": 1, "cpu_cores": 1.0, "memory_bytes": GIB}
+    return replace(example_of(PodStarted), job="j", pod=pod, role=role, **given)
 
 
 def report(number: int, at_s: float, **more: Any) -> WorkerReported:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from installed_gateway import eventually, installed_gateway
+from installed_gateway import installed_gateway
 from rich.console import Console
 from stretto_cli.commands.audit import shown
 from stretto_cli.main import app
@@ -20,6 +20,8 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.rest.audits import JobAudit
 from typer.testing import CliRunner
+
+from tests.waits import wait_until
 
 JOB = "ctr"
 
@@ -58,7 +60,7 @@ def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: P
     assert restored.exit_code == 0, restored.stderr
     with installed_gateway(tmp_path / "other") as second:
         second.publish(progressed(160, second_return), *ended())
-        eventually(lambda: second.stretto("audit", JOB, "-o", "json").exit_code == 0)
+        wait_until(lambda: second.stretto("audit", JOB, "-o", "json").exit_code == 0)
         returns = json.loads(second.stretto("audit", JOB, "-o", "json").stdout)["returns"]
         assert [each["backup_at_s"] for each in returns] == [None, taken_at_s]
         assert [each["samples_gained"] for each in returns] == [0, 80]

@@ -15,7 +15,7 @@ from stretto_cli.commands import explain, watch
 from stretto_client import figures
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import as_of, summary
-from stretto_messages.actuator import JobFinished, PodPending, PodStarted
+from stretto_messages.actuator import PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
@@ -29,6 +29,8 @@ from stretto_wire import document_of
 from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
+
+from tests.live_bus import finished
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
@@ -250,11 +252,8 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
 
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
-    finished = JobFinished(
-        job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
-    )
     projection = Projection()
-    for number, message in enumerate([*messages(2), full, finished], start=1):
+    for number, message in enumerate([*messages(2), full, finished("a")], start=1):
         projection.apply(message, number, float(number))
     found = document(projection.jobs["a"])
     listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
@@ -276,11 +275,7 @@ def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_w
         job="a", samples=2_800_000, samples_abandoned=1_200_000, epochs=1, shards=3, requeued=0, started_at_s=0.0,
         books=CompletedBooks(fingerprint="0" * 16, given_up=(lost,)),
     )  # fmt: skip
-    finished = JobFinished(
-        job="a", samples_expected=2_800_000, samples_applied=2_800_000, samples_lost=0, samples_repeated=0,
-        repeats_recognised=0, rows=1,
-    )  # fmt: skip
-    for number, message in enumerate([*messages(2), completed, finished], start=1):
+    for number, message in enumerate([*messages(2), completed, finished("a", 2_800_000)], start=1):
         projection.apply(message, number, float(number))
     found = document(projection.jobs["a"])
     listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]

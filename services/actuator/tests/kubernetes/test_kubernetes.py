@@ -118,26 +118,6 @@ class TestEnds:
     """Each with its own reason."""
 
     @pytest.mark.parametrize(
-        ("code", "reason", "exit_code"),
-        [
-            ("print('done')", "completed", 0),
-            ("import sys; print('wrong here'); sys.exit(3)", "failed", 3),
-            ("import os; os.kill(os.getpid(), 11)", "killed", 139),
-        ],
-    )
-    async def test_by_itself(self, backend: KubernetesBackend, code: str, reason: str, exit_code: int) -> None:
-        await backend.launch(spec(command=(sys.executable, "-c", code)))
-        status = await until(backend, exited)
-        assert (status.reason, status.exit_code) == (reason, exit_code)
-        assert ("wrong here" in status.log) == (exit_code == 3)
-
-    async def test_for_memory(self, backend: KubernetesBackend) -> None:
-        eats = "import time\nheld = []\nwhile True: held.append(bytearray(16 << 20)); time.sleep(0.01)"
-        await backend.launch(spec(command=(sys.executable, "-c", eats), memory_bytes=64 * MIB))
-        status = await until(backend, exited)
-        assert (status.reason, status.exit_code) == ("oom-killed", 137)
-
-    @pytest.mark.parametrize(
         ("said", "reason"), [("EvictionByEvictionAPI", "evicted"), ("PreemptionByScheduler", "preempted")]
     )
     async def test_by_the_cluster(self, cluster: Cluster, backend: KubernetesBackend, said: str, reason: str) -> None:
@@ -177,18 +157,6 @@ class TestEnds:
 class TestWaits:
     """Pods that do not run yet, with the reason."""
 
-    async def test_for_room(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        cluster.kubelet.nodes["node-0"] = (1.5, 64 << 30)
-        await backend.launch(spec("ps-0"))
-        await backend.launch(spec("worker-0"))
-        status = await until(backend, lambda status: status.waiting is not None and status.waiting.reason == "no-room")
-        assert status.state == "pending"
-        assert status.waiting is not None
-        assert "Insufficient cpu" in status.waiting.detail
-        await backend.kill("job", "ps-0")
-        await until(backend, exited, "ps-0")
-        await until(backend, runs)
-
     async def test_for_quota_and_is_tried_again(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         cluster.server.quota = {"pods": 1}
         await backend.launch(spec("ps-0"))
@@ -200,13 +168,6 @@ class TestWaits:
         assert len(cluster.pods()) == 1
         cluster.server.quota = {}
         await until(backend, runs)
-
-    async def test_for_its_image(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        cluster.kubelet.images = {"trainer:1"}
-        await backend.launch(spec(image="nobody/has:it"))
-        status = await until(backend, lambda status: "BackOff" in str(status.waiting))
-        assert status.waiting is not None
-        assert status.waiting.reason == "image-pull"
 
     async def test_for_an_api_server_in_trouble(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         """It is nobody's failure: the pod comes when the server does."""
@@ -239,14 +200,6 @@ class TestWaits:
 
 
 class TestResize:
-    async def test_in_place(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
-        assert await backend.resize("job", "worker-0", 1.2345678, 512 * MIB) == (1.2345678, 512 * MIB)
-        status = await until(backend, runs)
-        assert (status.cpu_cores, status.memory_bytes) == (1.235, 512 * MIB)
-        assert len(cluster.pods()) == 1
-
     async def test_memory_in_use_is_not_taken(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         holds = "held = bytearray(100 << 20); import time; print('holds', flush=True); time.sleep(600)"
         await backend.launch(spec(command=(sys.executable, "-c", holds)))
@@ -338,11 +291,6 @@ class TestLives:
             await other.launch(spec(command=(sys.executable, "-c", "print('another')")))
             assert len(cluster.pods()) == 1
             assert (await until(other, runs)).adopted is False
-
-    async def test_a_lost_watch_loses_no_end(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec(command=(sys.executable, "-c", "import time; time.sleep(0.3)")))
-        cluster.server.cut()
-        assert (await until(backend, exited)).reason == "completed"
 
     async def test_a_namespace_that_may_not_be_seen_is_said_at_once(self, cluster: Cluster) -> None:
         cluster.server.allowed["actuator"] = set()

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_pods import LIMIT_S, ended, running_pid, until
+from local_pods import LIMIT_S, ended, running_pid
 from stretto_actuator.backend import PodSpec, stated_reason
 from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_actuator.local.processes import PodProcesses
 from stretto_actuator.local.records import Record
+
+from tests.waits import until
 
 MIB = 2**20
 
@@ -73,17 +75,6 @@ async def running(folder: Path) -> tuple[LocalBackend, int]:
     return backend, await running_pid(folder, "worker-0")
 
 
-async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
-    (pod,) = await ended(backend)
-    assert (pod.exit_code, pod.reason, pod.log) == (3, "failed", "bad column 7")
-    await backend.forget("j", "worker-0")
-    assert await backend.list() == []
-    await backend.launch(spec(folder, "worker-0", ""))
-    assert await backend.list() == [], "a name is not used again"
-
-
 async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder: Path) -> None:
     """Method: more folders in one another than Python's stack is deep, and very many files beside them."""
     script = """
@@ -122,29 +113,6 @@ async def test_a_record_that_cannot_be_read_costs_its_pod_alone(folder: Path) ->
     record.write_text(text)
     assert (await backend.list())[0].state == "running"
     assert psutil.pid_exists(pid)
-
-
-async def test_kill_of_the_pod_is_seen_with_its_signal(folder: Path) -> None:
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", ""))
-    os.kill(await running_pid(folder, "worker-0"), signal.SIGKILL)
-    (pod,) = await ended(backend)
-    assert pod.exit_code == 137
-
-
-async def test_second_backend_adopts_and_never_starts_a_second(folder: Path) -> None:
-    first = LocalBackend(folder)
-    await first.launch(spec(folder, "ps-0", ""))
-    pid = await running_pid(folder, "ps-0")
-    second = LocalBackend(folder)
-    (pod,) = await second.list()
-    assert pod.state == "running"
-    assert pod.adopted
-    await second.launch(spec(folder, "ps-0", ""))
-    assert await running_pid(folder, "ps-0") == pid
-    os.kill(pid, signal.SIGKILL)
-    (pod,) = await ended(second)
-    assert pod.exit_code == 137, "the exit code survives the launcher"
 
 
 async def test_pod_started_but_never_recorded_is_found_again(folder: Path) -> None:
@@ -193,27 +161,6 @@ async def test_a_stepped_clock_ends_no_pod(folder: Path, monkeypatch: pytest.Mon
     (pod,) = await LocalBackend(folder).list()
     assert pod.state == "running"
     assert pid in pod.pids
-
-
-async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:
-    now = [100.0]
-    backend = LocalBackend(folder, uptime_s=lambda: now[0])
-    polite = (
-        "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(60)"
-    )
-    stubborn = "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    await backend.launch(spec(folder, "worker-0", polite))
-    await backend.launch(spec(folder, "worker-1", stubborn))
-    for pod in ("worker-0", "worker-1"):
-        await until(lambda pod=pod: "up" in (folder / "pods/j" / pod / "log").read_text())
-        await backend.stop("j", pod, 5.0)
-    await until(lambda: (folder / "pods/j/worker-0/exit").exists())
-    await backend.stop("j", "worker-1", 5.0)
-    codes = {pod.pod: pod.exit_code for pod in await backend.list()}
-    assert codes == {"worker-0": 0, "worker-1": None}
-    now[0] += 6
-    await backend.stop("j", "worker-1", 5.0)
-    assert {pod.pod: pod.exit_code for pod in await ended(backend)} == {"worker-0": 0, "worker-1": 137}
 
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])

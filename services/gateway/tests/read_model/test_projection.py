@@ -50,6 +50,9 @@ from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import CheckpointRef, Evaluation, Interval, Shard
 from stretto_wire.rest.views import Fitted, JobView, ThroughputPoint
 
+from tests import live_bus
+from tests.live_bus import finished
+
 from ..job_events import MIB, decided, plan, profile, started, submitted, worker_report
 
 
@@ -285,10 +288,7 @@ EVENTS = st.sampled_from(
         ShardRequeued(
             job="a", shard=Shard(id=1, attempt=1, epoch=0, start=0, length=5), pod="worker-0", reason="pod-exited"
         ),
-        JobFinished(
-            job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0,
-            rows=0,
-        ),
+        finished("a", rows=0),
     ]
 )  # fmt: skip
 
@@ -311,10 +311,7 @@ def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[Mess
 
 
 def progressed(done: int) -> JobProgressed:
-    return JobProgressed(
-        job="a", samples_done=done, samples_total=2000, epoch=0, samples_per_s=500.0, shards_leased=1,
-        shards_requeued_total=0,
-    )  # fmt: skip
+    return live_bus.progressed("a", done, 2000, 500.0)
 
 
 def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
@@ -336,15 +333,7 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
 
 
 COMPLETED = JobCompleted(job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=0, started_at_s=3.0)
-FINISHED = JobFinished(
-    job="a",
-    samples_expected=2000,
-    samples_applied=2000,
-    samples_lost=0,
-    samples_repeated=0,
-    repeats_recognised=0,
-    rows=7,
-)
+FINISHED = finished("a", 2000, rows=7)
 
 
 def flushed(name: str) -> CheckpointFlushed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -181,18 +180,13 @@ def test_a_gateway_gives_the_volumes_of_its_list_to_those_that_it_names(tmp_path
 
 def test_a_job_starts_from_a_checkpoint_that_the_stream_says_is_its_submitters(gateway: Running) -> None:
     """A job of ada is checkpointed; ada may start another job from it, bob may not, and a repeated one stays."""
-
-    async def flush(name: str) -> None:
-        client = await gateway.operator()
-        await client.publish(CheckpointFlushed(job=name, checkpoint=checkpoint_of(name), took_s=1.0))
-        await client.close()
-
     with gateway.http() as http:
         ada, bob = {"X-Stretto-User": "ada"}, {"X-Stretto-User": "bob"}
         first = spec()
         assert http.post("/jobs", json=first, headers=ada).status_code == 201
-        asyncio.run(flush(first["name"]))
-        url = checkpoint_of(first["name"]).url
+        checkpoint = checkpoint_of(first["name"])
+        gateway.publish(CheckpointFlushed(job=first["name"], checkpoint=checkpoint, took_s=1.0))
+        url = checkpoint.url
         heir = spec(checkpoint={"restore_from": url})
         refusal = problem(http.post("/jobs", json=heir, headers=bob))
         assert (refusal["status"], refusal["field"]) == (422, "checkpoint.restore_from")

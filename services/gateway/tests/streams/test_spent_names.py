@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stretto_wire as wire
@@ -28,6 +26,8 @@ from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
+
+from tests.waits import until
 
 from ..gateway_process import age_out
 
@@ -61,12 +61,6 @@ def spec(name: str) -> wire.JobSpec:
     return wire.JobSpec.parse({"name": name, "model": {"entry": "m:M"}, "dataset": {"samples": 100}})
 
 
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 class Replicas:
     """Gateways in this process, under one clock that a test sets."""
 
@@ -82,7 +76,7 @@ class Replicas:
         gateway = Gateway(bus, GatewaySettings(ended_bytes=ended_bytes), lambda: time.time() + self.later_s)
         task = asyncio.create_task(gateway.follow())
         self._stack.push_async_callback(end, task)
-        await eventually(lambda: gateway.follower.ready)
+        await until(lambda: gateway.follower.ready)
         return gateway
 
 
@@ -109,11 +103,11 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
         two = [await replicas.start() for _ in range(2)]
         young = "young"
         await client.publish(wire.JobSubmitted(job=young, spec=spec(young), submitted_by="somebody"))
-        await eventually(lambda: all(young in gateway.follower.projection.jobs for gateway in two))
+        await until(lambda: all(young in gateway.follower.projection.jobs for gateway in two))
         replicas.later_s = EVENTS_KEPT_S - 3600
         for job in ("younger", "youngest"):  # what is read makes them look
             await client.publish(wire.JobSubmitted(job=job, spec=spec(job), submitted_by="somebody"))
-        await eventually(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
+        await until(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
         assert (await entries(client, f"{KEPT}*")).keys().isdisjoint(f"{KEPT}{job}" for job in jobs)
         ((subject, packed),) = (await entries(client, f"{SPENT}*")).items()
         assert (subject, SpentShard(packed).names) == (f"{SPENT}7", sorted([*jobs]))
@@ -148,17 +142,17 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
         replicas = Replicas(server, stack, tmp_path)
         first = await replicas.start(1 << 20)
         await client.publish(wire.JobSubmitted(job="young", spec=spec("young"), submitted_by="s"))
-        await eventually(lambda: jobs[0] not in first.follower.projection.jobs)
+        await until(lambda: jobs[0] not in first.follower.projection.jobs)
         # nothing is read while jobs are being forgotten: what is read afterwards tells that it is done
         await client.publish(wire.JobSubmitted(job="youngest", spec=spec("youngest"), submitted_by="s"))
-        await eventually(lambda: "youngest" in first.follower.projection.jobs)
+        await until(lambda: "youngest" in first.follower.projection.jobs)
         left = [job for job in jobs if job in first.follower.projection.jobs]
         assert left == jobs[-len(left) :], "the oldest leave"
         assert 3 <= len(left) <= 9, "each counts with its view and with what is retained"
         assert "other" in first.follower.projection.jobs
         second = await replicas.start(1 << 20)
         for gateway in (first, second):
-            await eventually(
+            await until(
                 lambda gateway=gateway: gateway.follower.projection.last_seq == first.follower.projection.last_seq
             )
             assert [job for job in jobs if job in gateway.follower.projection.jobs] == left

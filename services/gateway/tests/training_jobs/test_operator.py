@@ -20,6 +20,8 @@ from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.base import Message, example_of
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB
 
+from tests.waits import until
+
 from ..gateway_process import Running, installed, start_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -61,13 +63,11 @@ class Stage:
         return answer.json() if answer.status_code == 200 else {}
 
     async def until(self, true: Callable[[], object], what: str = "") -> None:
-        try:
-            async with asyncio.timeout(60):
-                while not true():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+        def told() -> str:
             log = (self.gateway.folder / "gateway.log").read_text()[-3000:]
-            raise AssertionError(f"{what} {self.cluster.storage.all('trainingjobs')}\n{log}") from None
+            return f"{what} {self.cluster.storage.all('trainingjobs')}\n{log}"
+
+        await until(true, told)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
