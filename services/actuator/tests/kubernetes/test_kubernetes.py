@@ -102,6 +102,12 @@ async def until(backend: KubernetesBackend, true: Callable[[PodStatus], bool], p
         leave()
 
 
+async def launched(backend: KubernetesBackend) -> None:
+    """Launch worker-0, and wait until it runs."""
+    await backend.launch(spec())
+    await until(backend, runs)
+
+
 def exited(status: PodStatus) -> bool:
     return status.state == "exited"
 
@@ -121,15 +127,13 @@ class TestEnds:
         ("said", "reason"), [("EvictionByEvictionAPI", "evicted"), ("PreemptionByScheduler", "preempted")]
     )
     async def test_by_the_cluster(self, cluster: Cluster, backend: KubernetesBackend, said: str, reason: str) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.disrupt(name_of(), said)
         status = await until(backend, exited)
         assert (status.reason, status.exit_code) == (reason, 143)
 
     async def test_by_the_loss_of_its_node(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.lose("node-0")
         assert (await until(backend, exited)).reason == "node-lost"
         await backend.forget("job", "worker-0")
@@ -138,15 +142,13 @@ class TestEnds:
     async def test_by_somebody_who_deletes_it_behind_our_back(
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.storage.remove("pods", name_of())
         status = await until(backend, exited)
         assert (status.reason, status.exit_code) == ("vanished", None)
 
     async def test_while_nobody_could_see_it(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         await cluster.server.stop()
         cluster.storage.remove("pods", name_of())
         cluster.storage.compact()
@@ -229,8 +231,7 @@ class TestResize:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         cluster.kubelet.nodes["node-0"] = (2.0, 64 << 30)
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         with pytest.raises(NotInPlace, match="no room to grow"):
             await backend.resize("job", "worker-0", 3.0, 256 * MIB)
 
@@ -238,8 +239,7 @@ class TestResize:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         cluster.server.resizable = False
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         for _ in range(2):
             with pytest.raises(NotInPlace, match="cannot resize a running pod"):
                 await backend.resize("job", "worker-0", 2.0, 256 * MIB)
@@ -250,8 +250,7 @@ class TestLives:
     async def test_nothing_more_is_asked_of_the_cluster_than_its_role(
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         await backend.resize("job", "worker-0", 2.0, 256 * MIB)
         await backend.logs("job", "worker-0", 5)
         await backend.stop("job", "worker-0", 5)
@@ -264,16 +263,14 @@ class TestLives:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         """A kubelet says so in place of a log, which must not take the place of the log that is kept."""
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         os.unlink(cluster.server.logs[name_of()])
         assert await backend.logs("job", "worker-0", 5) == ""
 
     async def test_pods_go_with_the_installation(self, cluster: Cluster) -> None:
         owner = cluster.storage.put("configmaps", {"metadata": {"name": "release"}})
         async with opened(cluster, kubernetes_owner="release") as backend:
-            await backend.launch(spec())
-            await until(backend, runs)
+            await launched(backend)
             cluster.storage.remove("configmaps", owner["metadata"]["name"])
             assert cluster.storage.objects == {}
 

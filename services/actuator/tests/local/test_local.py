@@ -75,6 +75,14 @@ async def running(folder: Path) -> tuple[LocalBackend, int]:
     return backend, await running_pid(folder, "worker-0")
 
 
+async def over(folder: Path, script: str) -> LocalBackend:
+    """Run worker-0 to its end; return its backend."""
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", script))
+    await ended(backend)
+    return backend
+
+
 async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder: Path) -> None:
     """Method: more folders in one another than Python's stack is deep, and very many files beside them."""
     script = """
@@ -85,9 +93,7 @@ async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder
         os.mkdir("deeper")
         os.chdir("deeper")
     """
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", textwrap.dedent(script)))
-    await ended(backend)
+    backend = await over(folder, textwrap.dedent(script))
     removing, longest_s, first_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0, time.monotonic()
     while not removing.done():
         began_s = time.monotonic()
@@ -204,10 +210,8 @@ while True:
 
 
 async def test_children_of_a_dead_pod_are_ended_with_it(folder: Path) -> None:
-    backend = LocalBackend(folder)
     script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
-    await backend.launch(spec(folder, "worker-0", script))
-    await ended(backend)
+    backend = await over(folder, script)
     orphan = int((folder / "pods/j/worker-0/log").read_text())
     assert psutil.pid_exists(orphan)
     await backend.forget("j", "worker-0")
@@ -364,10 +368,8 @@ async def test_no_process_that_starts_while_those_left_are_looked_for_outlives_a
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the first look misses the process, which another one may have started just after it."""
-    backend = LocalBackend(folder)
     script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
-    await backend.launch(spec(folder, "worker-0", script))
-    await ended(backend)
+    backend = await over(folder, script)
     miss_looks(monkeypatch, 1)
     left = int(await backend.logs("j", "worker-0", 1))
     await backend.forget("j", "worker-0")
