@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_installation.access.keys import Keys
 from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
+from stretto_installation.server import EmbeddedServer, binary, tied
 from stretto_messages.actuator import JobFinished
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.planner import CandidatesComputed
 from stretto_messages.values import Candidate, Interval, Plan
+from stretto_runtime.access.identity import Key, mint
+
+from tests.waits import wait_until
 
 
 @asynccontextmanager
@@ -31,6 +39,34 @@ async def live_bus(folder: Path, secured: bool = True) -> AsyncIterator[tuple[Em
         await client.close()
     finally:
         server.kill()
+
+
+@contextmanager
+def nats_server(configuration: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a nats-server with a configuration that somebody else wrote, from when it listens at ``port``."""
+    log = configuration.with_name("nats.log")
+    with log.open("wb") as out:
+        server = subprocess.Popen(tied([binary(), "-c", str(configuration)], signal.SIGKILL), stdout=out, stderr=out)
+
+    def listens() -> bool:
+        assert server.poll() is None, log.read_text()
+        with socket.socket() as trying:
+            return trying.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_until(listens)
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def pod_file(keys: Keys | None, file: Path, job: str, pod: str, life_s: float = 60.0, ago_s: float = 0.0) -> Path:
+    """Write the credentials of a pod, as an actuator made them ``ago_s`` ago; return the file."""
+    assert keys is not None
+    key = Key(keys.signing_file.read_text().strip())
+    file.write_text(mint(key, keys.pods_account, job, pod, time.time() - ago_s, life_s))
+    return file
 
 
 def submission(job: str, **more: Any) -> wire.JobSubmitted:
@@ -70,6 +106,12 @@ def progressed(job: str, done: int, total: int, rate: float = 1.0) -> JobProgres
     """Return the ledger's word on how far a job is, in its first epoch."""
     ledger = {"epoch": 0, "samples_per_s": rate, "shards_leased": 1, "shards_requeued_total": 0}
     return JobProgressed(job=job, samples_done=done, samples_total=total, **ledger)  # type: ignore[arg-type]
+
+
+def completed(job: str, samples: int, abandoned: int = 0, shards: int = 1, **more: Any) -> JobCompleted:
+    """Return the ledger's word that nothing is left to be trained."""
+    counts = {"samples": samples, "samples_abandoned": abandoned, "shards": shards, "epochs": 1, "requeued": 0}
+    return JobCompleted(job=job, **{**counts, "started_at_s": 0.0, **more})
 
 
 def finished(job: str, samples: int = 1, **more: Any) -> JobFinished:

@@ -35,13 +35,12 @@ from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointSaved
-from stretto_messages.values import Plan
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.contract.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.fleet import Job, store
+from tests.live_bus import plan_of, pod_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # what a run shows depends on time: beside others it would be late
 
@@ -125,7 +124,7 @@ async def every_service_starts_works_and_is_replaced(stage: Stage) -> None:
     }
     for service in (*SERVICES, "forwarder"):
         await stage.started(f"{service}-0", ("-m", f"stretto_{service}"), service, **given.get(service, {}))
-    jobs = [Job(f"ctr-{number}", Plan(**SMALL_PLAN)) for number in range(2)]
+    jobs = [Job(f"ctr-{number}", SMALL_PLAN) for number in range(2)]
     for job in jobs:
         job.under(job.plan, 1, time.time())
         await stage.client.publish(job.submitted(10**9))
@@ -139,14 +138,7 @@ async def every_service_starts_works_and_is_replaced(stage: Stage) -> None:
     receiver.close()
 
 
-SMALL_PLAN: dict[str, Any] = {
-    "workers": 1,
-    "ps": 1,
-    "worker_cpu_cores": 1.0,
-    "ps_cpu_cores": 1.0,
-    "worker_memory_bytes": 1 << 30,
-    "ps_memory_bytes": 1 << 30,
-}
+SMALL_PLAN = plan_of(cores=1.0)
 
 
 async def report(client: Client, jobs: list[Job]) -> None:
@@ -338,11 +330,7 @@ async def somebody_else_writes_a_fence(stage: Stage) -> None:
 @causes("StrettoRequestsUnanswerable")
 async def a_hostile_pod_asks_without_a_reply_subject(stage: Stage) -> None:
     await stage.started("a")
-    keys = stage.server.keys
-    assert keys is not None
-    token = stage.folder / "pod.creds"
-    key = Key(keys.signing_file.read_text().strip())
-    token.write_text(mint(key, keys.pods_account, "job-0", "worker-0", time.time(), 600.0))
+    token = pod_file(stage.server.keys, stage.folder / "pod.creds", "job-0", "worker-0", 600.0)
     pod = await Client.connect(stage.server.url, Login("worker-0", None, token))
     async with stage.load():
         await stage.minutes(2)
@@ -390,7 +378,7 @@ FORWARDER = ("-m", "stretto_forwarder")
 async def the_store_refuses_checkpoints(stage: Stage) -> None:
     """The facts of a job that trains on, and of a checkpoints service whose store refuses; then it takes them."""
     await stage.started("gateway-0", GATEWAY, "gateway")
-    job = Job("ctr", Plan(**SMALL_PLAN))
+    job = Job("ctr", SMALL_PLAN)
     document = {"name": "ctr", "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, "checkpoint": {"every_s": 1}}
     await store(stage.client, [JobSubmitted(job="ctr", spec=JobSpec.parse(document))])
     await store(stage.client, [*job.under(job.plan, 1, time.time()), job.progressed(time.time())])

@@ -21,14 +21,7 @@ from tests.supply_chain import sbom
 
 LOADS = {"src", "srcset", "poster", "data", "action", "formaction", "background", "manifest"}
 LINKS_THAT_LOAD = {
-    "stylesheet",
-    "icon",
-    "preload",
-    "modulepreload",
-    "manifest",
-    "prefetch",
-    "preconnect",
-    "dns-prefetch",
+    *("preload", "preconnect", "icon", "stylesheet", "prefetch", "dns-prefetch", "manifest", "modulepreload"),
 }
 AT = "http://site/"
 

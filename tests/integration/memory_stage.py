@@ -72,6 +72,7 @@ class Seen:
     measured: int = 0
     decided: int = 0
     applied: int = 0
+    """Versions of the latest plan that was decided, and that was applied: one that another overtakes never is."""
 
 
 class MemoryStage:
@@ -147,9 +148,9 @@ class MemoryStage:
                 case ProfileMeasured():
                     seen.measured += 1
                 case PlanDecided():
-                    seen.decided += 1
+                    seen.decided = message.version
                 case PlanApplied():
-                    seen.applied += 1
+                    seen.applied = message.version
                     seen.limits.append(message.plan.ps_memory_bytes)
                 case PodExited() if message.pod.startswith("ps-"):
                     seen.exits.append(message.reason)

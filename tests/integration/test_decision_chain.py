@@ -176,15 +176,8 @@ def submission(**resources: Any) -> JobSubmitted:
 
 
 async def test_a_job_is_started_from_history_measured_improved_and_remembered(chain: Chain) -> None:
-    past = HistoryRecorded(
-        job="past-1",
-        metadata={"family": "wide-deep", "rows": 900},
-        plan=plan_of(1, 1),
-        throughput=10_000.0,
-        duration_s=600.0,
-        ps_memory_peak_bytes=GIB // 2,
-        samples=10**6,
-    )
+    known = {"metadata": {"family": "wide-deep", "rows": 900}, "plan": plan_of(1, 1), "throughput": 10_000.0}
+    past = replace(example_of(HistoryRecorded), job="past-1", ps_memory_peak_bytes=GIB // 2, **known)
     await chain.client.publish(past)
     await chain.client.publish(submission())
     chain.simulation = asyncio.create_task(chain.live())
@@ -225,17 +218,8 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
     await chain.client.publish(submission(initial=asdict(plan_of(1, 1)), fixed=True))
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: bool(chain.facts(PlanApplied)))
-    forecast = OomForecast(
-        job=JOB,
-        ps=(),
-        samples_done=1,
-        samples_total=2,
-        horizon_s=60.0,
-        recommended_ps_memory_bytes=5 * GIB,
-        limit_ps_memory_bytes=GIB,
-        action="grow",
-        reason="categories grow",
-    )
+    memory = {"recommended_ps_memory_bytes": 5 * GIB, "limit_ps_memory_bytes": GIB}
+    forecast = replace(example_of(OomForecast), job=JOB, ps=(), reason="categories grow", **memory)
     await chain.client.publish(forecast)
     await chain.until(lambda: len(chain.facts(PlanDecided)) == 2)
     memory = chain.facts(PlanDecided)[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,9 @@ from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import example_of
 from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply, GetBooks, PodPing, PodPingReply, PsReported
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
 
-from tests.live_bus import live_bus
+from tests.live_bus import live_bus, pod_file
 from tests.waits import until
 
 JOB, ANOTHER_JOB, POD = "honest", "hostile", "ps-0"
@@ -40,11 +38,7 @@ class Stage:
         self.pods: list[PodBus] = []
 
     def credentials(self, job: str) -> Path:
-        assert self.server.keys is not None
-        key = Key(self.server.keys.signing_file.read_text().strip())
-        file = self.folder / f"{job}.creds"
-        file.write_text(mint(key, self.server.keys.pods_account, job, POD, time.time(), 60.0))
-        return file
+        return pod_file(self.server.keys, self.folder / f"{job}.creds", job, POD)
 
     def bus(self, job: str) -> PodBus:
         identity = identity_of(self.credentials(job))

@@ -21,6 +21,7 @@ from stretto_client import Event, Refused, connect
 from stretto_client.errors import NotReady, PackageMissing, Unusable
 from stretto_installation.one_machine.state import read_state
 from stretto_messages.actuator import JobFailed, PodStarted
+from stretto_messages.base import example_of
 from stretto_wire import JobSpec
 
 
@@ -107,10 +108,7 @@ def test_a_wait_ends_with_the_state_and_gives_every_event_once(
 
 
 def started(job: str) -> PodStarted:
-    return PodStarted(
-        job=job, pod="worker-0", role="worker", cause="plan", plan_version=1, address="x:1", cpu_cores=1.0,
-        memory_bytes=2**30, took_s=1.0,
-    )  # fmt: skip
+    return replace(example_of(PodStarted), job=job, pod="worker-0")
 
 
 def test_events_are_selected_and_followed(client: Any, installed: Installed, tmp_path: Path) -> None:

@@ -23,14 +23,8 @@ from tests.live_bus import plan_of
 def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> ProfileMeasured:
     times = StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002)
     rate = workers * 512 / max(step_time_s, 1e-3)
-    told = {
-        "plan": plan_of(workers),
-        "step_time_s": step_time_s,
-        "times": times,
-        "throughput": rate,
-        "settled": settled,
-    }
-    return replace(example_of(ProfileMeasured), job="a", feed=None, workers=(), ps=(), **told)
+    told = {"plan": plan_of(workers), "step_time_s": step_time_s, "times": times, "throughput": rate}
+    return replace(example_of(ProfileMeasured), job="a", settled=settled, feed=None, workers=(), ps=(), **told)
 
 
 def fitted(*messages: ProfileMeasured) -> list[ModelFitted]:

@@ -20,7 +20,7 @@ from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
@@ -30,7 +30,7 @@ from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
 
-from tests.live_bus import finished
+from tests.live_bus import completed, finished
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
@@ -264,11 +264,9 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:
     reason = "column 'price' of part-0003 is missing"
     lost = GivenUp(shard=1, offset=0, epoch=0, start=0, length=1_200_000, reason=reason)
-    completed = JobCompleted(
-        job="a", samples=2_800_000, samples_abandoned=1_200_000, epochs=1, shards=3, requeued=0, started_at_s=0.0,
-        books=CompletedBooks(fingerprint="0" * 16, given_up=(lost,)),
-    )  # fmt: skip
-    projection = projected(*messages(2), completed, finished("a", 2_800_000))
+    books = CompletedBooks(fingerprint="0" * 16, given_up=(lost,))
+    done = completed("a", 2_800_000, 1_200_000, books=books)
+    projection = projected(*messages(2), done, finished("a", 2_800_000))
     found = document(projection.jobs["a"])
     listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     made = (

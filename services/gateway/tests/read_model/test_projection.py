@@ -19,7 +19,6 @@ from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
 from stretto_messages.actuator import (
     JobFailed,
-    JobFinished,
     MigrationFinished,
     MigrationStarted,
     ParametersLost,
@@ -74,14 +73,9 @@ def test_a_job_goes_from_submitted_to_finished_with_its_books() -> None:
         started("ps-0"),
         ShardLeased(job="a", shard=shard, pod="worker-0"),
         ShardCompleted(job="a", shard=shard, pod="worker-0"),
-        JobCompleted(
-            job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=1, started_at_s=3.0
-        ),
-        JobFinished(
-            job="a", samples_expected=2000, samples_applied=2000, samples_lost=0, samples_repeated=0,
-            repeats_recognised=64, rows=7, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8),
-        ),
-    ]  # fmt: skip
+        live_bus.completed("a", 2000, shards=20),
+        finished("a", 2000, repeats_recognised=64, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8)),
+    ]
     for number, message in enumerate(messages, start=1):
         view = projection.apply(message, number, float(number), "t" * 32)
         assert view is not None
