@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -126,3 +128,13 @@ def python_of(file: Path, program: Path, **environment: Any) -> str:
     file.write_text(f"#!/bin/sh\n{told}exec {sys.executable} {program}\n")
     file.chmod(0o755)
     return str(file)
+
+
+def unpacked(data: bytes) -> str:
+    """Return stored bytes as text, and after them what they hold compressed."""
+    at = data.find(b"\x78\x01")
+    inner = b""
+    if at >= 0:
+        with contextlib.suppress(zlib.error):
+            inner = zlib.decompressobj().decompress(data[at:])
+    return (data + inner).decode(errors="replace")

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,10 +163,7 @@ async def one_of_two_replicas_is_killed(stage: Stage) -> None:
 @causes("StrettoPartitionWithoutOwner", ends=True)
 async def the_bus_is_gone(stage: Stage) -> None:
     """Services answer, and own nothing; one starts meanwhile, and has seen no bus at all."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         stage.server.kill()
         stage.start("c")
         await stage.minutes(8)
@@ -243,10 +240,7 @@ async def stream_bytes(client: Client) -> int:
 @causes("StrettoInputsLate")
 async def a_service_has_too_little_cpu(stage: Stage) -> None:
     """The service runs for half a second in two, as a quota lets it; its messages wait for longer than a second."""
-    await stage.started("a", lease_s=10)
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage, lease_s=10):
         for _ in range(3 * WATCHED_MINUTES // 2):
             stage.signal(signal.SIGSTOP, "a")
             await asyncio.sleep(1.5)
@@ -264,10 +258,7 @@ async def a_service_is_too_slow(stage: Stage) -> None:
 
 @causes("StrettoDeadLetters", is_smoke=True)
 async def one_message_is_refused(stage: Stage) -> None:
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.publish(add("job-0", -1))
         await stage.minutes(stage.watched_minutes)
 
@@ -275,10 +266,7 @@ async def one_message_is_refused(stage: Stage) -> None:
 @causes("StrettoManyDeadLetters", SET_ASIDE)
 async def twenty_messages_a_minute_are_refused(stage: Stage) -> None:
     """Twenty a minute of the lapse: the rule is a rate."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         for _ in range(20 * WATCHED_MINUTES):
             await stage.client.publish(add("job-0", -1))
             await stage.minutes(1 / 20)
@@ -286,10 +274,7 @@ async def twenty_messages_a_minute_are_refused(stage: Stage) -> None:
 
 @causes("StrettoMachineFault", SET_ASIDE)
 async def a_machine_raises(stage: Stage) -> None:
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.publish(add("job-0", 666))
         await stage.minutes(WATCHED_MINUTES)
 
@@ -319,10 +304,7 @@ async def one_of_two_replicas_dies_again_and_again(stage: Stage) -> None:
 @causes("StrettoFenced")
 async def somebody_else_writes_a_fence(stage: Stage) -> None:
     """The owner's next write is refused, as a former owner's is. It takes the partition again."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.bus.store(f"fence.dispatcher.{partition_of('job-0')}", b"{}")
         await stage.minutes(WATCHED_MINUTES)
 
@@ -442,6 +424,16 @@ async def the_certificate_of_the_bus_ends_in_ten_days(stage: Stage) -> None:
     await stage.started("a")
     async with stage.load():
         await stage.minutes(WATCHED_MINUTES)
+
+
+@contextlib.asynccontextmanager
+async def loaded(stage: Stage, **settings: Any) -> AsyncIterator[None]:
+    """Start a replica and load it; the fault follows after two minutes."""
+    await stage.started("a", **settings)
+    async with stage.load():
+        await stage.minutes(2)
+        stage.fault()
+        yield
 
 
 async def dying_again_and_again(stage: Stage, deaths: int) -> None:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from stretto_runtime.access.identity import parts_of
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods
+from tests.live_bus import unpacked
 from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
@@ -140,16 +140,6 @@ class House:
                 url = f"http://{found['host']}:{found['port']}{path}"
                 with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=60) as answer:
                     yield url, answer.read().decode()
-
-
-def unpacked(data: bytes) -> str:
-    """Return stored bytes as text, and after them what they hold compressed."""
-    at = data.find(b"\x78\x01")
-    inner = b""
-    if at >= 0:
-        with contextlib.suppress(zlib.error):
-            inner = zlib.decompressobj().decompress(data[at:])
-    return (data + inner).decode(errors="replace")
 
 
 def shown(url: str, token: str) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
-import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -38,15 +36,7 @@ from stretto_messages.pods import GetOwnership
 from stretto_messages.profiler import HotPsDetected
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STREAM, TELEMETRY
 
-
-def unpacked(data: bytes) -> str:
-    """Return a stored message as text, with what it holds compressed."""
-    at = data.find(b"\x78\x01")
-    inner = b""
-    if at >= 0:
-        with contextlib.suppress(zlib.error):
-            inner = zlib.decompressobj().decompress(data[at:])
-    return (data + inner).decode(errors="replace")
+from tests.live_bus import unpacked
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:

@@ -21,12 +21,12 @@ from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
 from stretto_gateway.streams.bus import KEPT, SPENT, StreamBus
 from stretto_gateway.streams.retention import EndedJobs
 from stretto_gateway.streams.spent_names import DamagedNames, SpentNames, SpentShard, by_shard, shard_of
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 
+from tests.live_bus import live_bus
 from tests.waits import until
 
 from ..gateway_process import age_out
@@ -90,12 +90,7 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
     same jobs, of one part of the names, at the same time; after the events have aged out a third one starts."""
     jobs = [name for name in (f"job-{number}" for number in range(5000)) if shard_of(name) == 7][:8]
     async with AsyncExitStack() as stack:
-        server = EmbeddedServer(tmp_path / "nats")
-        await server.start()
-        stack.callback(server.kill)
-        client = await Client.connect(server.url, server.login())
-        stack.push_async_callback(client.close)
-        await provision(client.bus)
+        server, client = await stack.enter_async_context(live_bus(tmp_path))
         for job in jobs:
             await client.publish(wire.JobSubmitted(job=job, spec=spec(job), submitted_by="somebody"))
             await client.publish(JobCancelled(job=job, by="somebody", reason=""))
@@ -128,12 +123,7 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
     """Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
     jobs = [f"large-{number:02d}" for number in range(16)]
     async with AsyncExitStack() as stack:
-        server = EmbeddedServer(tmp_path / "nats")
-        await server.start()
-        stack.callback(server.kill)
-        client = await Client.connect(server.url, server.login())
-        stack.push_async_callback(client.close)
-        await provision(client.bus)
+        server, client = await stack.enter_async_context(live_bus(tmp_path))
         await client.publish(wire.JobSubmitted(job="other", spec=spec("other"), submitted_by="s", team="calm"))
         await client.publish(JobCancelled(job="other", by="s", reason=""))
         for job in jobs:
