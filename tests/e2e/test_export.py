@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from stretto.examples.wide_deep import WideDeep
-from stretto.model.evaluate import log_loss
 from stretto_cli.options import connect
 from stretto_client.documents import Documents
 from stretto_client.errors import Refused
@@ -64,6 +62,9 @@ np.save(sys.argv[3], model.predict(dict(np.load(sys.argv[2])), verbose=0, batch_
 
 def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, tmp_path: Path) -> None:
     """Method: a real job by `stretto up`, whose reader is slow enough that checkpoints are taken meanwhile."""
+    from stretto.examples.wide_deep import WideDeep
+    from stretto.model.evaluate import log_loss
+
     spec = {
         "name": JOB,
         "model": {
