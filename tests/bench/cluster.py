@@ -276,10 +276,7 @@ def _p90(values: list[float]) -> float:
 def _slow_pods() -> list[Row]:
     """Leave one pod 3 % of its cores from some moment on (section 6.2): no reaction, a restart, Stretto."""
     rows = list[Row]()
-    for kind, slow, published in (
-        ("hot", "a hot server", (36.4, 27.6)),
-        ("straggler", "a straggler", (48.5, 37.0)),
-    ):
+    for kind, slow, published in (("hot", "a hot server", (36.4, 27.6)), ("straggler", "a straggler", (48.5, 37.0))):
         settings = ClusterTraceSettings(20, **{f"{kind}_rate": 1.0})  # type: ignore[arg-type]
         jobs = [replace(job, submit_s=n * 86_400.0) for n, job in enumerate(_runs(4, 3))]
         played = [simulate(jobs, policy, settings) for policy in (STRETTO, TUNED, RESTARTING)]

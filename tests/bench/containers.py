@@ -16,18 +16,16 @@ from typing import Any
 
 import docker
 import docker.errors
-import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
-from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
-from stretto_messages.values import Plan
 from stretto_runtime import serve
 from stretto_wire.jobspec.kubernetes import INSTALLATION
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most
+from tests.live_bus import decision, plan_of, submission
 
 IMAGE = "python:3.11-slim-bookworm"
 JOBS = 10
@@ -70,22 +68,10 @@ async def _measure(engine: Any) -> list[float]:
 
 async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) -> float:
     """Time the start of a job's first parameter server, and end it at once."""
-    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1}, "checkpoint": {"every_s": None}}
-    await client.publish(wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document)))
-    plan = Plan(
-        workers=1,
-        ps=1,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=64 * MIB,
-        ps_memory_bytes=64 * MIB,
-    )
-    told: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("bench",), "alternatives": (), "algorithm": "bench"}
-    told |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-    told |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
+    await client.publish(submission(job, dataset={"samples": 1}, checkpoint={"every_s": None}))
     await asyncio.sleep(0.5)  # the submission has been handled: what is measured begins with the plan
     decided_s = time.time()
-    await client.publish(PlanDecided(job=job, version=1, plan=plan, **told))
+    await client.publish(decision(job, plan_of(memory=64 * MIB)))
     name = f"ps-0.{job}.{ours['label'].partition('=')[2]}"
     while time.time() - decided_s < GIVE_UP_S:
         try:

@@ -62,12 +62,7 @@ START_S = 180.0
 OUT_OF_REACH = {"STRETTO_PROFILER_STRAGGLER_SLOWDOWN": "1e9", "STRETTO_PROFILER_HOT_FACTOR": "1e9"}
 GIB = 2**30
 BATCH, SHARD = 256, 64
-EACH = {
-    "worker_cpu_cores": 1.0,
-    "ps_cpu_cores": 1.0,
-    "worker_memory_bytes": 2 * GIB,
-    "ps_memory_bytes": 2 * GIB,
-}
+EACH = {"worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "worker_memory_bytes": 2 * GIB, "ps_memory_bytes": 2 * GIB}
 TOLD = frozenset(
     {"job-submitted", "plan-applied", "straggler-detected", "straggler-cleared", "hot-ps-detected", "hot-ps-cleared",
      "migration-started", "migration-finished", "pod-started", "pod-exited", "pod-resized", "servers-changed",

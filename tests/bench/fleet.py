@@ -10,13 +10,14 @@ import asyncio
 import json
 import time
 import urllib.request
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 from stretto_bus import Client
 from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
-from stretto_messages.base import Message
+from stretto_messages.base import Message, example_of
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.values import Plan, StepTimes
@@ -24,7 +25,9 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.cloudevents import headers_of
 from stretto_wire.contract.registry import subject_of
 from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec.spec import JobSpec
+
+from tests import live_bus
+from tests.live_bus import plan_of, submission
 
 GIB, MIB = 2**30, 2**20
 GIVE_UP_S = 180.0
@@ -62,27 +65,15 @@ class Job:
         return 0.02 + 0.02 / ps + 0.004 * workers / ps
 
     def submitted(self, samples: int) -> JobSubmitted:
-        document = {
-            "name": self.name,
-            "model": {"entry": "none:None"},
-            "dataset": {"samples": samples, "batch_size": BATCH_SIZE},
-            "resources": {"initial": asdict(self.plan)},
-        }
-        return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
+        dataset = {"samples": samples, "batch_size": BATCH_SIZE}
+        return submission(self.name, dataset=dataset, resources={"initial": asdict(self.plan)})
 
     def progressed(self, now: float) -> JobProgressed:
         """Return the progress event of the job's ledger."""
         self.progressed_s = now
         done = sum(pod.steps for pod in self.pods if pod.role == "worker") * BATCH_SIZE
-        return JobProgressed(
-            job=self.name,
-            samples_done=done,
-            samples_total=10**12,
-            epoch=0,
-            samples_per_s=BATCH_SIZE * self.plan.workers / self.step_time_s,
-            shards_leased=self.plan.workers,
-            shards_requeued_total=0,
-        )
+        rate = BATCH_SIZE * self.plan.workers / self.step_time_s
+        return replace(live_bus.progressed(self.name, done, 10**12, rate), shards_leased=self.plan.workers)
 
     def under(self, plan: Plan, version: int, now: float) -> list[Message]:
         """Return the events of the actuator once the pods match ``plan``."""
@@ -103,71 +94,31 @@ class Job:
         self.next_number[role] += 1
         pod = Pod(f"{role}-{number}", now)
         self.pods.append(pod)
-        return PodStarted(
-            job=self.name,
-            pod=pod.name,
-            role=role,  # type: ignore[arg-type]
-            plan_version=self.version,
-            address="",
-            cpu_cores=1.0,
-            memory_bytes=GIB,
-            took_s=1.0,
-            cause="plan",
-        )
+        given = {"plan_version": self.version, "cpu_cores": 1.0, "memory_bytes": GIB}
+        return replace(example_of(PodStarted), job=self.name, pod=pod.name, role=role, **given)  # type: ignore[arg-type]
 
     def report(self, pod: Pod, now: float) -> WorkerReported | PsReported:
         """Return the pod's report at ``now`` for the time since its last report."""
         window_s = max(now - pod.told_s, 1e-3)
         steps = int(window_s / self.step_time_s)
         pod.told_s, pod.steps = now, pod.steps + steps
-        common = {
-            "job": self.name,
-            "pod": pod.name,
-            "ended_at_s": now,
-            "window_s": window_s,
-            "cpu_used_cores": 0.7,
-            "cpu_limit_cores": 1.0,
-            "memory_used_bytes": GIB // 2,
-            "memory_limit_bytes": GIB,
-        }
+        common: dict[str, Any] = {"job": self.name, "pod": pod.name, "ended_at_s": now, "window_s": window_s}
+        common |= {"cpu_used_cores": 0.7, "memory_used_bytes": GIB // 2, "memory_limit_bytes": GIB}
+        samples = pod.steps * BATCH_SIZE
         if pod.role == "ps":
-            return PsReported(
-                **common,  # type: ignore[arg-type]
-                updates=steps * self.plan.workers,
-                update_time_s=0.001,
-                applied_samples_total=pod.steps * self.plan.workers * BATCH_SIZE,
-                categories=100_000,
-                row_bytes=152.6,
-                table_bytes=16_000_000,
-                buckets=max(1, 256 // self.plan.ps),
-            )
-        return WorkerReported(
-            **common,  # type: ignore[arg-type]
-            plan_version=self.version,
-            steps=steps,
-            steps_total=pod.steps,
-            samples_total=pod.steps * BATCH_SIZE,
-            step_time_s=self.step_time_s,
-            longest_gap_s=1.5 * self.step_time_s,
-            times=StepTimes(
-                emb_s=0.3 * self.step_time_s,
-                grad_s=0.4 * self.step_time_s,
-                upd_s=0.2 * self.step_time_s,
-                sync_s=0.1 * self.step_time_s,
-            ),
-        )
+            done = {"updates": steps * self.plan.workers, "applied_samples_total": samples * self.plan.workers}
+            kept = {"categories": 100_000, "table_bytes": 16_000_000, "buckets": max(1, 256 // self.plan.ps)}
+            return replace(example_of(PsReported), cpu_limit_cores=1.0, **common, **done, **kept)
+        step_s = self.step_time_s
+        times = StepTimes(emb_s=0.3 * step_s, grad_s=0.4 * step_s, upd_s=0.2 * step_s, sync_s=0.1 * step_s)
+        done = {"plan_version": self.version, "steps": steps, "steps_total": pod.steps, "samples_total": samples}
+        of_step = {"step_time_s": step_s, "longest_gap_s": 1.5 * step_s, "times": times}
+        return replace(example_of(WorkerReported), cpu_limit_cores=1.0, **common, **done, **of_step)
 
 
 def fleet(count: int, workers: int, ps: int) -> list[Job]:
     """Return jobs with one plan and no pods yet."""
-    plan = Plan(
-        workers=workers,
-        ps=ps,
-        worker_cpu_cores=1.0,
-        ps_cpu_cores=1.0,
-        worker_memory_bytes=GIB,
-        ps_memory_bytes=GIB,
-    )
+    plan = plan_of(workers, ps, cores=1.0)
     return [Job(f"job-{number}", plan) for number in range(count)]
 
 

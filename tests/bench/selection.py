@@ -30,11 +30,12 @@ from stretto_core.machine import Tick
 from stretto_core.model.types import JobLimits, JobOpened, JobProfile
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.base import GIB
-from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_messages.values import Candidate, Interval, Plan, Resources
+from stretto_messages.planner import PlanProposed
+from stretto_messages.values import Candidate, Plan, Resources
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row
+from tests.live_bus import candidate, computed
 
 JOBS, CANDIDATES, ROUNDS = 1_000, 10, 5
 BAR_MS, BAR_SHARE = 150.0, 0.999
@@ -129,27 +130,8 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
             plan = replace(least, workers=draw.randint(2, 40), ps=draw.randint(1, 6))
             rate = 1000 * plan.workers ** draw.uniform(0.5, 0.9) * plan.ps**0.1
             cost = 0.05 * (plan.workers + plan.ps)
-            rows.append(
-                Candidate(
-                    id=f"c{len(rows)}",
-                    plan=plan,
-                    cost_per_hour=cost,
-                    throughput=rate,
-                    throughput_interval=Interval(low=rate * 0.9, high=rate * 1.1),
-                    gain=rate - 1000,
-                    overhead_s=5.0,
-                )
-            )
-        computed = CandidatesComputed(
-            job=f"job-{n:04d}",
-            plan_version=1,
-            plan=least,
-            throughput=1000.0,
-            algorithm="exact",
-            plans_considered=99,
-            candidates=tuple(rows),
-        )
-        machine.handle(computed, 100.0)
+            rows.append(candidate(f"c{len(rows)}", plan, rate, cost))
+        machine.handle(computed(f"job-{n:04d}", least, *rows), 100.0)
     took_ms = list[float]()
     for now in (102.0, 104.0, 106.0):
         begin = time.process_time()

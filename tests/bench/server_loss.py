@@ -16,25 +16,21 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
-from stretto_bus import Client
 from stretto_gateway.requests.job_audit import finished
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFinished, PlanApplied, PodExited
 from stretto_messages.base import GIB
 from stretto_messages.checkpoints import CheckpointFlushed, ColumnsRestored
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided
 from stretto_messages.pods import WorkerReported
-from stretto_messages.values import Plan
 
 from tests.bench.rows import Row, row
-from tests.integration.pods import end_pods
-from tests.integration.test_parameters_come_back import JOB, House, kill, plan_decided
+from tests.integration.test_parameters_come_back import JOB, House, kill, opened
+from tests.live_bus import decision, plan_of
 
 SAMPLES = 1_600_000
 CATEGORIES = 2_000_000
@@ -77,25 +73,11 @@ class Loss:
 async def measure(folder: Path) -> Loss:
     """Run the job, kill the server, and wait for the exact end."""
     (folder / "wide.py").write_text(MODEL.format(dimension=DIMENSION, categories=CATEGORIES))
-    server = EmbeddedServer(folder / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    (folder / "state").mkdir()
-    house = House(server, client, folder / "state")
-    assert server.keys is not None
-    house.start(pod_python=sys.executable, signing_key_file=server.keys.signing_file)
-    try:
+    async with opened(House, folder) as house:
+        assert house.server.keys is not None
+        house.start(pod_python=sys.executable, signing_key_file=house.server.keys.signing_file)
         await submit(house, folder)
         return await lost(house)
-    finally:
-        house.stop.set()
-        follower, *services = house.tasks
-        await asyncio.gather(*services)
-        follower.cancel()
-        await end_pods(house.folder)
-        await client.close()
-        server.kill()
 
 
 async def submit(house: House, folder: Path) -> None:
@@ -105,16 +87,8 @@ async def submit(house: House, folder: Path) -> None:
         "dataset": {"samples": SAMPLES, "batch_size": 512, "batches_per_shard": 8},
         "checkpoint": {"every_s": 10, "keep": 2},
     }
-    plan = Plan(
-        workers=2,
-        ps=2,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=2 * GIB,
-        ps_memory_bytes=3 * GIB,
-    )
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-    await house.client.publish(replace(plan_decided(), plan=plan))
+    await house.client.publish(decision(JOB, plan_of(2, 2, memory=2 * GIB, ps_memory=3 * GIB)))
     await house.until(lambda: house.told(PlanApplied), LIMIT_S)
 
 

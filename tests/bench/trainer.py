@@ -18,16 +18,7 @@ from typing import Any
 
 from stretto.readers.synthetic import Synthetic
 
-from tests.bench.processes import (
-    OURS,
-    BaselineMissing,
-    Engine,
-    Process,
-    Servers,
-    ask_all,
-    baseline,
-    first_columns,
-)
+from tests.bench.processes import OURS, BaselineMissing, Engine, Process, Servers, ask_all, baseline, first_columns
 from tests.bench.rows import Row, row
 from tests.bench.trainer_joining import measure_joining
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stretto_core.model.types import DataWorkerLimits
 from stretto_core.planner.tuning import Tuning, TuningRules, TuningState
 from stretto_core.profiler.state import PodWindow, WindowSums
 from stretto_core.profiler.window import feed_profile
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, example_of
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, Resources, StepTimes
@@ -123,22 +123,11 @@ class TunedJob:
         worker = PodWindow("worker", prepare_s=prepare_s, prepare_cpu_s=prepare_cpu_s, sums=sums,
                            cpu_limit_cores=self.cores)  # fmt: skip
         data = PodWindow("data", lanes=lanes, sums=WindowSums(batches=done.batches, busy_s=done.busy_s))
-        return ProfileMeasured(
-            job="bench",
-            plan_version=1,
-            plan=Plan(1, 1, self.cores, 1.0, GIB, GIB),
-            batch_size=BATCH,
-            window_s=span_s,
-            step_time_s=measured.step_s,
-            times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0, read_s=measured.times.read_s),
-            throughput=BATCH / measured.step_s,
-            samples_total=0,
-            categories=0,
-            settled=True,
-            feed=feed_profile([worker], [data] if lanes else []),
-            workers=(),
-            ps=(),
-        )
+        times = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0, read_s=measured.times.read_s)
+        told = {"plan": Plan(1, 1, self.cores, 1.0, GIB, GIB), "batch_size": BATCH, "window_s": span_s, "times": times}
+        told |= {"step_time_s": measured.step_s, "throughput": BATCH / measured.step_s, "workers": (), "ps": ()}
+        feed = feed_profile([worker], [data] if lanes else [])
+        return replace(example_of(ProfileMeasured), job="bench", feed=feed, **told)
 
     def _addresses(self, count: int) -> Sequence[str]:
         return self.fed.lanes.addresses[: count * self.lanes]

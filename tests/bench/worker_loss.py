@@ -28,10 +28,11 @@ from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import ShardCompleted, ShardLeased, ShardRequeued
-from stretto_messages.values import Plan, Shard
+from stretto_messages.values import Shard
 
 from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods
+from tests.live_bus import decision, plan_of
 
 JOB = "worker-loss"
 LEASE_TIMEOUT_S = 6.0
@@ -39,10 +40,7 @@ LOSSES = 3
 START_S = 240.0
 DOCUMENT: dict[str, Any] = {
     "name": JOB,
-    "model": {
-        "entry": "stretto.examples.wide_deep:WideDeep",
-        "arguments": {"samples": 50_000_000},
-    },
+    "model": {"entry": "stretto.examples.wide_deep:WideDeep", "arguments": {"samples": 50_000_000}},
     "dataset": {"samples": 50_000_000, "batch_size": 512, "batches_per_shard": 16},
     "checkpoint": {"every_s": None},
 }
@@ -142,13 +140,7 @@ class Scene:
 
 def plan_decided() -> PlanDecided:
     """Return two workers and one parameter server, as an arbiter would grant them."""
-    memory = 3 * 2**30
-    plan = Plan(
-        workers=2, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
-    )
-    fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-    fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "bench"}
-    return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+    return decision(JOB, plan_of(workers=2, memory=3 * 2**30))
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,12 @@ from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointSaved
-from stretto_messages.values import Plan
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.contract.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
 from tests.bench.fleet import Job, store
+from tests.live_bus import plan_of, pod_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # what a run shows depends on time: beside others it would be late
 
@@ -125,7 +124,7 @@ async def every_service_starts_works_and_is_replaced(stage: Stage) -> None:
     }
     for service in (*SERVICES, "forwarder"):
         await stage.started(f"{service}-0", ("-m", f"stretto_{service}"), service, **given.get(service, {}))
-    jobs = [Job(f"ctr-{number}", Plan(**SMALL_PLAN)) for number in range(2)]
+    jobs = [Job(f"ctr-{number}", SMALL_PLAN) for number in range(2)]
     for job in jobs:
         job.under(job.plan, 1, time.time())
         await stage.client.publish(job.submitted(10**9))
@@ -139,14 +138,7 @@ async def every_service_starts_works_and_is_replaced(stage: Stage) -> None:
     receiver.close()
 
 
-SMALL_PLAN: dict[str, Any] = {
-    "workers": 1,
-    "ps": 1,
-    "worker_cpu_cores": 1.0,
-    "ps_cpu_cores": 1.0,
-    "worker_memory_bytes": 1 << 30,
-    "ps_memory_bytes": 1 << 30,
-}
+SMALL_PLAN = plan_of(cores=1.0)
 
 
 async def report(client: Client, jobs: list[Job]) -> None:
@@ -171,10 +163,7 @@ async def one_of_two_replicas_is_killed(stage: Stage) -> None:
 @causes("StrettoPartitionWithoutOwner", ends=True)
 async def the_bus_is_gone(stage: Stage) -> None:
     """Services answer, and own nothing; one starts meanwhile, and has seen no bus at all."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         stage.server.kill()
         stage.start("c")
         await stage.minutes(8)
@@ -251,10 +240,7 @@ async def stream_bytes(client: Client) -> int:
 @causes("StrettoInputsLate")
 async def a_service_has_too_little_cpu(stage: Stage) -> None:
     """The service runs for half a second in two, as a quota lets it; its messages wait for longer than a second."""
-    await stage.started("a", lease_s=10)
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage, lease_s=10):
         for _ in range(3 * WATCHED_MINUTES // 2):
             stage.signal(signal.SIGSTOP, "a")
             await asyncio.sleep(1.5)
@@ -272,10 +258,7 @@ async def a_service_is_too_slow(stage: Stage) -> None:
 
 @causes("StrettoDeadLetters", is_smoke=True)
 async def one_message_is_refused(stage: Stage) -> None:
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.publish(add("job-0", -1))
         await stage.minutes(stage.watched_minutes)
 
@@ -283,10 +266,7 @@ async def one_message_is_refused(stage: Stage) -> None:
 @causes("StrettoManyDeadLetters", SET_ASIDE)
 async def twenty_messages_a_minute_are_refused(stage: Stage) -> None:
     """Twenty a minute of the lapse: the rule is a rate."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         for _ in range(20 * WATCHED_MINUTES):
             await stage.client.publish(add("job-0", -1))
             await stage.minutes(1 / 20)
@@ -294,10 +274,7 @@ async def twenty_messages_a_minute_are_refused(stage: Stage) -> None:
 
 @causes("StrettoMachineFault", SET_ASIDE)
 async def a_machine_raises(stage: Stage) -> None:
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.publish(add("job-0", 666))
         await stage.minutes(WATCHED_MINUTES)
 
@@ -327,10 +304,7 @@ async def one_of_two_replicas_dies_again_and_again(stage: Stage) -> None:
 @causes("StrettoFenced")
 async def somebody_else_writes_a_fence(stage: Stage) -> None:
     """The owner's next write is refused, as a former owner's is. It takes the partition again."""
-    await stage.started("a")
-    async with stage.load():
-        await stage.minutes(2)
-        stage.fault()
+    async with loaded(stage):
         await stage.client.bus.store(f"fence.dispatcher.{partition_of('job-0')}", b"{}")
         await stage.minutes(WATCHED_MINUTES)
 
@@ -338,11 +312,7 @@ async def somebody_else_writes_a_fence(stage: Stage) -> None:
 @causes("StrettoRequestsUnanswerable")
 async def a_hostile_pod_asks_without_a_reply_subject(stage: Stage) -> None:
     await stage.started("a")
-    keys = stage.server.keys
-    assert keys is not None
-    token = stage.folder / "pod.creds"
-    key = Key(keys.signing_file.read_text().strip())
-    token.write_text(mint(key, keys.pods_account, "job-0", "worker-0", time.time(), 600.0))
+    token = pod_file(stage.server.keys, stage.folder / "pod.creds", "job-0", "worker-0", 600.0)
     pod = await Client.connect(stage.server.url, Login("worker-0", None, token))
     async with stage.load():
         await stage.minutes(2)
@@ -390,7 +360,7 @@ FORWARDER = ("-m", "stretto_forwarder")
 async def the_store_refuses_checkpoints(stage: Stage) -> None:
     """The facts of a job that trains on, and of a checkpoints service whose store refuses; then it takes them."""
     await stage.started("gateway-0", GATEWAY, "gateway")
-    job = Job("ctr", Plan(**SMALL_PLAN))
+    job = Job("ctr", SMALL_PLAN)
     document = {"name": "ctr", "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, "checkpoint": {"every_s": 1}}
     await store(stage.client, [JobSubmitted(job="ctr", spec=JobSpec.parse(document))])
     await store(stage.client, [*job.under(job.plan, 1, time.time()), job.progressed(time.time())])
@@ -454,6 +424,16 @@ async def the_certificate_of_the_bus_ends_in_ten_days(stage: Stage) -> None:
     await stage.started("a")
     async with stage.load():
         await stage.minutes(WATCHED_MINUTES)
+
+
+@contextlib.asynccontextmanager
+async def loaded(stage: Stage, **settings: Any) -> AsyncIterator[None]:
+    """Start a replica and load it; the fault follows after two minutes."""
+    await stage.started("a", **settings)
+    async with stage.load():
+        await stage.minutes(2)
+        stage.fault()
+        yield
 
 
 async def dying_again_and_again(stage: Stage, deaths: int) -> None:
@@ -564,10 +544,7 @@ def test_alert_fires_in_a_real_run_that_causes_it_and_no_other(
     run: Run, recordings: dict[str, Recording], tmp_path: Path
 ) -> None:
     recording = recordings[run.name]
-    expected = [
-        (FIRED, recording.minute("fault"), frozenset[str]()),
-        (FIRED, recording.end_minute, run.fired),
-    ]
+    expected = [(FIRED, recording.minute("fault"), frozenset[str]()), (FIRED, recording.end_minute, run.fired)]
     if run.ends:
         expected.append((FIRING, recording.end_minute, frozenset[str]()))
     if found := unexpected(recording, expected, tmp_path):

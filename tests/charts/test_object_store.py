@@ -23,7 +23,6 @@ JOB = next(JobSpec.parse(yaml.safe_load(each.text)) for each in FENCES if each.l
 
 
 def test_the_services_have_the_stores_key_and_jobs_may_name_theirs() -> None:
-    """Goal: the two services alone have the key, and what the job names is allowed. Method: render the values."""
     for deployment in of_kind(rendered(VALUES), "Deployment"):
         given = pod_of(deployment)["spec"]["containers"][0].get("envFrom", [])
         has_key = component(deployment) in ("checkpoints", "actuator")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,7 @@ import yaml
 from helm_python import Chart, lint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto_installation.server import binary, free_port, server_config
+from stretto_installation.server import free_port, server_config
 
 from tests.charts.rendering import (
     CHART,
@@ -41,6 +37,7 @@ from tests.charts.rendering import (
     selects,
     with_pods,
 )
+from tests.live_bus import nats_server
 
 SERVICES = sorted(defaults()["services"])
 VERSIONS = sorted({version for version in kubernetes_validate.utils.all_versions() if version >= "1.29"})
@@ -308,7 +305,7 @@ class TestAFirstTry:
             *own.replace('host: "127.0.0.1"\n', "").split()
         }
         (tmp_path / "nats.conf").write_text(text)
-        with running(tmp_path / "nats.conf", port):
+        with nats_server(tmp_path / "nats.conf", port):
             environment = {
                 **os.environ,
                 "STRETTO_NATS_URL": f"nats://127.0.0.1:{port}",
@@ -347,7 +344,7 @@ class TestTheValuesForTheOfficialChartOfNats:
         assert included.parent.name == "nats", "the folder in which the chart mounts tls.secretName"
         text = json.dumps(whole)[:-1] + f"\ninclude {os.path.relpath(keys / 'server' / included.name, tmp_path)};\n}}"
         (tmp_path / "nats.conf").write_text(text)
-        with running(tmp_path / "nats.conf", port):
+        with nats_server(tmp_path / "nats.conf", port):
             environment = {
                 **os.environ,
                 "STRETTO_NATS_URL": f"tls://localhost:{port}",
@@ -383,24 +380,3 @@ class TestTheValuesForTheOfficialChartOfNats:
         (servers,) = of_kind(objects, "StatefulSet")
         mounts = {mount["mountPath"] for mount in servers["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
         assert "/etc/nats-certs/nats" in mounts
-
-
-@contextmanager
-def running(configuration: Path, port: int) -> Iterator[None]:
-    """Run a real nats-server with a configuration file."""
-    with (configuration.parent / "log").open("wb") as log:
-        server = subprocess.Popen([binary(), "-c", str(configuration)], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert server.poll() is None, (configuration.parent / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        yield
-    finally:
-        server.terminate()
-        server.wait()

@@ -17,9 +17,7 @@ from stretto_wire.policy.allowed import Allowed
 from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered
 from tests.release.versions import current
 
-REFERENCES: dict[str, str] = {
-    "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
-}
+REFERENCES: dict[str, str] = {"STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache"}
 """Settings that a Secret would hold."""
 WHOLE = {"forwarder": {"/run/stretto/endpoints.yaml"}}
 """Settings of Secrets that are laid there with all their keys."""
@@ -152,7 +150,6 @@ class TestWhatJobsMayName:
 class TestQuotasOfTeams:
     @pytest.mark.parametrize("name", ["gateway", "arbiter"])
     def test_are_the_same_for_both_that_apply_them(self, name: str) -> None:
-        """Goal: one value sets both. Method: load the settings of both from the rendered chart."""
         assert told(EVERYTHING, name).quotas == {
             "ads": TeamQuota(cores=64.0, memory_gib=256.0, jobs=20),
             "*": TeamQuota(weight=0.5),
@@ -161,7 +158,6 @@ class TestQuotasOfTeams:
 
     @pytest.mark.parametrize("name", ["gateway", "arbiter"])
     def test_are_kueues_alone_where_it_holds_them(self, name: str) -> None:
-        """Goal: no two schedulers hold the same quota. Method: as above, with the holder kueue."""
         assert told({"teams": {"quotas": {"ads": {"cores": 1}}, "quotaHolder": "kueue"}}, name).quotas == {}
 
 

@@ -43,7 +43,6 @@ SERVICES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_machine_has_ended_once_its_job_is_over_and_not_before(name: str, tmp_path: Path) -> None:
-    """Goal: every service lets finished jobs rest. Method: a job is submitted and measured, then cancelled."""
     service_type, settings_type = SERVICES[name]
     service = service_type(settings_type(state_folder=tmp_path))
     machine = service.machine(JOB, None)

@@ -23,13 +23,15 @@ from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, Message
 from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_messages.values import NOTHING, Candidate, Interval, Plan
+from stretto_messages.values import NOTHING, Plan
 from stretto_runtime import Meta
 from stretto_sim.cluster import Arrival, ClusterTraceSettings, Policy, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import Knobs, Services
 from stretto_wire import JobSpec, JobSubmitted
 from stretto_wire.codec import decode, encode
 from typer.testing import CliRunner
+
+from tests.live_bus import candidate, computed
 
 META = Meta(1, 1000.0, "evt", {}, "_")
 Moment = tuple[float, Any, list[bytes]]
@@ -97,7 +99,6 @@ def over_the_wire(service: Arbiter, event: Any) -> Any:
 
 
 def test_the_service_and_the_simulator_read_their_defaults_in_core() -> None:
-    """Goal: no default is stated twice. Method: compare what each gives its machine, but for what each has to state."""
     live = Arbiter(ArbiterSettings())
     served = live.machine("_", None)
     simulated = Services([], ClusterTraceSettings(nodes=1), Knobs()).arbiter
@@ -157,22 +158,11 @@ def test_a_round_of_the_live_arbiter_is_what_whatif_answers_to_the_same_problem(
 
 def offered(job: str, plan: Plan, *rows: tuple[int, float]) -> CandidatesComputed:
     """Return candidates of so many workers, each with its throughput."""
-    candidates = tuple(
-        Candidate(
-            id=f"c{i}",
-            plan=replace(plan, workers=workers),
-            cost_per_hour=0.1 * workers,
-            throughput=rate,
-            throughput_interval=Interval(low=rate * 0.95, high=rate * 1.05),
-            gain=rate - 1000.0,
-            overhead_s=5.0,
-        )
+    made = [
+        candidate(f"c{i}", replace(plan, workers=workers), rate, 0.1 * workers, 0.05)
         for i, (workers, rate) in enumerate(rows)
-    )
-    return CandidatesComputed(
-        job=job, plan_version=1, plan=plan, throughput=1000.0, algorithm="exact", plans_considered=9,
-        candidates=candidates,
-    )  # fmt: skip
+    ]
+    return computed(job, plan, *made)
 
 
 def live(pool: ClusterTraceSettings, knobs: Knobs) -> Arbiter:
@@ -201,7 +191,6 @@ def decides_alike(service: Arbiter, stream: Sequence[Moment]) -> None:
 
 @pytest.mark.night
 def test_a_simulation_is_decided_alike_by_the_live_service() -> None:
-    """Goal: what is simulated is what runs. Method: record the arbiter of a simulation; give the service the bytes."""
     rng, count, pool = np.random.default_rng(3), 30, ClusterTraceSettings(nodes=3)
     rows = zip(
         rng.random(count) * 20_000, rng.lognormal(0, 1, count) * 3_600, rng.choice([1, 1, 2, 4], count), strict=True
@@ -220,28 +209,12 @@ def test_a_contested_round_is_decided_alike_with_the_help_of_the_background_algo
     services.arbiter = recorder  # type: ignore[assignment]
     limits = JobLimits(plan, replace(plan, workers=8))
     for job, more, gain in (("a", 3, 1000.0), ("b", 2, 600.0), ("c", 2, 600.0)):
-        best = Candidate(
-            id="c0",
-            plan=replace(plan, workers=1 + more),
-            cost_per_hour=0.1 * more,
-            throughput=1000.0 + gain,
-            throughput_interval=Interval(low=999.0 + gain, high=1001.0 + gain),
-            gain=gain,
-            overhead_s=5.0,
-        )
+        best = candidate("c0", replace(plan, workers=1 + more), 1000.0 + gain, 0.1 * more, 0.001)
         for event in (
             JobOpened(job, JobProfile(512, 10**7, limits)),
             PlanProposed(job=job, kind="warm-start", plan=plan, cost_per_hour=0.1, reasons=("r",)),
             PlanApplied(job=job, version=1, plan=plan, took_s=2.0),
-            CandidatesComputed(
-                job=job,
-                plan_version=1,
-                plan=plan,
-                throughput=1000.0,
-                algorithm="exact",
-                plans_considered=9,
-                candidates=(best,),
-            ),
+            computed(job, plan, best),
         ):
             services._to_arbiter(event, 10.0)
     services._to_arbiter(Tick(), 1000.0)

@@ -19,9 +19,9 @@ from stretto_bus import Client
 from stretto_installation.provision import make
 from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import StreamsSettings
-from stretto_messages.dispatcher import JobProgressed
 
 from tests.contract.subscriber import PROTO, SubscriberUnavailable, install
+from tests.live_bus import progressed
 
 PYTHON = [sys.executable, str(PROTO / "subscribers" / "python" / "subscriber.py")]
 LIMIT_S = 60.0
@@ -49,10 +49,7 @@ async def publish(client: Client, numbers: range) -> list[int]:
     """Progress of a job, among telemetry that nobody outside sees; returns the sequences."""
     found: list[int] = []
     for number in numbers:
-        message = JobProgressed(
-            job="ctr", samples_done=number, samples_total=1000, epoch=0, samples_per_s=1.0, shards_leased=1,
-            shards_requeued_total=0,
-        )  # fmt: skip
+        message = progressed("ctr", number, 1000)  # fmt: skip
         found.append(await client.publish(message, f"dispatcher:{number}:0"))
         await client.bus.store("tel.v1.ps.ps-0.ctr", b"telemetry")
     return found

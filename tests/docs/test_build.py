@@ -21,14 +21,7 @@ from tests.supply_chain import sbom
 
 LOADS = {"src", "srcset", "poster", "data", "action", "formaction", "background", "manifest"}
 LINKS_THAT_LOAD = {
-    "stylesheet",
-    "icon",
-    "preload",
-    "modulepreload",
-    "manifest",
-    "prefetch",
-    "preconnect",
-    "dns-prefetch",
+    *("preload", "preconnect", "icon", "stylesheet", "prefetch", "dns-prefetch", "manifest", "modulepreload"),
 }
 AT = "http://site/"
 
@@ -142,7 +135,6 @@ def let_in(name: str, patterns: list[str]) -> bool:
 
 
 def test_an_image_is_built_with_the_whole_site(built: Path, tmp_path: Path) -> None:
-    """Goal: the Dockerfile's stage finds every page. Method: build from what .dockerignore lets in."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert not let_in("tests/bench/rows.py", patterns)
@@ -158,7 +150,6 @@ def test_an_image_is_built_with_the_whole_site(built: Path, tmp_path: Path) -> N
 
 
 def test_what_builds_the_site_runs_on_the_oldest_python() -> None:
-    """Goal: the base image of a distribution with an earlier 3.11 can build it. Pins were once for 3.11.5 and later."""
     tools = runpy.run_path(str(ROOT / "compose" / "requirements.py"))["DOCS_TOOLS"]
     bounds = {name: distribution(name).metadata["Requires-Python"] or "" for name in tools}
     assert {name: each for name, each in bounds.items() if not SpecifierSet(each).contains("3.11.0")} == {}

@@ -65,7 +65,6 @@ def test_what_is_not_understood_is_refused(lines: list[str]) -> None:
 
 
 def test_a_page_with_another_diagram_is_lost(tmp_path: Path) -> None:
-    """Goal: the build ends with the file. Method: a site of one page."""
     pages = tmp_path / "libs/docs/pages"
     pages.mkdir(parents=True)
     (pages.parent / "site.toml").write_text('[Home]\nindex = ""\n')

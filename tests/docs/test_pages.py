@@ -146,7 +146,6 @@ def test_a_sentence_has_at_most_25_words(page: Path) -> None:
 
 
 def test_what_is_lost_is_told(tmp_path: Path) -> None:
-    """Goal: no page loses what it includes or links to. Method: a small site with one fault at a time."""
     assemble = module("assemble")
     pages = tmp_path / DOCS.relative_to(ROOT) / "pages"
     pages.mkdir(parents=True)
@@ -172,7 +171,6 @@ def test_what_is_lost_is_told(tmp_path: Path) -> None:
 
 
 def test_a_link_reads_well_where_files_have_become_pages(tmp_path: Path) -> None:
-    """Goal: nobody reads the name of a file, or is led to where they are. Method: two files, of which one has both."""
     assemble = module("assemble")
     pages = tmp_path / DOCS.relative_to(ROOT) / "pages"
     pages.mkdir(parents=True)

@@ -78,9 +78,8 @@ async def test_data_workers_come_and_go_and_every_sample_counts_once(house: Hous
 
 
 async def test_the_numbers_are_those_without_data_workers(tmp_path: Path) -> None:
-    """Goal: the same parameters and loss to the last bit. Method: the same job through all pods, without data workers,
-    with two, and with faults of one; one worker, one server and no pipeline, for only so a run can be repeated.
-    """
+    """Method: the same job through all pods, without data workers, with two, and with faults of one; one worker, one
+    server and no pipeline, for only so a run can be repeated."""
     alone, _ = await numbers(tmp_path, "off", None)
     for fault in (None, signal.SIGKILL, signal.SIGSTOP):
         fed, elsewhere = await numbers(tmp_path, "always", fault)

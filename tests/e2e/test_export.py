@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from stretto.examples.wide_deep import WideDeep
-from stretto.model.evaluate import log_loss
 from stretto_cli.options import connect
 from stretto_client.documents import Documents
 from stretto_client.errors import Refused
@@ -63,10 +61,10 @@ np.save(sys.argv[3], model.predict(dict(np.load(sys.argv[2])), verbose=0, batch_
 
 
 def test_the_exported_model_has_the_quality_that_the_job_measured(folder: Path, tmp_path: Path) -> None:
-    """Goal: loss on the held-out samples equal to 1e-6; and an export while the job trains, with the changes after it.
+    """Method: a real job by `stretto up`, whose reader is slow enough that checkpoints are taken meanwhile."""
+    from stretto.examples.wide_deep import WideDeep
+    from stretto.model.evaluate import log_loss
 
-    Method: a real job by `stretto up`, whose reader is slow enough that checkpoints are taken meanwhile.
-    """
     spec = {
         "name": JOB,
         "model": {

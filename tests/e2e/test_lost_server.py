@@ -34,10 +34,10 @@ from stretto_messages.dispatcher import (
     ShardCompleted,
 )
 from stretto_messages.pods import WorkerReported
-from stretto_messages.values import Plan
 from stretto_wire.rest.audits import JobAudit
 
 from tests.integration.test_parameters_come_back import JOB, House, kill, opened, plan_decided
+from tests.live_bus import decision, plan_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.night]
 
@@ -60,16 +60,8 @@ async def submit(house: House, servers: int, samples: int = SAMPLES, training_s:
     """Submit a job on two workers, and wait until it trains as planned."""
     document = spec(JOB, next(iter(MODELS)), samples, training_s)
     document |= {"evaluate": 4096, "evaluate_every_samples": 40_000, "checkpoint": {"every_s": 4, "keep": 2}}
-    plan = Plan(
-        workers=2,
-        ps=servers,
-        worker_cpu_cores=0.5,
-        ps_cpu_cores=0.5,
-        worker_memory_bytes=2 * GIB,
-        ps_memory_bytes=2 * GIB,
-    )
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-    await house.client.publish(replace(plan_decided(), plan=plan))
+    await house.client.publish(decision(JOB, plan_of(2, servers, memory=2 * GIB)))
     await house.until(lambda: house.told(PlanApplied), LIMIT_S)
 
 
@@ -130,11 +122,8 @@ def assert_exact(audit: JobAudit) -> None:
 async def test_three_servers_lost_one_after_the_other_stop_nobody_else_and_no_sample_is_lost_or_repeated(
     house: House, record_property: Callable[[str, object], None]
 ) -> None:
-    """Goal: the columns come back while all else goes on, and every column counts every sample once.
-
-    Method: kill -9 of a server after a checkpoint, of the other one once its successor has its share, and of the last
-    of the first two's successors while a checkpoint is taken. The job is evaluated on the way.
-    """
+    """Method: kill -9 of a server after a checkpoint, of the other one once its successor has its share, and of the
+    last of the first two's successors while a checkpoint is taken. The job is evaluated on the way."""
     await submit(house, servers=2)
     took: list[float] = []
     await trained_since_a_checkpoint(house)
@@ -172,10 +161,8 @@ async def test_three_servers_lost_one_after_the_other_stop_nobody_else_and_no_sa
 async def test_all_servers_lost_twice_leave_the_workers_and_what_starts_in_place_and_no_sample_is_lost_or_repeated(
     house: House, record_property: Callable[[str, object], None]
 ) -> None:
-    """Goal: whoever lives when the job goes back stays, and every column counts every sample once.
-
-    Method: kill -9 of all servers after a checkpoint; later of one while columns move, so that the other one lives.
-    """
+    """Method: kill -9 of all servers after a checkpoint; later of one while columns move, so that the other one
+    lives."""
     await submit(house, servers=2)
     took: list[tuple[float, float]] = []
     await trained_since_a_checkpoint(house)

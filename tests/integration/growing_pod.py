@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stretto.pod.process import Pod, run_pod
+from stretto_messages.base import example_of
 from stretto_messages.pods import (
     ClaimBuckets,
     ClaimBucketsReply,
@@ -80,44 +82,24 @@ class Growing:
         return TrainUnderReply(job=self.job)
 
     def server(self, moment: int) -> PsReported:
-        used = self.pod.usage.measure()
-        return PsReported(
-            job=self.job,
-            pod=self.pod.settings.pod,
-            ended_at_s=time.time(),
-            window_s=REPORT_S,
-            updates=1,
-            update_time_s=0.001,
-            applied_samples_total=0,
-            categories=self.curve["rows"][self.index][moment],
-            row_bytes=self.curve["row_bytes"],
-            table_bytes=self.curve["tables"][self.index][moment],
-            buckets=sum(self.own[0]),
-            cpu_used_cores=0.1,
-            cpu_limit_cores=self.pod.settings.cpu_cores,
-            memory_used_bytes=used.memory_bytes,
-            memory_limit_bytes=self.pod.settings.memory_bytes,
-        )
+        rows, tables = (self.curve[name][self.index][moment] for name in ("rows", "tables"))
+        kept = {"categories": rows, "row_bytes": self.curve["row_bytes"], "table_bytes": tables}
+        done = {"updates": 1, "applied_samples_total": 0, "buckets": sum(self.own[0])}
+        return replace(example_of(PsReported), **kept, **done, **self.used())
 
     def worker(self) -> WorkerReported:
         self.steps += 1
-        return WorkerReported(
-            job=self.job,
-            pod=self.pod.settings.pod,
-            plan_version=self.version,
-            ended_at_s=time.time(),
-            window_s=REPORT_S,
-            steps=1,
-            steps_total=self.steps,
-            samples_total=self.steps,
-            step_time_s=REPORT_S / 2,
-            longest_gap_s=REPORT_S,
-            times=StepTimes(emb_s=0.0, grad_s=0.01, upd_s=0.0, sync_s=0.0),
-            cpu_used_cores=0.1,
-            cpu_limit_cores=self.pod.settings.cpu_cores,
-            memory_used_bytes=self.pod.usage.measure().memory_bytes,
-            memory_limit_bytes=self.pod.settings.memory_bytes,
-        )
+        done = {"plan_version": self.version, "steps": 1, "steps_total": self.steps, "samples_total": self.steps}
+        times = StepTimes(emb_s=0.0, grad_s=0.01, upd_s=0.0, sync_s=0.0)
+        of_step = {"step_time_s": REPORT_S / 2, "longest_gap_s": REPORT_S, "times": times}
+        return replace(example_of(WorkerReported), **done, **of_step, **self.used())
+
+    def used(self) -> dict[str, Any]:
+        """Return the fields of a report that those of servers and workers share."""
+        settings, used = self.pod.settings, self.pod.usage.measure()
+        told = {"job": self.job, "pod": settings.pod, "ended_at_s": time.time(), "window_s": REPORT_S}
+        memory = {"memory_used_bytes": used.memory_bytes, "memory_limit_bytes": settings.memory_bytes}
+        return {**told, **memory, "cpu_used_cores": 0.1, "cpu_limit_cores": settings.cpu_cores}
 
 
 run_pod("ps" if os.environ["STRETTO_POD"].startswith("ps-") else "worker", lambda pod: Growing(pod).run())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,18 @@ from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodExited
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import PlanProposed
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import Runner
-from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec.spec import JobSpec
 
 from tests.integration.pods import end_pods
+from tests.live_bus import plan_of, progressed, python_of, submission
 
 POD = Path(__file__).with_name("growing_pod.py")
 MIB, GIB = 2**20, 2**30
@@ -76,6 +72,7 @@ class Seen:
     measured: int = 0
     decided: int = 0
     applied: int = 0
+    """Versions of the latest plan that was decided, and that was applied: one that another overtakes never is."""
 
 
 class MemoryStage:
@@ -94,9 +91,7 @@ class MemoryStage:
         await provision(self.client.bus)
         self.curves = self.folder / "curves"
         self.curves.mkdir()
-        python = self.folder / "growing-python"
-        python.write_text(f"#!/bin/sh\nexec {sys.executable} {POD}\n")
-        python.chmod(0o755)
+        python = python_of(self.folder / "growing-python", POD)
         assert self.server.keys is not None
         lead_s = self.lead_s
         self._start(Profiler, ProfilerSettings, window_s=WINDOW_S)
@@ -106,7 +101,7 @@ class MemoryStage:
         self._start(Arbiter, ArbiterSettings, shrink_after_s=2 * lead_s, **cluster)
         start = {
             "signing_key_file": self.server.keys.signing_file,
-            "pod_python": str(python),
+            "pod_python": python,
             "local_writable": str(self.curves),
             "poll_s": 0.1,
             "stop_grace_s": 1.0,
@@ -153,9 +148,9 @@ class MemoryStage:
                 case ProfileMeasured():
                     seen.measured += 1
                 case PlanDecided():
-                    seen.decided += 1
+                    seen.decided = message.version
                 case PlanApplied():
-                    seen.applied += 1
+                    seen.applied = message.version
                     seen.limits.append(message.plan.ps_memory_bytes)
                 case PodExited() if message.pod.startswith("ps-"):
                     seen.exits.append(message.reason)
@@ -198,39 +193,15 @@ class MemoryStage:
 
     async def _submit(self, growth: Growth) -> None:
         servers = len(growth.rows)
-        plan = Plan(
-            workers=1,
-            ps=servers,
-            worker_cpu_cores=0.25,
-            ps_cpu_cores=0.5,
-            worker_memory_bytes=GIB,
-            ps_memory_bytes=growth.limit,
-        )
+        plan = replace(plan_of(1, servers, ps_memory=growth.limit), worker_cpu_cores=0.25)
         curve = self.curves / f"{growth.job}.json"
-        curve.write_text(
-            json.dumps(
-                {
-                    "moment": str(self._moment(growth)),
-                    "used": growth.used.astype(int).tolist(),
-                    "tables": growth.tables.astype(int).tolist(),
-                    "row_bytes": growth.row_bytes,
-                    "rows": growth.rows.astype(int).tolist(),
-                }
-            )
-        )
-        spec = {
-            "name": growth.job,
-            "model": {"entry": "m:M"},
-            "dataset": {"samples": SAMPLES},
-            "checkpoint": {"every_s": None},
-            "environment": {"CURVE": str(curve)},
-            "resources": {
-                "fixed": True,
-                "initial": asdict(plan),
-                "ps": {"memory": {"min": 64 * MIB, "max": 8 * GIB}},
-            },
-        }
-        await self.client.publish(JobSubmitted(job=growth.job, spec=JobSpec.parse(spec)))
+        numbers = {name: getattr(growth, name).astype(int).tolist() for name in ("used", "tables", "rows")}
+        moment = {"moment": str(self._moment(growth)), "row_bytes": growth.row_bytes}
+        curve.write_text(json.dumps(moment | numbers))
+        ps = {"memory": {"min": 64 * MIB, "max": 8 * GIB}}
+        spec = {"dataset": {"samples": SAMPLES}, "checkpoint": {"every_s": None}, "environment": {"CURVE": str(curve)}}
+        spec["resources"] = {"fixed": True, "initial": asdict(plan), "ps": ps}
+        await self.client.publish(submission(growth.job, **spec))
         proposed = PlanProposed(job=growth.job, kind="initial", plan=plan, cost_per_hour=1.0, reasons=("given",))
         await self.client.publish(proposed)
 
@@ -238,14 +209,5 @@ class MemoryStage:
         return self.curves / f"{growth.job}.moment"
 
     async def _progress(self, growth: Growth, share: float) -> None:
-        await self.client.publish(
-            JobProgressed(
-                job=growth.job,
-                samples_done=int(SAMPLES * share),
-                samples_total=SAMPLES,
-                epoch=0,
-                samples_per_s=SAMPLES / (growth.rows.shape[1] * WINDOW_S),
-                shards_leased=1,
-                shards_requeued_total=0,
-            )
-        )
+        rate = SAMPLES / (growth.rows.shape[1] * WINDOW_S)
+        await self.client.publish(progressed(growth.job, int(SAMPLES * share), SAMPLES, rate))

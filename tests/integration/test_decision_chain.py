@@ -20,10 +20,10 @@ from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import example_of
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
@@ -36,19 +36,11 @@ from stretto_runtime import Runner
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
 
+from tests.live_bus import live_bus, plan_of
+from tests.waits import until
+
 GIB = 2**30
 JOB = "ctr-1"
-
-
-def plan(workers: int, ps: int, cores: float = 0.5) -> Plan:
-    return Plan(
-        workers=workers,
-        ps=ps,
-        worker_cpu_cores=cores,
-        ps_cpu_cores=cores,
-        worker_memory_bytes=GIB,
-        ps_memory_bytes=GIB,
-    )
 
 
 def step_time_s(p: Plan) -> float:
@@ -122,51 +114,29 @@ class Chain:
     def facts(self, kind: type) -> list[Any]:
         return [fact for fact in self.seen if isinstance(fact, kind)]
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            told = [(type(fact).__name__, getattr(fact, "kind", "")) for fact in self.seen]
-            pytest.fail(f"not within {timeout_s} s; last events: {told[-15:]}")
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await until(condition, lambda: [(type(fact).__name__, getattr(fact, "kind", "")) for fact in self.seen[-15:]])
 
 
 def window(version: int, now: Plan, rate: float, samples: int) -> ProfileMeasured:
-    return ProfileMeasured(
-        job=JOB,
-        plan_version=version,
-        plan=now,
-        batch_size=512,
-        window_s=0.05,
-        step_time_s=step_time_s(now),
-        times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
-        throughput=rate,
-        samples_total=samples,
-        categories=samples // 10,
-        settled=True,
-        workers=(),
-        ps=(),
-    )
+    step_s, none = step_time_s(now), StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
+    told = {"plan_version": version, "plan": now, "step_time_s": step_s, "throughput": rate, "samples_total": samples}
+    of_nobody = {"times": none, "workers": (), "ps": (), "feed": None, "window_s": 0.05, "categories": samples // 10}
+    return replace(example_of(ProfileMeasured), job=JOB, **told, **of_nobody)
 
 
 @pytest.fixture
 async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    started = Chain(server, client, tmp_path)
-    started.start_all()
-    yield started
-    if started.simulation is not None:
-        started.simulation.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await started.simulation
-    for name in list(started.running):
-        await started.stop(name)
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        started = Chain(server, client, tmp_path)
+        started.start_all()
+        yield started
+        if started.simulation is not None:
+            started.simulation.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await started.simulation
+        for name in list(started.running):
+            await started.stop(name)
 
 
 @contextlib.asynccontextmanager
@@ -206,28 +176,21 @@ def submission(**resources: Any) -> JobSubmitted:
 
 
 async def test_a_job_is_started_from_history_measured_improved_and_remembered(chain: Chain) -> None:
-    past = HistoryRecorded(
-        job="past-1",
-        metadata={"family": "wide-deep", "rows": 900},
-        plan=plan(1, 1),
-        throughput=10_000.0,
-        duration_s=600.0,
-        ps_memory_peak_bytes=GIB // 2,
-        samples=10**6,
-    )
+    known = {"metadata": {"family": "wide-deep", "rows": 900}, "plan": plan_of(1, 1), "throughput": 10_000.0}
+    past = replace(example_of(HistoryRecorded), job="past-1", ps_memory_peak_bytes=GIB // 2, **known)
     await chain.client.publish(past)
     await chain.client.publish(submission())
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(PlanDecided)))
     first = chain.facts(PlanDecided)[0]
-    assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan(1, 1))
+    assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan_of(1, 1))
     (matched,) = chain.facts(HistoryMatched)
     assert [(match.job, match.weight) for match in matched.matches] == [("past-1", 1.0)]
     assert matched.matches[0].features == {"family": 1.0, "rows": 0.9}
 
     await chain.stop("planner")  # a restart in the middle loses and repeats nothing
     chain.start(Planner, PlannerSettings, cpu_cores=8, memory_bytes=32 * GIB, window_s=0.05, ps_change_s=0.1)
-    await chain.until(lambda: bool(chain.facts(CandidatesComputed)), 30)
+    await chain.until(lambda: bool(chain.facts(CandidatesComputed)))
     decided = chain.facts(PlanDecided)
     assert [fact.version for fact in decided] == list(range(1, len(decided) + 1))
     assert max(fact.plan.workers for fact in decided) > 1
@@ -252,25 +215,16 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
 
 
 async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:
-    await chain.client.publish(submission(initial=asdict(plan(1, 1)), fixed=True))
+    await chain.client.publish(submission(initial=asdict(plan_of(1, 1)), fixed=True))
     chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: bool(chain.facts(PlanApplied)))
-    forecast = OomForecast(
-        job=JOB,
-        ps=(),
-        samples_done=1,
-        samples_total=2,
-        horizon_s=60.0,
-        recommended_ps_memory_bytes=5 * GIB,
-        limit_ps_memory_bytes=GIB,
-        action="grow",
-        reason="categories grow",
-    )
+    memory = {"recommended_ps_memory_bytes": 5 * GIB, "limit_ps_memory_bytes": GIB}
+    forecast = replace(example_of(OomForecast), job=JOB, ps=(), reason="categories grow", **memory)
     await chain.client.publish(forecast)
     await chain.until(lambda: len(chain.facts(PlanDecided)) == 2)
     memory = chain.facts(PlanDecided)[1]
     assert (memory.kind, memory.plan.ps_memory_bytes) == ("memory", 5 * GIB)
-    large = submission(initial=asdict(plan(40, 1, 1.0)), fixed=True)
+    large = submission(initial=asdict(plan_of(40, 1, 1.0)), fixed=True)
     other = replace(large, job="ctr-2")
     await chain.client.publish(other)
     await chain.until(lambda: bool(chain.facts(PlanRefused)))
@@ -289,7 +243,7 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
     await chain.stop("arbiter")
     chain.start(Arbiter, ArbiterSettings, cpu_cores=4, memory_bytes=8 * GIB, settle_s=0, round_s=0)
     before = len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused))
-    await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before, 30)
+    await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before)
     chain.simulation.cancel()
     for name in ("fitter", "planner", "arbiter"):
         await chain.stop(name)

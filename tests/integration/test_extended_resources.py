@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,10 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
 from tests.integration.test_parameters_come_back import FAKE_POD, House, opened
+from tests.live_bus import plan_of
 
 FPGA, DEVICE = "example.com/fpga", "/dev/fpga7"
-PLAN = {
-    "workers": 1,
-    "ps": 1,
-    "worker_cpu_cores": 0.5,
-    "ps_cpu_cores": 0.5,
-    "worker_memory_bytes": 2**29,
-    "ps_memory_bytes": 2**28,
-}
+PLAN = asdict(plan_of(memory=2**29, ps_memory=2**28))
 
 
 class Sharing(House):

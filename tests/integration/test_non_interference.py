@@ -50,7 +50,6 @@ from stretto_drills.chaos.hostile import (
 )
 from stretto_fitter.service import Fitter
 from stretto_installation.access.permissions import channels_of_pods
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed, MigrationFinished, PlanApplied, PodExited, PodStarted
 from stretto_messages.arbiter import PlanDecided
@@ -76,6 +75,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
 
 from tests.integration.pods import end_pods
+from tests.live_bus import live_bus, submission
 
 GIB = 2**30
 VICTIM = "victim"
@@ -131,8 +131,7 @@ class Stage:
         self.plans[VICTIM] = await self.start(VICTIM)
 
     async def start(self, job: str, **more: Any) -> Plan:
-        document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, **more}
-        await self.client.publish(JobSubmitted(job=job, spec=spec.JobSpec.parse(document)))
+        await self.client.publish(submission(job, dataset={"samples": 10**9}, **more))
         plan: Plan | None = None
         async with asyncio.timeout(60):
             async for event in self.client.events(patterns=(f"evt.v1.arbiter.plan-decided.{job}",)):
@@ -228,13 +227,8 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    yield Stage(server, client, tmp_path)
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        yield Stage(server, client, tmp_path)
 
 
 def every_message(pod: str) -> Iterator[Strike]:

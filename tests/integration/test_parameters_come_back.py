@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,7 +23,6 @@ from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_core.checkpoints.names import restore_number
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import (
     JobFailed,
@@ -40,12 +38,13 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, ColumnsRestored, SaveCheckpoint
 from stretto_messages.dispatcher import JobCompleted, NextShard, RecomputationDecided, ShardReport
 from stretto_messages.pods import GetOwnership
-from stretto_messages.values import Plan
 from stretto_runtime import serve
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 
 from tests.integration.pods import end_pods
+from tests.live_bus import decision, live_bus, plan_of, python_of
+from tests.waits import until
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 JOB = "comes-back"
@@ -73,11 +72,8 @@ class House:
 
     def fake_python(self) -> str:
         """Make a program that answers as pods do, whatever it is asked to run."""
-        python = self.folder.parent / "fake-python"
         everything = self.server.login().credentials  # a pod that plays several
-        python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE_POD}\n")
-        python.chmod(0o755)
-        return str(python)
+        return python_of(self.folder.parent / "fake-python", FAKE_POD, STRETTO_NATS_CREDENTIALS=everything)
 
     def start(self, others: Mapping[str, Mapping[str, Any]] | None = None, **actuator: Any) -> None:
         """Start the services with these settings; by default, pods answer without TensorFlow."""
@@ -95,30 +91,21 @@ class House:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while not (result := check()):
-            assert asyncio.get_running_loop().time() < deadline, [type(event).__name__ for event in self.events]
-            await asyncio.sleep(0.05)
-        return result
+        return await until(check, lambda: [type(event).__name__ for event in self.events], limit_s)
 
 
 @contextlib.asynccontextmanager
 async def opened(kind: type[AnyHouse], folder: Path) -> AsyncGenerator[AnyHouse]:
     """Give a bus and a house on it whose services are still to be started; end all of it."""
-    server = EmbeddedServer(folder / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    (folder / "state").mkdir()
-    made = kind(server, client, folder / "state")
-    yield made
-    made.stop.set()
-    follower, *services = made.tasks
-    await asyncio.gather(*services)
-    follower.cancel()
-    await end_pods(made.folder)
-    await client.close()
-    server.kill()
+    async with live_bus(folder) as (server, client):
+        (folder / "state").mkdir()
+        made = kind(server, client, folder / "state")
+        yield made
+        made.stop.set()
+        follower, *services = made.tasks
+        await asyncio.gather(*services)
+        follower.cancel()
+        await end_pods(made.folder)
 
 
 @pytest.fixture
@@ -142,13 +129,7 @@ async def decisions_repeat(house: House) -> None:
 
 
 def plan_decided() -> PlanDecided:
-    memory = 256 * 2**20
-    plan = Plan(
-        workers=1, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
-    )
-    fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-    fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "test"}
-    return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+    return decision(JOB, plan_of(ps=2, memory=256 * 2**20))
 
 
 def kill(house: House, pod: str, number: int = signal.SIGKILL) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.pod.bus import PodBus
 from stretto.pod.credentials import identity_of
@@ -23,15 +21,14 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_bus.login import RenewableLogin, claims_of
 from stretto_installation.access.keys import Keys
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
-from stretto_messages.arbiter import PlanDecided
-from stretto_messages.values import Plan
 from stretto_runtime import SettingsFault, serve
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
 
 from tests.integration.pods import end_pods
+from tests.live_bus import decision, live_bus, plan_of, python_of, submission
+from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "asking"
@@ -55,15 +52,12 @@ class Stage:
         return Key(self.keys.signing_file.read_text().strip())
 
     def start(self, clock_off_s: float = 0.0, **settings: Any) -> None:
-        python = self.folder / "asking-python"
-        python.write_text(f"#!/bin/sh\nREPORT={self.report} exec {sys.executable} {POD}\n")
-        python.chmod(0o755)
         options = {
             "nats_url": self.server.url,
             "nats_credentials": self.server.login("actuator").credentials,
             "signing_key_file": self.keys.signing_file,
             "state_folder": self.folder / "state",
-            "pod_python": str(python),
+            "pod_python": python_of(self.folder / "asking-python", POD, REPORT=self.report),
             "lease_s": 1.0,
             "poll_s": 0.3,
             **settings,
@@ -84,19 +78,8 @@ class Stage:
             self._serving = None
 
     async def run_job(self) -> None:
-        document = {
-            "name": JOB,
-            "model": {"entry": "m:M"},
-            "dataset": {"samples": 1000},
-            "checkpoint": {"every_s": None},
-        }
-        await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-        sizes = {"worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5, "worker_memory_bytes": 2**28, "ps_memory_bytes": 2**28}
-        fields: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
-        fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
-        plan = Plan(workers=0, ps=1, **sizes)
-        await self.client.publish(PlanDecided(job=JOB, version=1, plan=plan, **fields))
+        await self.client.publish(submission(JOB, checkpoint={"every_s": None}))
+        await self.client.publish(decision(JOB, plan_of(workers=0, memory=2**28)))
 
     def reported(self) -> list[dict[str, Any]]:
         lines = self.report.read_text().splitlines() if self.report.exists() else []
@@ -105,33 +88,22 @@ class Stage:
     def log(self) -> str:
         return "\n".join(file.read_text() for file in (self.folder / "state/pods").rglob("*.log"))
 
-    async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        async with asyncio.timeout(limit_s):
-            while not (result := check()):
-                await asyncio.sleep(0.05)
-        return result
-
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    made = Stage(server, client, tmp_path)
-    yield made
-    for bus in made.buses:
-        await asyncio.to_thread(bus.close)
-    await made.stop()
-    await end_pods(tmp_path / "state")
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        made = Stage(server, client, tmp_path)
+        yield made
+        for bus in made.buses:
+            await asyncio.to_thread(bus.close)
+        await made.stop()
+        await end_pods(tmp_path / "state")
 
 
 async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stage: Stage) -> None:
     stage.start(credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
     lines = stage.reported()
     assert [line["number"].rpartition(".")[2] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
     assert {line["answer"] for line in lines} == {"ok"}
@@ -142,19 +114,13 @@ async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stag
 
 @pytest.mark.parametrize(
     "clock_off_s",
-    [
-        pytest.param(-3600.0, id="an-hour-behind"),
-        pytest.param(3600.0, id="an-hour-ahead", marks=pytest.mark.night),
-    ],
+    [pytest.param(-3600.0, id="an-hour-behind"), pytest.param(3600.0, id="an-hour-ahead", marks=pytest.mark.night)],
 )
 async def test_a_wrong_clock_of_the_actuator_puts_no_pod_out(stage: Stage, clock_off_s: float) -> None:
-    """Goal: pods connect and renew, however wrong the actuator's clock is; their tokens end when the server says.
-
-    Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server.
-    """
+    """Method: an actuator whose clock is an hour off and whose tokens live for seconds, on a real server."""
     stage.start(clock_off_s, credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
     assert {line["answer"] for line in stage.reported()} == {"ok"}
     assert max(line["ends_s"] for line in stage.reported()) <= time.time() + LIFE_S
     assert "not prolonged" not in stage.log()
@@ -178,7 +144,7 @@ async def test_who_is_hung_up_on_comes_back_with_the_token_that_it_has_by_then(s
         asyncio.to_thread(bus.call, GetServers(job=JOB, request_id="late.1", pod="ps-7"), GetServersReply, 60.0)
     )
     identity.prolong(renew(stage.key, first, JOB, "ps-7", time.time(), 60.0))
-    await stage.until(lambda: bus._bus.reconnects)
+    await until(lambda: bus._bus.reconnects)
     stage.start()  # now there is somebody who answers
     assert (await asking).answer == "unknown"
     await asyncio.to_thread(bus.close)
@@ -198,7 +164,7 @@ async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
 
     monkeypatch.setattr(bus, "_ask", ask)
     await asyncio.to_thread(bus.connect)
-    await stage.until(lambda: identity.token == longer)
+    await until(lambda: identity.token == longer)
     assert longer in identity._text.data
     await asyncio.to_thread(bus.close)
 
@@ -206,7 +172,7 @@ async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
 async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_token(stage: Stage) -> None:
     stage.start(credentials_s=60.0)
     await stage.run_job()
-    await stage.until(stage.reported)
+    await until(stage.reported)
     bus, identity = bus_of(stage, "own", 60.0, "ps-0")
     await asyncio.to_thread(bus.connect)
 
@@ -237,7 +203,7 @@ async def _pods(stage: Stage) -> list[Any]:
 async def test_nothing_about_credentials_stays_in_the_stream(stage: Stage) -> None:
     stage.start(credentials_s=LIFE_S)
     await stage.run_job()
-    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= 2)
+    await until(lambda: len({line["ends_s"] for line in stage.reported()}) >= 2)
     stored = await _everything_stored(stage.client)
     assert len(stored) > 3
     assert [data for data in stored if b"eyJ0" in data or b"bus.creds" in data] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,14 @@ from stretto.pod.tracing import PodTracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
 from stretto_bus.ordered_consumer import read
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import example_of
 from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply, GetBooks, PodPing, PodPingReply, PsReported
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
+
+from tests.live_bus import live_bus, pod_file
+from tests.waits import until
 
 JOB, ANOTHER_JOB, POD = "honest", "hostile", "ps-0"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -38,11 +38,7 @@ class Stage:
         self.pods: list[PodBus] = []
 
     def credentials(self, job: str) -> Path:
-        assert self.server.keys is not None
-        key = Key(self.server.keys.signing_file.read_text().strip())
-        file = self.folder / f"{job}.creds"
-        file.write_text(mint(key, self.server.keys.pods_account, job, POD, time.time(), 60.0))
-        return file
+        return pod_file(self.server.keys, self.folder / f"{job}.creds", job, POD)
 
     def bus(self, job: str) -> PodBus:
         identity = identity_of(self.credentials(job))
@@ -54,24 +50,13 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    operator = await Client.connect(server.url, server.login())
-    await provision(operator.bus)
-    actuator = await Client.connect(server.url, server.login("actuator"))
-    stage = Stage(server, operator, actuator, tmp_path)
-    yield stage
-    for pod in stage.pods:
-        await asyncio.to_thread(pod.close)
-    await actuator.close()
-    await operator.close()
-    server.kill()
-
-
-async def until(check: Any) -> None:
-    async with asyncio.timeout(60):
-        while not check():
-            await asyncio.sleep(0.01)
+    async with live_bus(tmp_path) as (server, operator):
+        actuator = await Client.connect(server.url, server.login("actuator"))
+        stage = Stage(server, operator, actuator, tmp_path)
+        yield stage
+        for pod in stage.pods:
+            await asyncio.to_thread(pod.close)
+        await actuator.close()
 
 
 async def test_requests_events_and_telemetry_pass_between_the_accounts(stage: Stage) -> None:

@@ -111,13 +111,10 @@ async def samples_done(house: House) -> int:
 
 
 async def test_a_restored_job_goes_on_from_its_latest_checkpoint_and_trains_each_sample_once(tmp_path: Path) -> None:
-    """Goal: after everything is killed and the control plane restored, the parameters get each sample exactly once.
-
-    Method: three shards, the backup, two more, a checkpoint that replaces the one which the backup knows, one more.
+    """Method: three shards, the backup, two more, a checkpoint that replaces the one which the backup knows, one more.
     What is trained after the restoration is compared with what the checkpoint holds: nothing lacks, nothing is twice,
     and of all that was trained after the backup only the shard after the checkpoint is trained again. The audit's
-    account of the return says the same.
-    """
+    account of the return says the same."""
     state = tmp_path / "state"
     state.mkdir()
     first = EmbeddedServer(tmp_path / "nats")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -14,10 +13,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -32,6 +29,8 @@ from stretto_runtime.access.identity import parts_of
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES, STATE, STREAM, USERS
 
 from tests.integration.pods import end_pods
+from tests.live_bus import unpacked
+from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
 JOB = "hushed"
@@ -143,16 +142,6 @@ class House:
                     yield url, answer.read().decode()
 
 
-def unpacked(data: bytes) -> str:
-    """Return stored bytes as text, and after them what they hold compressed."""
-    at = data.find(b"\x78\x01")
-    inner = b""
-    if at >= 0:
-        with contextlib.suppress(zlib.error):
-            inner = zlib.decompressobj().decompress(data[at:])
-    return (data + inner).decode(errors="replace")
-
-
 def shown(url: str, token: str) -> Iterator[tuple[str, str]]:
     """Yield every answer of the gateway that tells of jobs."""
     for path in ("jobs", f"jobs/{JOB}", f"jobs/{JOB}/decisions", "history", "events?follow=false", "status"):
@@ -168,13 +157,6 @@ def ask(url: str, token: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code
-
-
-async def until(check: Callable[[], Any], limit_s: float = 120.0) -> Any:
-    async with asyncio.timeout(limit_s):
-        while not (result := check()):
-            await asyncio.sleep(0.1)
-    return result
 
 
 @pytest.fixture

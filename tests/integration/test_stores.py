@@ -200,7 +200,6 @@ def documented_schemes() -> set[str]:
 
 @pytest.mark.parametrize("image", ["checkpoints", "actuator", "trainer"])
 def test_every_store_that_is_named_in_the_documents_can_be_opened_by_the_images(image: str) -> None:
-    """Goal: no install line names a store that no image can open. Method: the pins of the images' own packages."""
     named = documented_schemes()
     assert "s3" in named
     assert named <= {*OBJECT_STORES}

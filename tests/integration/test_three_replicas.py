@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_arbiter.service import Arbiter
 from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_fitter.service import Fitter
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
 from stretto_messages.dispatcher import JobCompleted, JobProgressed, NextShard, ShardReport
 from stretto_messages.pods import PsReported, WorkerReported
@@ -36,6 +32,8 @@ from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import partition_of
 
 from tests.integration.pods import end_pods
+from tests.live_bus import live_bus, python_of, submission
+from tests.waits import until
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 MIB, GIB = 1 << 20, 1 << 30
@@ -60,11 +58,9 @@ class Installation:
         self.client = client
         self.told: list[Any] = []
         self.replicas: list[tuple[Runner, asyncio.Task[None]]] = []
-        python = folder / "fake-python"
-        python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_POD}\n")
-        python.chmod(0o755)
+        python = python_of(folder / "fake-python", FAKE_POD)
         self._base = {"nats_url": url, "state_folder": folder / "state"}
-        self._more = {Actuator: {"pod_python": str(python), "pod_nats_url": url}}
+        self._more = {Actuator: {"pod_python": python, "pod_nats_url": url}}
         self._workers: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._following = asyncio.create_task(self._follow())
 
@@ -99,16 +95,13 @@ class Installation:
     def of(self, kind: type, job: str = "") -> list[Any]:
         return [one for one in self.told if isinstance(one, kind) and job in ("", one.job)]
 
-    async def until(self, condition: Any, timeout_s: float = 60) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            unready = [report for runner, _ in self.replicas if not (report := runner.report())["ready"]]
-            told = [(type(one).__name__, one.job) for one in self.told[-30:]]
-            ended = [task for _, task in self.replicas if task.done()]
-            pytest.fail(f"last events: {told}; not ready: {unready}; ended: {ended}")
+    async def until(self, condition: Any) -> None:
+        await until(condition, self._found)
+
+    def _found(self) -> Any:
+        unready = [report for runner, _ in self.replicas if not (report := runner.report())["ready"]]
+        told = [(type(one).__name__, one.job) for one in self.told[-30:]]
+        return f"last events: {told}; not ready: {unready}; ended: {[task for _, task in self.replicas if task.done()]}"
 
     async def _follow(self) -> None:
         async for event in self.client.events():
@@ -158,26 +151,11 @@ class Installation:
 
 @pytest.fixture
 async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    made = Installation(client, server.url, tmp_path)
-    yield made
-    await made.end()
-    await end_pods(tmp_path / "state")
-    await client.close()
-    server.kill()
-
-
-def submission(job: str) -> wire.JobSubmitted:
-    document = {
-        "name": job,
-        "model": {"entry": "m:M"},
-        "dataset": {"samples": SAMPLES, "batch_size": 512},
-        "checkpoint": {"every_s": 2},
-    }
-    return wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document))
+    async with live_bus(tmp_path, secured=False) as (server, client):
+        made = Installation(client, server.url, tmp_path)
+        yield made
+        await made.end()
+        await end_pods(tmp_path / "state")
 
 
 async def test_three_replicas_decide_what_one_would_have_decided(installation: Installation) -> None:
@@ -189,7 +167,8 @@ async def test_three_replicas_decide_what_one_would_have_decided(installation: I
     )
     assert all(len(runner.report()["partitions"]) < 7 for runner, _ in installation.replicas)
     for job in JOBS:
-        await installation.client.publish(submission(job))
+        dataset = {"samples": SAMPLES, "batch_size": 512}
+        await installation.client.publish(submission(job, dataset=dataset, checkpoint={"every_s": 2}))
     await installation.until(lambda: all(installation.of(PlanApplied, job) for job in JOBS))
     for kind in SETTINGS:
         await installation.kill(kind, JOBS[0])

@@ -84,10 +84,7 @@ class NextDispatcher(Dispatcher):
 async def test_a_live_job_outlives_an_upgrade_and_its_way_back_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: every column of the parameters counted every sample once, though two versions kept the ledger by turns.
-
-    Method: each successor starts beside its predecessor, which then leaves; the job trains on under each of them.
-    """
+    """Method: each successor starts beside its predecessor, which then leaves; the job trains on under each of them."""
     async with live_job(tmp_path, monkeypatch, ("slow_of_a_test", MODEL), SPEC) as job:
         done = [(await job.has_done(4_000)).samples_done]
         for number, kind in enumerate([NextDispatcher, Dispatcher]):

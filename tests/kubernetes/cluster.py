@@ -23,11 +23,7 @@ def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
     """For the chart, on everything that ``prepare`` makes; ``small``: resources of a service."""
     return {
         "image": {"registry": "docker.io", "tag": version},  # the name of images that are on the node
-        "nats": {
-            "url": "tls://nats:4222",
-            "credentials": {"secretPrefix": "bus"},
-            "ca": {"secret": "bus-server"},
-        },
+        "nats": {"url": "tls://nats:4222", "credentials": {"secretPrefix": "bus"}, "ca": {"secret": "bus-server"}},
         "redis": {"secret": "redis"},
         "store": {"claim": "checkpoints"},
         "trainer": {"namespace": NAMESPACE},  # where the claim is
@@ -77,10 +73,7 @@ def named(node: Node) -> Names:
     ports = [{"name": "dns", "protocol": "UDP", "port": 53, "targetPort": names.port}]
     spec = {"clusterIP": DNS_ADDRESS, "ports": ports}
     node.create("/api/v1/namespaces/kube-system/services", {"metadata": {"name": "dns"}, "spec": spec})
-    subset = {
-        "addresses": [{"ip": node.gateway}],
-        "ports": [{"name": "dns", "protocol": "UDP", "port": names.port}],
-    }
+    subset = {"addresses": [{"ip": node.gateway}], "ports": [{"name": "dns", "protocol": "UDP", "port": names.port}]}
     node.create("/api/v1/namespaces/kube-system/endpoints", {"metadata": {"name": "dns"}, "subsets": [subset]})
     return names
 
@@ -125,10 +118,7 @@ def volume(node: Node, name: str, folder: Path, size_gib: int) -> None:
 def serve(node: Node, name: str, port: int, pod: dict[str, Any]) -> None:
     """One pod behind a Service, until it is ready."""
     labels = {"app": name}
-    node.create(
-        path("services"),
-        {"metadata": {"name": name}, "spec": {"selector": labels, "ports": [{"port": port}]}},
-    )
+    node.create(path("services"), {"metadata": {"name": name}, "spec": {"selector": labels, "ports": [{"port": port}]}})
     security = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     spec = {"enableServiceLinks": False, "securityContext": security, **pod}
     template = {"metadata": {"labels": labels}, "spec": spec}

@@ -152,10 +152,7 @@ def _kubeconfig(ports: Ports, secrets: Secrets) -> dict[str, Any]:
         "clusters": [
             {
                 "name": "node",
-                "cluster": {
-                    "server": f"https://127.0.0.1:{ports.api}",
-                    "certificate-authority": str(secrets.ca),
-                },
+                "cluster": {"server": f"https://127.0.0.1:{ports.api}", "certificate-authority": str(secrets.ca)},
             }
         ],
         "users": [{"name": "admin", "user": {"token": secrets.token}}],

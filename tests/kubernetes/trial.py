@@ -86,9 +86,7 @@ class Trial:
         before = self._running("worker")
         self._delete(before[0])
         self._until(
-            "another worker runs",
-            lambda: len(now := self._running("worker")) == 2 and before[0] not in now,
-            START_S,
+            "another worker runs", lambda: len(now := self._running("worker")) == 2 and before[0] not in now, START_S
         )
 
     def lose_actuator(self) -> None:
@@ -186,9 +184,4 @@ def training_job(name: str, samples: int) -> dict[str, Any]:
         },
         "checkpoint": {"every_s": 30},
     }
-    return {
-        "apiVersion": "stretto.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return {"apiVersion": "stretto.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": spec}

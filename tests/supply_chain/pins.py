@@ -62,8 +62,7 @@ def looked_up(pins: dict[str, Pin]) -> dict[str, Pin]:
     found = {canonicalize_name(each["metadata"]["name"]): each["download_info"] for each in report["install"]}
     return {
         name: pin._replace(
-            sha256=found[name]["archive_info"]["hashes"]["sha256"],
-            source=not found[name]["url"].endswith(".whl"),
+            sha256=found[name]["archive_info"]["hashes"]["sha256"], source=not found[name]["url"].endswith(".whl")
         )
         for name, pin in pins.items()
     }

@@ -8,10 +8,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import pytest
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import canonicalize_name
 
+from tests.http_served import Answer, Asked, served
 from tests.supply_chain import pins, sbom
 from tests.supply_chain.audit import audit
 
@@ -99,35 +98,19 @@ def test_bills_and_licences_are_written(tmp_path: Path) -> None:
     assert "fastapi" in (tmp_path / "licences.txt").read_text()
 
 
-class Vulnerabilities(ThreadingHTTPServer):
-    """A fake server of the Open Source Vulnerabilities API that knows one vulnerability."""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/query"
-
-
 @pytest.fixture
-def service() -> Iterator[Vulnerabilities]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}]
-            affected = [{"package": {"name": "leaky", "ecosystem": "PyPI"}, "ranges": ranges}]
-            known = {"id": "OSV-1", "aliases": [], "affected": affected, "summary": "leaks", "details": "leaks"}
-            body = json.dumps({"vulns": [known]} if asked["package"]["name"] == "leaky" else {}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+def service() -> Iterator[str]:
+    """The address of a fake service of the Open Source Vulnerabilities API that knows one vulnerability."""
 
-        def log_message(self, *_: object) -> None: ...
+    def answer(asked: Asked) -> Answer:
+        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}]
+        affected = [{"package": {"name": "leaky", "ecosystem": "PyPI"}, "ranges": ranges}]
+        known = {"id": "OSV-1", "aliases": [], "affected": affected, "summary": "leaks", "details": "leaks"}
+        is_leaky = json.loads(asked.body)["package"]["name"] == "leaky"
+        return 200, {}, json.dumps({"vulns": [known]} if is_leaky else {}).encode()
 
-    server = Vulnerabilities(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with served(answer) as url:
+        yield f"{url}/v1/query"
 
 
 def pinned(folder: Path, *lines: str) -> Path:
@@ -136,10 +119,10 @@ def pinned(folder: Path, *lines: str) -> Path:
     return path
 
 
-def test_a_known_vulnerability_is_told_with_what_mends_it(service: Vulnerabilities, tmp_path: Path) -> None:
-    found = audit(pinned(tmp_path, "leaky==1.0", "sound==1.0"), service.url)
+def test_a_known_vulnerability_is_told_with_what_mends_it(service: str, tmp_path: Path) -> None:
+    found = audit(pinned(tmp_path, "leaky==1.0", "sound==1.0"), service)
     assert (found.packages, found.findings) == (2, ("leaky 1.0: OSV-1, mended in 2.0",))
-    assert audit(pinned(tmp_path, "sound==1.0"), service.url).findings == ()
+    assert audit(pinned(tmp_path, "sound==1.0"), service).findings == ()
 
 
 def test_a_service_that_does_not_answer_is_no_clean_bill(tmp_path: Path) -> None:

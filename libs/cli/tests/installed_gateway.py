@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from asking import RUNNER
 from stretto_bus import Client
 from stretto_cli.main import app
 from stretto_installation.one_machine import supervisor
@@ -23,17 +23,8 @@ from stretto_installation.one_machine.programs import StartOptions
 from stretto_installation.one_machine.supervisor import Installation
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Alternative, Interval, Plan
-from typer.testing import CliRunner
 
 PLAN = Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
-
-
-def eventually(reached: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Wait until ``reached`` is true."""
-    deadline = time.monotonic() + within_s
-    while not reached():
-        assert time.monotonic() < deadline, f"not reached within {within_s:.0f} s"
-        time.sleep(0.02)
 
 
 @dataclass
@@ -44,7 +35,7 @@ class Installed:
     installation: Installation
 
     def stretto(self, *arguments: str, input: str | None = None) -> Any:
-        return CliRunner().invoke(app, [*arguments, "--folder", str(self.folder)], input=input)
+        return RUNNER.invoke(app, [*arguments, "--folder", str(self.folder)], input=input)
 
     def elsewhere(self) -> list[str]:
         """Return the options by which a command on another machine reaches the gateway."""

@@ -7,12 +7,19 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+import typer.testing
 from stretto_cli import main
 from stretto_cli.main import COMMANDS, OURS_ELSEWHERE, app, load
-from typer.main import get_group
+from typer.main import get_command, get_group
 from typer.testing import CliRunner
 
 GROUPS = ("data", "token", "whatif", "simulate")
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each command look anew for what is installed (see asking.py)."""
+    monkeypatch.setattr(typer.testing, "_get_command", get_command)
 
 
 def listed() -> list[str]:
@@ -34,6 +41,7 @@ def test_the_help_lists_commands_of_plug_ins_at_their_place_or_behind_all_others
     assert listed() == [*COMMANDS, "chaos", "demo"]
 
 
+@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize(("name", "package"), OURS_ELSEWHERE.items())
 def test_a_command_whose_distribution_is_absent_names_it(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
@@ -46,6 +54,7 @@ def test_a_command_whose_distribution_is_absent_names_it(
     assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 
 
+@pytest.mark.usefixtures("anew")
 def test_a_command_whose_distribution_is_broken_names_it_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = EntryPoint("broken", "no_such_package.command", main.ENTRY_POINTS)
     monkeypatch.setattr(main, "plugged_in", lambda: {"broken": broken})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusing import assert_refused
+from asking import assert_refused, changed, command
 from stretto_cli.main import app
 from typer.testing import CliRunner
 
@@ -48,25 +48,12 @@ INSTANCE: dict[str, Any] = {
 FILES = {"pareto": MODEL, "place": LAYERS, "allocate": INSTANCE}
 
 
-def whatif(command: str, document: Any, *options: str) -> Any:
-    text = document if isinstance(document, str) else json.dumps(document)
-    return CliRunner().invoke(app, ["whatif", command, "-", *options], input=text)
+def whatif(name: str, document: Any, *options: str) -> Any:
+    return command(f"whatif {name} -")[0](document, *options)
 
 
-def answer(command: str, document: Any, *options: str) -> dict[str, Any]:
-    result = whatif(command, document, "-o", "json", *options)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    copy: Any = json.loads(json.dumps(document))
-    *parents, last = path.split(".")
-    at = copy
-    for part in parents:
-        at = at[int(part)] if part.isdigit() else at[part]
-    at[int(last) if last.isdigit() else last] = value
-    return copy
+def answer(name: str, document: Any, *options: str) -> dict[str, Any]:
+    return command(f"whatif {name} -")[1](document, *options)
 
 
 def test_algorithms_are_listed_default_first() -> None:
@@ -160,9 +147,9 @@ def test_the_page_of_an_allocation_shows_every_job_in_every_step(tmp_path: Path)
         assert f"{job}, step 5: {sizes[4]} nodes" in shown
 
 
-@pytest.mark.parametrize("command", FILES)
-def test_people_get_a_table(command: str) -> None:
-    result = whatif(command, FILES[command])
+@pytest.mark.parametrize("name", FILES)
+def test_people_get_a_table(name: str) -> None:
+    result = whatif(name, FILES[name])
     assert result.exit_code == 0
     assert not result.stdout.startswith("{")
 
@@ -183,11 +170,7 @@ WRONG = [
     ("place", changed(LAYERS, "types.0.limit", 10**400), "types[0].limit = 1000"),
     ("place", json.dumps(LAYERS).replace("512", "1" * 5000), "numbers of at most 4300 digits"),
     ("place", {**LAYERS, "layers": [{**each, "compute_s": [0, 0]} for each in LAYERS["layers"]]}, "layers.compute_s"),
-    (
-        "place",
-        changed(LAYERS, "types.0.price_per_hour", 1e308),
-        "types[0].price_per_hour = 1e+308: expected at most 1",
-    ),
+    ("place", changed(LAYERS, "types.0.price_per_hour", 1e308), "types[0].price_per_hour = 1e+308: expected at most 1"),
     ("place", changed(LAYERS, "types.0.limt", 3), "types[0].limt is missing: expected the field's name to be limit"),
     ("allocate", changed(INSTANCE, "jobs.1.id", "j1"), "jobs.id = j1"),
     ("allocate", changed(INSTANCE, "jobs.0.demand_node_hours", 0), "jobs[0].demand_node_hours = 0"),
@@ -209,10 +192,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("command", "document", "said"), WRONG, ids=[said for _, _, said in WRONG])
+@pytest.mark.parametrize(("name", "document", "said"), WRONG, ids=[said for _, _, said in WRONG])
 @pytest.mark.parametrize("output", ["json", "table"])
-def test_what_is_wrong_is_said_in_one_line(command: str, document: Any, said: str, output: str) -> None:
-    assert_refused(whatif(command, document, "-o", output), said)
+def test_what_is_wrong_is_said_in_one_line(name: str, document: Any, said: str, output: str) -> None:
+    assert_refused(whatif(name, document, "-o", output), said)
 
 
 WHOLE = [
@@ -228,21 +211,21 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize(("command", "document", "path", "value"), WHOLE, ids=[path for _, _, path, _ in WHOLE])
-def test_whole_numbers_may_be_spelled_with_a_fraction(command: str, document: Any, path: str, value: int) -> None:
+@pytest.mark.parametrize(("name", "document", "path", "value"), WHOLE, ids=[path for _, _, path, _ in WHOLE])
+def test_whole_numbers_may_be_spelled_with_a_fraction(name: str, document: Any, path: str, value: int) -> None:
     """JSON has one kind of number: 512.0 is the integer 512."""
-    spelled, plain = (answer(command, changed(document, path, each)) for each in (float(value), value))
+    spelled, plain = (answer(name, changed(document, path, each)) for each in (float(value), value))
     for found in (spelled, plain):
         del found["solve_s"]
     assert spelled == plain
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "value"),
+    ("name", "option", "value"),
     [("pareto", "--budget-per-hour", "nan"), ("pareto", "--budget-per-hour", "-1"), ("place", "--seed", "-1")],
 )
-def test_a_wrong_option_is_said_in_one_line_too(command: str, option: str, value: str) -> None:
-    assert_refused(whatif(command, FILES[command], option, value), f"{option} = ", "of at least 0")
+def test_a_wrong_option_is_said_in_one_line_too(name: str, option: str, value: str) -> None:
+    assert_refused(whatif(name, FILES[name], option, value), f"{option} = ", "of at least 0")
 
 
 def test_an_unknown_algorithm_or_file_is_bad_input_too(tmp_path: Path) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from refusing import assert_refused
-from stretto_cli.main import app
-from typer.testing import CliRunner
+from asking import assert_refused, command
 
 COLUMNS = "batch_size,workers,ps,worker_cpu,ps_cpu,param_mb,bandwidth_mb_s,embedding_dim,step_time_s"
 TRUTH = {"alpha_grad": 5e-4, "alpha_upd": 0.01, "alpha_sync": 0.02, "alpha_emb": 1e-5, "constant": 0.03}
@@ -49,14 +45,7 @@ def csv(rows: list[tuple[float, ...]], parts: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def whatif(text: str, *options: str) -> Any:
-    return CliRunner().invoke(app, ["whatif", "fit", "-", *options], input=text)
-
-
-def answer(text: str, *options: str) -> dict[str, Any]:
-    result = whatif(text, "-o", "json", *options)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+whatif, answer = command("whatif fit -")
 
 
 @pytest.mark.parametrize("name", ["robust", "rmsle", "least-squares"])

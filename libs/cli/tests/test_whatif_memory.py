@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from refusing import assert_refused
-from stretto_cli.main import app
-from typer.testing import CliRunner
+from asking import assert_refused, command
 
 HEADER = "time_s,samples_trained,categories,memory_gib\n"
 
@@ -24,15 +21,11 @@ def series(rows: int = 40, last: float = 1e6) -> str:
     )
 
 
-def whatif(text: str, *options: str) -> Any:
-    return CliRunner().invoke(app, ["whatif", "memory", "-", *options], input=text)
+whatif, document_of = command("whatif memory -")
 
 
 def answer(text: str, capacity_gib: float, remaining: float) -> dict[str, Any]:
-    options = ("--capacity-gib", str(capacity_gib), "--samples-remaining", str(remaining))
-    result = whatif(text, *options, "-o", "json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return document_of(text, "--capacity-gib", str(capacity_gib), "--samples-remaining", str(remaining))
 
 
 def test_the_end_is_foreseen_from_the_first_third() -> None:

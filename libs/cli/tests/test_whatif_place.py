@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from asking import assert_refused, command
 
 LAYERS = {
     **{"profile_batch": 512, "throughput_limit": 8000, "samples": 1e9},
@@ -24,10 +24,13 @@ LAYERS = {
 }
 
 
-def place(folder: Path, *options: str, layers: Any = LAYERS) -> subprocess.CompletedProcess[str]:
+whatif, answer = command("whatif place -")
+
+
+def place(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, as TensorFlow prints once in a process."""
     command = [Path(sys.executable).with_name("stretto"), "whatif", "place", "-", "-o", "json", *options]
-    return subprocess.run(command, input=json.dumps(layers), cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, input=json.dumps(LAYERS), cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -47,10 +50,8 @@ def test_what_was_learned_is_kept_and_used_again(tmp_path: Path) -> None:
     assert (tmp_path / "kept.npz").read_bytes() == content, "it is used as it is"
 
 
-def test_what_finds_nothing_says_no_more_than_that(tmp_path: Path) -> None:
-    done = place(tmp_path, "--algorithm", "bayesian", layers={**LAYERS, "throughput_limit": 1e12})
-    assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
+def test_what_finds_nothing_says_no_more_than_that() -> None:
+    told = answer({**LAYERS, "throughput_limit": 1e12}, "--algorithm", "bayesian")
     assert told["feasible"] is False
     assert "no placement was found" in told["reason"]
 
@@ -62,25 +63,11 @@ def test_other_plug_ins_print_the_document_alone(tmp_path: Path, name: str) -> N
     assert json.loads(done.stdout)["feasible"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ("--model", "kept.npz"),
-            "--model = kept.npz: expected an algorithm that learns, such as rl-lstm; exact has no model",
-        ),
-        (
-            ("--algorithm", "rl-lstm", "--model", "none/kept.npz"),
-            "--model = none/kept.npz: expected a file in a folder",
-        ),
-    ],
-)
-def test_a_model_that_cannot_be_kept_is_refused_in_one_line(
-    tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
-    done = place(tmp_path, *options)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said in done.stderr
+def test_a_model_that_cannot_be_kept_is_refused_in_one_line() -> None:
+    told = "expected an algorithm that learns, such as rl-lstm; exact has no model"
+    assert_refused(whatif(LAYERS, "--model", "kept.npz", "-o", "json"), f"--model = kept.npz: {told}")
+    options = ("--algorithm", "rl-lstm", "--model", "none/kept.npz", "-o", "json")
+    assert_refused(whatif(LAYERS, *options), "--model = none/kept.npz: expected a file in a folder")
 
 
 def test_listing_loads_none_of_the_libraries() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from refusing import assert_refused
-from stretto_cli.main import app
-from typer.testing import CliRunner
+from asking import assert_refused, changed, command
 
 CANDIDATES: dict[str, Any] = {
     "capacity": {"cpu": 12, "gpu": 1},
@@ -37,23 +34,7 @@ CANDIDATES: dict[str, Any] = {
 }
 
 
-def whatif(document: Any, *options: str) -> Any:
-    return CliRunner().invoke(app, ["whatif", "select", "-", *options], input=json.dumps(document))
-
-
-def answer(document: Any, *options: str) -> dict[str, Any]:
-    result = whatif(document, "-o", "json", *options)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def changed(value: Any, *path: str | int) -> dict[str, Any]:
-    copy: Any = json.loads(json.dumps(CANDIDATES))
-    at = copy
-    for part in path[:-1]:
-        at = at[part]
-    at[path[-1]] = value
-    return copy
+whatif, answer = command("whatif select -")
 
 
 @pytest.mark.parametrize("name", ["exact", "exact-or-hull", "hull", "weighted-greedy"])
@@ -70,17 +51,17 @@ def test_the_best_is_found_for_either_objective() -> None:
     assert found["chosen"] == {"j1": "c2", "j2": "c1", "j3": None}
     assert found["value"] == 190.0
     assert found["gap"] < 1e-8
-    efficient = answer(changed("efficiency", "objective"))
+    efficient = answer(changed(CANDIDATES, "objective", "efficiency"))
     value = 100 / 9 * (1e6 / 800 + 1e-6) ** -2.5 + 90 / 3.2 * (1e5 / 900 + 1e-6) ** -2.5
     assert efficient["value"] == pytest.approx(value)
-    assert answer(changed([], "jobs"))["gap"] == 0
+    assert answer(changed(CANDIDATES, "jobs", []))["gap"] == 0
 
 
 def test_jobs_can_be_made_to_end_as_early_as_possible() -> None:
-    found = answer(changed("completion", "objective"))
+    found = answer(changed(CANDIDATES, "objective", "completion"))
     earlier = (1e6 / (800 - 100) - 1e6 / 800) + (1e5 / (900 - 90) - 1e5 / 900)  # from the throughput less the gain
     assert (found["chosen"], found["value"]) == ({"j1": "c2", "j2": "c1", "j3": None}, pytest.approx(earlier))
-    document = changed("completion", "objective")
+    document = changed(CANDIDATES, "objective", "completion")
     document["jobs"][0]["throughput"] = 400.0
     found = answer(document)  # the larger gain of the one counts for more than both smaller ones
     assert (found["chosen"], found["value"]) == (
@@ -90,7 +71,7 @@ def test_jobs_can_be_made_to_end_as_early_as_possible() -> None:
 
 
 def test_nothing_that_helps_fits() -> None:
-    found = answer(changed({"cpu": 3, "gpu": 0}, "capacity"))
+    found = answer(changed(CANDIDATES, "capacity", {"cpu": 3, "gpu": 0}))
     assert found["chosen"] == {"j1": None, "j2": None, "j3": None}
     assert (found["value"], found["bound"], found["gap"]) == (0, 0, 0)
 
@@ -103,19 +84,19 @@ def test_people_get_a_table() -> None:
 
 
 WRONG = [
-    (changed(0, "jobs", 0, "candidates", 0, "cost"), "jobs[0].candidates[0].cost = 0"),
-    (changed(-1, "jobs", 0, "candidates", 0, "throughput"), "jobs[0].candidates[0].throughput = -1"),
-    (changed({"cpu": -8}, "jobs", 1, "candidates", 0, "resources"), "jobs[1].candidates[0].resources.cpu = -8"),
-    (changed({"tpu": 8}, "jobs", 1, "candidates", 0, "resources"), "jobs[1].candidates[0].resources = tpu"),
-    (changed("c2", "jobs", 0, "candidates", 0, "id"), "jobs[0].candidates.id = c2: expected every id once"),
-    (changed("j1", "jobs", 1, "id"), "jobs.id = j1"),
-    (changed("speed", "objective"), "objective = speed"),
-    (changed(-1.0, "jobs", 0, "remaining_samples"), "jobs[0].remaining_samples = -1.0"),
-    (changed({"cpu": float("nan")}, "capacity"), "capacity.cpu = NaN: expected a finite number"),
-    (changed(float("inf"), "jobs", 0, "candidates", 0, "gain"), "jobs[0].candidates[0].gain = Infinity"),
-    (changed(-1, "rho"), "rho = -1: expected at least 0"),
-    (changed({"cpu": -1}, "capacity"), "capacity.cpu = -1"),
-    (changed(-1.0, "jobs", 0, "throughput"), "jobs[0].throughput = -1.0"),
+    (changed(CANDIDATES, "jobs.0.candidates.0.cost", 0), "jobs[0].candidates[0].cost = 0"),
+    (changed(CANDIDATES, "jobs.0.candidates.0.throughput", -1), "jobs[0].candidates[0].throughput = -1"),
+    (changed(CANDIDATES, "jobs.1.candidates.0.resources", {"cpu": -8}), "jobs[1].candidates[0].resources.cpu = -8"),
+    (changed(CANDIDATES, "jobs.1.candidates.0.resources", {"tpu": 8}), "jobs[1].candidates[0].resources = tpu"),
+    (changed(CANDIDATES, "jobs.0.candidates.0.id", "c2"), "jobs[0].candidates.id = c2: expected every id once"),
+    (changed(CANDIDATES, "jobs.1.id", "j1"), "jobs.id = j1"),
+    (changed(CANDIDATES, "objective", "speed"), "objective = speed"),
+    (changed(CANDIDATES, "jobs.0.remaining_samples", -1.0), "jobs[0].remaining_samples = -1.0"),
+    (changed(CANDIDATES, "capacity", {"cpu": float("nan")}), "capacity.cpu = NaN: expected a finite number"),
+    (changed(CANDIDATES, "jobs.0.candidates.0.gain", float("inf")), "jobs[0].candidates[0].gain = Infinity"),
+    (changed(CANDIDATES, "rho", -1), "rho = -1: expected at least 0"),
+    (changed(CANDIDATES, "capacity", {"cpu": -1}), "capacity.cpu = -1"),
+    (changed(CANDIDATES, "jobs.0.throughput", -1.0), "jobs[0].throughput = -1.0"),
 ]
 
 

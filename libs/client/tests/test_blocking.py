@@ -62,7 +62,6 @@ def test_a_generator_that_is_left_alone_closes_its_connection() -> None:
 
 
 def test_a_generator_outlives_the_event_loop_in_which_it_began() -> None:
-    """Goal: a notebook's loop knows nothing of the client. Method: a loop closes the generators that it knows."""
     events = Client(Driver(Place("http://gateway"), httpx.MockTransport(Endless()))).events()
 
     async def cell() -> int:

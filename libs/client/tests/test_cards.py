@@ -100,7 +100,6 @@ SHOWN: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_card_is_static_escaped_and_well_formed(name: str) -> None:
-    """Goal: no script, no foreign address, nothing of a job as markup. Method: parse the HTML of hostile texts."""
     html = SHOWN[name]._repr_html_()
     found = Checker(html)
     assert not found.tags & {"script", "img", "link", "iframe", "a", "object"}
@@ -136,7 +135,6 @@ def test_a_job_shows_its_share_plan_changes_and_the_predicted_interval() -> None
 
 
 def test_an_outcome_that_can_no_longer_be_measured_is_said_to_be_final() -> None:
-    """Goal: "not yet" stands where something may still come. Method: a plan that is applied, replaced, or ended."""
     first, second = (replace(decision(), version=version) for version in (1, 2))
     applied = replace(second, outcome=views.Outcome(applied_at_s=20.0))
     measured = replace(applied, outcome=views.Outcome(applied_at_s=20.0, throughput=100.0))

@@ -21,6 +21,7 @@ from stretto_client import Event, Refused, connect
 from stretto_client.errors import NotReady, PackageMissing, Unusable
 from stretto_installation.one_machine.state import read_state
 from stretto_messages.actuator import JobFailed, PodStarted
+from stretto_messages.base import example_of
 from stretto_wire import JobSpec
 
 
@@ -83,20 +84,6 @@ def test_lists_and_the_caller_are_typed(client: Any, tmp_path: Path) -> None:
     assert client.url.startswith("http://127.0.0.1:")
 
 
-def test_no_service_behind_the_gateway_is_a_problem(client: Any, tmp_path: Path) -> None:
-    """Goal: problems of every operation come through. Method: only the gateway runs, so what others know is missing."""
-    job = client.submit(document(name_of(tmp_path)))
-    for ask in (job.audit, job.checkpoint, lambda: job.whatif(workers=2), lambda: job.scale(workers=2), client.cluster):
-        with pytest.raises(Refused) as refused:
-            ask()
-        assert refused.value.kind != "foreign"
-        assert refused.value.remedy
-    assert client.job(job.name).cancel("enough").status == "cancelled"
-    assert job.refresh().is_over
-    with pytest.raises(Refused, match="no-such-job"):
-        client.job("never-submitted")
-
-
 def test_a_wait_ends_with_the_state_and_gives_every_event_once(
     client: Any, installed: Installed, tmp_path: Path
 ) -> None:
@@ -121,10 +108,7 @@ def test_a_wait_ends_with_the_state_and_gives_every_event_once(
 
 
 def started(job: str) -> PodStarted:
-    return PodStarted(
-        job=job, pod="worker-0", role="worker", cause="plan", plan_version=1, address="x:1", cpu_cores=1.0,
-        memory_bytes=2**30, took_s=1.0,
-    )  # fmt: skip
+    return replace(example_of(PodStarted), job=job, pod="worker-0")
 
 
 def test_events_are_selected_and_followed(client: Any, installed: Installed, tmp_path: Path) -> None:
@@ -159,7 +143,6 @@ def test_a_decision_explains_itself(client: Any, installed: Installed, tmp_path:
 def test_a_live_job_is_updated_in_the_same_output(
     client: Any, tmp_path: Path, installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: one output, updated until the end; without IPython its name. Method: record what is displayed."""
     job = client.submit(document(name_of(tmp_path)))
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(PackageMissing, match="pip install ipython"):
@@ -183,8 +166,6 @@ def test_a_live_job_is_updated_in_the_same_output(
 
 
 def test_the_blocking_client_works_inside_a_running_loop(installed: Installed, tmp_path: Path) -> None:
-    """Goal: a notebook has a running event loop in its thread. Method: call the blocking client from a coroutine."""
-
     async def cell() -> str:
         with connect(folder=installed.folder) as s:
             job = s.submit(document(name_of(tmp_path)))
@@ -200,7 +181,6 @@ def test_several_threads_share_the_blocking_client(installed: Installed) -> None
 
 
 def test_a_stream_goes_on_over_a_restart_of_the_gateway(client: Any, installed: Installed, tmp_path: Path) -> None:
-    """Goal: no gap and no repetition when the gateway dies. Method: kill it while a stream is read."""
     job = client.submit(document(name_of(tmp_path)))
     installed.publish(decided(job.name, 1, PLAN, None))
     job.wait(30, until=lambda view: view.plan_version == 1)

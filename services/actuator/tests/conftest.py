@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
-from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
-from stretto_messages.values import Plan
 from stretto_runtime import serve
+
+from tests.live_bus import decision, live_bus, plan_of, python_of, submission
+from tests.waits import until
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the helpers beside the tests off the path
 pytest.register_assert_rewrite("backend_contract")
@@ -43,31 +42,23 @@ class Stage:
 
     async def submit(self, **more: Any) -> None:
         """A job called actuated; nobody is there to take checkpoints."""
-        document = {
-            "name": "actuated",
-            "model": {"entry": "m:M"},
-            "dataset": {"samples": 1000},
-            "checkpoint": {"every_s": None},
-            **more,
-        }
-        await self.client.publish(wire.JobSubmitted(job="actuated", spec=wire.JobSpec.parse(document)))
+        await self.client.publish(submission("actuated", **{"checkpoint": {"every_s": None}, **more}))
+
+    async def begin(self, workers: int = 1, ps: int = 1, settings: dict[str, Any] | None = None, **more: Any) -> None:
+        """Start the actuator, and let it apply the first plan of the job."""
+        await self.start(**(settings or {}))
+        await self.submit(**more)
+        await self.decide(1, workers, ps)
+        await self.applied(1)
+
+    def pid(self, pod: str) -> int:
+        return int((self.folder / f"pods/actuated/{pod}/pid").read_text())
 
     async def decide(
         self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5, memory: int = 256 * MIB
     ) -> None:
         """The arbiter's word."""
-        wanted = Plan(
-            workers=workers,
-            ps=ps,
-            worker_cpu_cores=cpu,
-            ps_cpu_cores=cpu,
-            worker_memory_bytes=memory,
-            ps_memory_bytes=memory,
-        )
-        fields = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
-        fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
-        await self.client.publish(PlanDecided(job="actuated", version=version, plan=wanted, **fields))
+        await self.client.publish(decision("actuated", plan_of(workers, ps, cpu, memory), version))
 
     async def _follow(self) -> None:
         async for event in self.client.events(patterns=("evt.v1.actuator.*.*",)):
@@ -75,16 +66,14 @@ class Stage:
                 self.events.append(event.message)
 
     async def start(self, **settings: Any) -> None:
-        python = self.folder.parent / "fake-python"  # plays several pods, and the operator's credentials with them
-        everything = self.server.login().credentials
-        python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE}\n")
-        python.chmod(0o755)
+        everything = self.server.login().credentials  # it plays several pods
+        python = python_of(self.folder.parent / "fake-python", FAKE, STRETTO_NATS_CREDENTIALS=everything)
         self._stop = asyncio.Event()
         options = {
             "nats_url": self.server.url,
             "nats_credentials": self.server.login("actuator").credentials,
             "state_folder": self.folder,
-            "pod_python": str(python),
+            "pod_python": python,
             "lease_s": 1.0,
             "poll_s": 0.3,
             "stop_grace_s": 3.0,
@@ -114,11 +103,7 @@ class Stage:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while not (result := check()):
-            assert asyncio.get_running_loop().time() < deadline, [type(e).__name__ for e in self.events]
-            await asyncio.sleep(0.02)
-        return result
+        return await until(check, lambda: [type(event).__name__ for event in self.events], limit_s)
 
     async def applied(self, version: int) -> PlanApplied:
         return (await self.until(lambda: [e for e in self.told(PlanApplied) if e.version == version]))[0]
@@ -129,16 +114,11 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    made = Stage(server, client, tmp_path / "state")
-    made.folder.mkdir(exist_ok=True)
-    yield made
-    await made.end()
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        made = Stage(server, client, tmp_path / "state")
+        made.folder.mkdir(exist_ok=True)
+        yield made
+        await made.end()
 
 
 @pytest.fixture

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from stretto_actuator.backend import PodStatus
 from stretto_actuator.local.backend import LocalBackend
 
+from tests.waits import until
+
 LIMIT_S = 60.0
-
-
-async def until(check: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not check():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)
 
 
 async def ended(backend: LocalBackend, limit_s: float = LIMIT_S) -> list[PodStatus]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import shutil
 import signal
-import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +28,7 @@ from stretto_messages.actuator import (
     ServersChanged,
 )
 from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.base import example_of
 from stretto_messages.books import CompletedBooks
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
@@ -37,15 +36,7 @@ from stretto_messages.pods import GetOwnership
 from stretto_messages.profiler import HotPsDetected
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STREAM, TELEMETRY
 
-
-def unpacked(data: bytes) -> str:
-    """Return a stored message as text, with what it holds compressed."""
-    at = data.find(b"\x78\x01")
-    inner = b""
-    if at >= 0:
-        with contextlib.suppress(zlib.error):
-            inner = zlib.decompressobj().decompress(data[at:])
-    return (data + inner).decode(errors="replace")
+from tests.live_bus import unpacked
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
@@ -54,10 +45,7 @@ async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
 
 
 async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
-    await stage.start()
-    await stage.submit(evaluate=50)
-    await stage.decide(1, workers=1, ps=2)
-    await stage.applied(1)
+    await stage.begin(workers=1, ps=2, evaluate=50)
     assert await stage.running() == ["ps-0", "ps-1", "worker-0"]
     assert json.loads((stage.folder / "pods/actuated/ps-1/files/job.json").read_text())["name"] == "actuated"
     first = stage.told(ServersChanged)[0]
@@ -74,7 +62,7 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.actuated", b"{}", timeout=60)
     assert json.loads(told.data)["told"] == [2], "telemetry belongs to the new plan before it counts as applied"
 
-    pid = int((stage.folder / "pods/actuated/worker-1/pid").read_text())
+    pid = stage.pid("worker-1")
     os.kill(pid, signal.SIGKILL)
     replaced = await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-2"])
     assert replaced[0].cause == "relaunch"
@@ -87,17 +75,8 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     assert await ownership(stage, "actuated", ["ps-0"]) == {"ps-0": 64}
     assert {event.pod for event in stage.told(PodResized)} >= {"ps-0", "worker-0"}
 
-    done = JobCompleted(
-        job="actuated",
-        samples=1000,
-        samples_abandoned=0,
-        epochs=1,
-        shards=4,
-        requeued=1,
-        started_at_s=0.0,
-        books=CompletedBooks(fingerprint="00000000000000aa"),
-    )
-    await stage.client.publish(done)
+    completed = CompletedBooks(fingerprint="00000000000000aa")
+    await stage.client.publish(replace(example_of(JobCompleted), job="actuated", samples=1000, books=completed))
     (books,) = await stage.until(lambda: stage.told(JobFinished))
     assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (1000, 0, 0)
     assert (books.rows, books.repeats_recognised) == (64, 3)
@@ -114,24 +93,21 @@ async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> N
     await stage.submit(**slow)
     await stage.decide(1, workers=1, ps=1)
     await stage.applied(1)
-    pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
+    pid = stage.pid("worker-0")
     await stage.decide(2, workers=2, ps=2)
     await stage.until(lambda: stage.told(MigrationStarted))
     await stage.stop_actuator(abruptly=True)
     await stage.start()
     await stage.applied(2)
-    assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
+    assert stage.pid("worker-0") == pid
     assert await stage.running() == ["ps-0", "ps-1", "worker-0", "worker-1"]
     assert len(stage.told(MigrationFinished)) == 1
     assert await ownership(stage, "actuated", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
 
 
 async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another_actuator(stage: Any) -> None:
-    await stage.start()
-    await stage.submit(environment={"FAKE_MOVE_S": "0.02"})
-    await stage.decide(1, workers=1, ps=1)
-    await stage.applied(1)
-    pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
+    await stage.begin(workers=1, ps=1, environment={"FAKE_MOVE_S": "0.02"})
+    pid = stage.pid("worker-0")
     hot = {"update_time_s": 0.1, "peers_update_time_s": 0.002, "cpu_used_cores": 0.03, "cpu_limit_cores": 1.0}
     await stage.client.publish(HotPsDetected(job="actuated", pod="ps-0", **hot))
     (asked,) = await stage.until(lambda: stage.told(ReplacementAsked))
@@ -145,15 +121,12 @@ async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another
     assert [e.pod for e in await stage.until(lambda: stage.told(ReplacementEnded))] == ["ps-0"]
     assert await stage.running() == ["ps-1", "worker-0"]
     assert await ownership(stage, "actuated", ["ps-1"]) == {"ps-1": 64}
-    assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
+    assert stage.pid("worker-0") == pid
 
 
 async def test_the_log_of_a_pod_outlives_the_pod_and_the_actuator(stage: Any) -> None:
     """Method: a scaled-down job whose pods' folders are removed, as containers are, and another actuator."""
-    await stage.start()
-    await stage.submit()
-    await stage.decide(1, workers=2, ps=1)
-    await stage.applied(1)
+    await stage.begin(workers=2, ps=1)
     await stage.decide(2, workers=1, ps=1)
     await stage.applied(2)
     await stage.until(lambda: [event for event in stage.told(PodExited) if event.pod == "worker-1"])
@@ -167,12 +140,9 @@ async def test_the_log_of_a_pod_outlives_the_pod_and_the_actuator(stage: Any) ->
 
 
 async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:
-    await stage.start()
-    await stage.submit()
-    await stage.decide(1, workers=1, ps=1)
-    await stage.applied(1)
+    await stage.begin(workers=1, ps=1)
     await stage.stop_actuator()
-    os.kill(int((stage.folder / "pods/actuated/worker-0/pid").read_text()), signal.SIGKILL)
+    os.kill(stage.pid("worker-0"), signal.SIGKILL)
     await stage.start()
     await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-1"])
     assert stage.told(PodExited)[0].exit_code == 137
@@ -202,10 +172,7 @@ async def test_users_error_is_told_with_its_last_words(stage: Any) -> None:
 
 
 async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any) -> None:
-    await stage.start()
-    await stage.submit()
-    await stage.decide(1)
-    await stage.applied(1)
+    await stage.begin()
     await stage.client.publish(JobCancelled(job="actuated"))
     await stage.until(lambda: len(stage.told(PodExited)) == 2)
     assert {event.reason for event in stage.told(PodExited)} == {"stopped"}
@@ -217,16 +184,12 @@ async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any)
 async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:
     environment = {"PATH": os.environ["PATH"], "STRETTO_POD": "worker-0"}
     await stage.backend.launch(PodSpec("forgotten", "worker-0", ("sleep", "60"), environment, 1.0, 2**28))
-    await stage.start(sweep_s=0.2)
-    await stage.submit()
-    await stage.decide(1)
-    await stage.applied(1)
-    for _ in range(100):
-        pods = {pod.job for pod in await stage.backend.list()}
-        if pods == {"actuated"}:
-            break
-        await asyncio.sleep(0.05)
-    assert pods == {"actuated"}
+    await stage.begin(settings={"sweep_s": 0.2})
+
+    async def swept() -> bool:
+        return {pod.job for pod in await stage.backend.list()} == {"actuated"}
+
+    await stage.until(swept)
     assert await stage.running() == ["ps-0", "worker-0"]
 
 
@@ -242,27 +205,26 @@ async def test_a_pod_that_cannot_be_ended_keeps_no_other_alive(stage: Any, monke
     for job in ("a-stuck-one", "later"):
         environment = {"PATH": os.environ["PATH"], "STRETTO_POD": "worker-0"}
         await stage.backend.launch(PodSpec(job, "worker-0", ("sleep", "60"), environment, 1.0, 2**28))
+
+    async def only_the_stuck_one() -> bool:
+        return {pod.job for pod in await stage.backend.list()} == {"a-stuck-one"}
+
     await stage.start(sweep_s=0.2)
     try:
-        async with asyncio.timeout(60):
-            while {pod.job for pod in await stage.backend.list()} != {"a-stuck-one"}:
-                await asyncio.sleep(0.05)
+        await stage.until(only_the_stuck_one)
     finally:
         await stage.backend.kill("a-stuck-one", "worker-0")
 
 
 async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> None:
-    await stage.start()
-    await stage.submit()
-    await stage.decide(1)
-    await stage.applied(1)
+    await stage.begin()
     await stage.backend.launch(
         PodSpec("actuated", "worker-9", ("sleep", "60"), {"PATH": os.environ["PATH"]}, 1.0, 2**28)
     )
-    for _ in range(100):
-        if await stage.running() == ["ps-0", "worker-0"]:
-            break
-        await asyncio.sleep(0.05)
-    assert await stage.running() == ["ps-0", "worker-0"]
+
+    async def without_it() -> bool:
+        return await stage.running() == ["ps-0", "worker-0"]
+
+    await stage.until(without_it)
     await stage.client.publish(JobCancelled(job="actuated"))
     await stage.until(lambda: len(stage.told(PodExited)) == 2)

@@ -16,55 +16,29 @@ from stretto_messages.base import GIB
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import PlanRequested
 from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_messages.values import Candidate, Interval, Plan
+from stretto_messages.values import Interval, Plan
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract.submission import JobSubmitted
-from stretto_wire.jobspec import spec
+
+from tests.live_bus import candidate, computed, plan_of, submission
 
 META = Meta(1, 1000.0, "evt", {}, "_")
 
 
 def plan(workers: int, **changes: Any) -> Plan:
-    fields = {
-        "workers": workers,
-        "ps": 1,
-        "worker_cpu_cores": 1.0,
-        "ps_cpu_cores": 1.0,
-        "worker_memory_bytes": GIB,
-        "ps_memory_bytes": GIB,
-    }
-    return Plan(**{**fields, **changes})
+    return replace(plan_of(workers, cores=1.0), **changes)
 
 
 def submitted(job: str = "a", **more: Any) -> JobSubmitted:
-    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}, **more}
-    return JobSubmitted(job=job, spec=spec.JobSpec.parse(document))
+    return submission(job, dataset={"samples": 10**9}, **more)
 
 
 def candidates(version: int, *rows: tuple[int, float]) -> CandidatesComputed:
-    return CandidatesComputed(
-        job="a",
-        plan_version=version,
-        plan=plan(1),
-        throughput=1000.0,
-        algorithm="exact",
-        plans_considered=9,
-        candidates=tuple(
-            Candidate(
-                id=f"c{i}",
-                plan=plan(workers),
-                cost_per_hour=0.05 * workers,
-                throughput=rate,
-                throughput_interval=Interval(low=rate * 0.9, high=rate * 1.1),
-                gain=rate - 1000.0,
-                overhead_s=5.0,
-            )
-            for i, (workers, rate) in enumerate(rows)
-        ),
-    )
+    made = [candidate(f"c{i}", plan(workers), rate, 0.05 * workers) for i, (workers, rate) in enumerate(rows)]
+    return computed("a", plan(1), *made, version=version)
 
 
 class Cluster:
@@ -135,13 +109,7 @@ def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
     cluster.tell(completed)
     assert cluster.machine.free().cpu_cores == 6
     finished = JobFinished(
-        job="a",
-        samples_expected=1,
-        samples_applied=1,
-        samples_lost=0,
-        samples_repeated=0,
-        repeats_recognised=0,
-        rows=1,
+        job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
     )
     cluster.tell(finished)
     assert cluster.machine.free().cpu_cores == 8

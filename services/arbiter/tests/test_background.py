@@ -7,14 +7,13 @@ import os
 import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from runtime_live import connect
 from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
@@ -22,18 +21,20 @@ from stretto_bus import Client
 from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionProblem
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
-from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_messages.values import Candidate, Interval, Plan
+from stretto_messages.planner import PlanProposed
+from stretto_messages.values import Plan
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec import spec
+
+from tests.live_bus import candidate, computed, live_bus, plan_of
+from tests.waits import until
 
 GIB = 2**30
 PLUG_IN = '''
@@ -124,12 +125,6 @@ class Stage:
                 replica.kill()
             await replica.wait()
 
-    async def until(self, condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-        async with asyncio.timeout(timeout_s):
-            while not (found := condition()):
-                await asyncio.sleep(0.02)
-        return found
-
     def asked(self) -> set[int]:
         """The processes that were asked to be thorough."""
         return {int(path.name.split("-")[1]) for path in self.plug_in.glob("asked-*")}
@@ -150,36 +145,16 @@ class Stage:
     async def contest(self) -> None:
         """Job a has two cores and could have one more for 200 samples/s, or three for 1,000: that is solved again."""
         await self.propose("a", 1)
-        await self.until(lambda: self.of("a"))
+        await until(lambda: self.of("a"))
         await self.client.publish(PlanApplied(job="a", version=1, plan=plan(1), took_s=1.0))
-        rows = [(2, 1200.0), (4, 2000.0)]
-        computed = {
-            "plan_version": 1,
-            "plan": plan(1),
-            "throughput": 1000.0,
-            "algorithm": "exact",
-            "plans_considered": 9,
-        }
-        front = tuple(candidate(*row) for row in rows)
-        await self.client.publish(CandidatesComputed(job="a", candidates=front, **computed))
-        await self.until(self.asked)
+        rows = ((2, 1200.0), (4, 2000.0))
+        front = [candidate(f"w{workers}", plan(workers), rate, 0.1 * workers, 0.01, 1.0) for workers, rate in rows]
+        await self.client.publish(computed("a", plan(1), *front))
+        await until(self.asked)
 
 
 def plan(workers: int) -> Plan:
-    sizes = {"worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "worker_memory_bytes": GIB, "ps_memory_bytes": GIB}
-    return Plan(workers=workers, ps=1, **sizes)
-
-
-def candidate(workers: int, rate: float) -> Candidate:
-    return Candidate(
-        id=f"w{workers}",
-        plan=plan(workers),
-        cost_per_hour=0.1 * workers,
-        throughput=rate,
-        throughput_interval=Interval(low=0.99 * rate, high=1.01 * rate),
-        gain=rate - 1000.0,
-        overhead_s=1.0,
-    )
+    return plan_of(workers, cores=1.0)
 
 
 @pytest.fixture
@@ -201,33 +176,26 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await connect(server, spans=tmp_path)
-    await provision(client.bus)
-    started = Stage(server, client, tmp_path, plug_in)
-    yield started
-    await started.end()
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path, secured=False) as (server, client):
+        started = Stage(server, client, tmp_path, plug_in)
+        yield started
+        await started.end()
 
 
-async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(
-    stage: Stage,
-) -> None:
+async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(stage: Stage) -> None:
     arbiter = await stage.add()
     await stage.contest()
     await stage.propose("b", 4)
-    await stage.until(lambda: stage.of("b"))
+    await until(lambda: stage.of("b"))
     await stage.propose("c", 4)  # has room when b's is free again, which only the time tells
     await stage.client.publish(JobCancelled(job="b"))
-    await stage.until(lambda: stage.of("c"))
+    await until(lambda: stage.of("c"))
     assert len(stage.of("a")) == 1, "it waits for the background solve"
     await stage.client.publish(JobCancelled(job="c"))
     await stage.propose("d", 1)
-    await stage.until(lambda: stage.of("d"))
+    await until(lambda: stage.of("d"))
     (stage.plug_in / "answer").touch()
-    await stage.until(lambda: len(stage.of("a")) == 2)
+    await until(lambda: len(stage.of("a")) == 2)
     adopted = stage.of("a")[1]
     assert (adopted.plan.workers, adopted.algorithm) == (4, "thorough")
     assert adopted.round is not None
@@ -246,11 +214,11 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
     (solver,) = stage.asked()
     await stage.add()
     owner.kill()
-    await stage.until(lambda: not psutil.pid_exists(solver))
+    await until(lambda: not psutil.pid_exists(solver))
     await stage.propose("b", 1)
-    await stage.until(lambda: len(stage.asked()) == 2 and stage.of("b"))
+    await until(lambda: len(stage.asked()) == 2 and stage.of("b"))
     (stage.plug_in / "answer").touch()
-    await stage.until(lambda: len(stage.of("a")) == 2)
+    await until(lambda: len(stage.of("a")) == 2)
     assert [(decided.version, decided.plan.workers) for decided in stage.of("a")] == [(1, 1), (2, 4)]
     service = Arbiter(ArbiterSettings(state_folder=stage.folder))
     for job, count in (("a", 2), ("b", 1)):

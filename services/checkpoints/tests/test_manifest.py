@@ -52,10 +52,7 @@ def test_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_path: Path) -> None:
-    """Goal: what an earlier life of the name left in the store is never taken for a later checkpoint of this one.
-
-    Method: manifests of four times, one of them damaged, and files of a checkpoint that never became whole.
-    """
+    """Method: manifests of four times, one of them damaged, and files of a checkpoint that never became whole."""
     for number, taken_at_s in ((1, 10.0), (2, 30.0), (3, 20.0), (4, 40.0)):
         name = f"j-00000{number}"
         reference = CheckpointRef(

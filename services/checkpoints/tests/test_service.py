@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_checkpoints import manifest
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed, ServersChanged
 from stretto_messages.checkpoints import (
@@ -29,6 +27,8 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import ParameterServer
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 from warm_processes import WarmProcess, WarmProcesses
+
+from tests.live_bus import live_bus, submission
 
 SERVICES = WarmProcesses("stretto_checkpoints.service")
 """The service starts as a fork of a process that has imported it, which ends with the tests."""
@@ -133,8 +133,13 @@ class Stage:
         await msg.respond(json.dumps({"job": "j", **reply}).encode())
 
     async def submit(self, **policy: Any) -> None:
-        document = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, "checkpoint": policy}
-        await self.client.publish(wire.JobSubmitted(job="j", spec=wire.JobSpec.parse(document)))
+        await self.client.publish(submission("j", checkpoint=policy))
+
+    async def begin(self) -> None:
+        """Submit the job on one server, and wait for its first checkpoint."""
+        await self.submit()
+        await self.serve(1, 0)
+        await self.told(CheckpointFlushed)
 
     async def serve(self, version: int, *numbers: int) -> None:
         self.numbers = numbers
@@ -156,17 +161,12 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    made = Stage(server, client, tmp_path / "state")
-    await made.open()
-    yield made
-    while made._running:
-        await made.stop()
-    await client.close()
-    server.kill()
+    async with live_bus(tmp_path) as (server, client):
+        made = Stage(server, client, tmp_path / "state")
+        await made.open()
+        yield made
+        while made._running:
+            await made.stop()
 
 
 async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_number(stage: Stage) -> None:
@@ -258,9 +258,7 @@ async def test_killed_at_any_step_it_is_taken_up_there_and_nothing_is_done_twice
 
 
 async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(stage: Stage) -> None:
-    await stage.submit()
-    await stage.serve(1, 0)
-    await stage.told(CheckpointFlushed)
+    await stage.begin()
     await stage.kill()
     assert list(stage.folder.glob("stretto.j.*/*"))
     await stage.start()
@@ -271,9 +269,7 @@ async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(
 
 
 async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> None:
-    await stage.submit()
-    await stage.serve(1, 0)
-    await stage.told(CheckpointFlushed)
+    await stage.begin()
     (image,) = stage.folder.glob("stretto.j.*/*")
     stage.lease_s = 10.0  # on a busy machine, one of a second may expire under a living heir
     await stage.start()
@@ -311,9 +307,7 @@ async def test_no_way_back_is_told(stage: Stage) -> None:
 
 
 async def test_an_image_that_is_damaged_everywhere_is_not_read_again(stage: Stage) -> None:
-    await stage.submit()
-    await stage.serve(1, 0)
-    await stage.told(CheckpointFlushed)
+    await stage.begin()
     await stage.save(1)
     await stage.told(CheckpointFlushed, 2)
     stage.refuse = "import-state"

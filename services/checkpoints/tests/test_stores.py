@@ -172,10 +172,7 @@ async def test_nothing_is_written_or_removed_outside_the_stores(tmp_path: Path) 
     (foreign / "data").write_text("somebody's")
     url = f"file://{foreign}/manifest.json"
     state = CheckpointState(
-        job="j",
-        folder=f"file://{tmp_path}/foreign/j",
-        attempt=Attempt("j-000001", url, [0], 1.0, False),
-        expired=[url],
+        job="j", folder=f"file://{tmp_path}/foreign/j", attempt=Attempt("j-000001", url, [0], 1.0, False), expired=[url]
     )
     reason = await refusal(state, CheckpointsSettings(state_folder=tmp_path / "state"))
     assert "STRETTO_ALLOWED_STORES" in reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
 from stretto_runtime import RuntimeFault
+
+from tests.waits import until
 
 
 class Edge:
@@ -209,12 +210,6 @@ async def attempted(taker: Taker, edge: Waiting, number: int, folder: Path) -> N
     taker.state.attempt = Attempt(f"j-{number:06d}", url, [0], 1.0, False)
     taker.follow(taker.state)
     await asyncio.wait_for(edge.called.wait(), 60)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def test_no_step_waits_for_removals_and_each_folder_is_removed_once(

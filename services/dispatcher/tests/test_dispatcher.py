@@ -13,7 +13,6 @@ import pytest
 from stretto_bus import CallRefused, Client
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.checkpoints import CheckpointRestored
@@ -32,6 +31,8 @@ from stretto_messages.values import CheckpointRef, Shard
 from stretto_runtime import serve
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
+
+from tests.live_bus import live_bus
 
 
 class DispatcherHarness:
@@ -96,19 +97,12 @@ class DispatcherHarness:
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[DispatcherHarness]:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    harness = DispatcherHarness(client, server, tmp_path / "state")
-    harness.start()
-    try:
+    async with live_bus(tmp_path, secured=False) as (server, client):
+        harness = DispatcherHarness(client, server, tmp_path / "state")
+        harness.start()
         yield harness
-    finally:
         with contextlib.suppress(Exception):
             await harness.stop()
-        await client.close()
-        server.stop()
 
 
 def covered(shards: list[Shard]) -> Counter[tuple[int, int]]:

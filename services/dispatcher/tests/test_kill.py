@@ -11,12 +11,11 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import (
@@ -31,6 +30,8 @@ from stretto_messages.gateway import DataArrived
 from stretto_messages.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
+
+from tests.live_bus import live_bus
 
 JOB, SAMPLES, WORKERS = "killed", 12_000, 4
 
@@ -77,18 +78,12 @@ class Stage:
 
 @asynccontextmanager
 async def dispatching(folder: Path) -> AsyncIterator[Stage]:
-    server = EmbeddedServer(folder / "nats", secured=False)
-    async with AsyncExitStack() as ending:
-        ending.callback(server.stop)
-        await server.start()
-        client = await Client.connect(server.url)
-        ending.push_async_callback(client.close)
-        await provision(client.bus)
+    async with live_bus(folder, secured=False) as (server, client):
         stage = Stage(server, client, folder / "state")
-        ending.push_async_callback(stage.end)
         for _ in range(2):
             await stage.add()
         yield stage
+        await stage.end()
 
 
 async def work(client: Client, pod: str, trained: Counter[int]) -> None:

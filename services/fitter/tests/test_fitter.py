@@ -9,37 +9,22 @@ from stretto_core.machine import Emit
 from stretto_core.model.throughput import Configuration, FittedModel, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
+from stretto_messages.base import example_of
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import KnownModel, Plan, StepTimes
+from stretto_messages.values import KnownModel, StepTimes
 from stretto_runtime import SettingsFault
 from stretto_wire.codec import decode, encode
 
+from tests.live_bus import plan_of
+
 
 def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> ProfileMeasured:
-    return ProfileMeasured(
-        job="a",
-        plan_version=1,
-        plan=Plan(
-            workers=workers,
-            ps=1,
-            worker_cpu_cores=0.5,
-            ps_cpu_cores=0.5,
-            worker_memory_bytes=2**30,
-            ps_memory_bytes=2**30,
-        ),
-        batch_size=512,
-        window_s=5.0,
-        step_time_s=step_time_s,
-        times=StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002),
-        throughput=workers * 512 / max(step_time_s, 1e-3),
-        samples_total=1000,
-        categories=10,
-        settled=settled,
-        workers=(),
-        ps=(),
-    )
+    times = StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002)
+    rate = workers * 512 / max(step_time_s, 1e-3)
+    told = {"plan": plan_of(workers), "step_time_s": step_time_s, "times": times, "throughput": rate}
+    return replace(example_of(ProfileMeasured), job="a", settled=settled, feed=None, workers=(), ps=(), **told)
 
 
 def fitted(*messages: ProfileMeasured) -> list[ModelFitted]:

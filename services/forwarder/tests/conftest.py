@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import os
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from stretto_bus import Client
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
-from stretto_messages.dispatcher import JobProgressed
 from warm_processes import WarmProcess, WarmProcesses
+
+from tests.http_served import Answer, Asked, served
+from tests.live_bus import live_bus, progressed
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 WAIT_S = 60.0
@@ -52,40 +50,18 @@ class Receiver:
         return [request for request in self.seen if request.status < 300 and request.path == path]
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(asked: Asked) -> Answer:
+        request = Request(asked.path, asked.headers, asked.body, 0)
+        request.status, more = receiver.behave(request)
+        receiver.seen.append(request)
+        return request.status, more, b""
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(self.path, headers, body, 0)
-            request.status, more = receiver.behave(request)
-            receiver.seen.append(request)
-            self.send_response(request.status)
-            for name, value in {"Content-Length": "0", **more}.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    receiver.url = f"http://127.0.0.1:{server.server_port}"
-    yield receiver
-    server.shutdown()
-    server.server_close()
+    with served(answer) as receiver.url:
+        yield receiver
 
 
 @dataclass
@@ -116,10 +92,7 @@ class ForwarderHarness:
         ids = [f"dispatcher.{job}:{number}:0" for number in numbers]
         for number, id_ in zip(numbers, ids, strict=True):
             await self.client.publish(
-                JobProgressed(
-                    job=job, samples_done=number, samples_total=10**6, epoch=0, samples_per_s=1.0, shards_leased=1,
-                    shards_requeued_total=0,
-                ),
+                progressed(job, number, 10**6),
                 id_,
             )  # fmt: skip
         return [id_.replace(".", "_") for id_ in ids]
@@ -136,12 +109,7 @@ class ForwarderHarness:
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[ForwarderHarness]:
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    client = await Client.connect(server.url, server.login())
-    await provision(client.bus)
-    harness = ForwarderHarness(server, client, tmp_path)
-    yield harness
-    harness.end()
-    await client.close()
-    server.stop()
+    async with live_bus(tmp_path) as (server, client):
+        harness = ForwarderHarness(server, client, tmp_path)
+        yield harness
+        harness.end()

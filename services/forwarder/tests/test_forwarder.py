@@ -8,18 +8,15 @@ import contextlib
 import hmac
 import json
 import time
-from typing import Any
 
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import StragglerCleared
 
-from .conftest import SECRET, ForwarderHarness, Receiver, Request, until
+from tests.waits import until
+
+from .conftest import SECRET, ForwarderHarness, Receiver, Request
 
 Answer = tuple[int, dict[str, str]]
-
-
-async def reached(condition: Any) -> None:
-    await asyncio.to_thread(until, condition)
 
 
 def ids(requests: list[Request]) -> list[str]:
@@ -40,7 +37,7 @@ def genuine(request: Request) -> bool:
 async def test_events_arrive_in_order_as_signed_cloud_events(harness: ForwarderHarness, receiver: Receiver) -> None:
     sent = await harness.publish(range(20))
     harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
-    await reached(lambda: len(receiver.taken()) == 20)
+    await until(lambda: len(receiver.taken()) == 20)
     assert ids(receiver.taken()) == sent
     for number, request in enumerate(receiver.taken()):
         assert genuine(request)
@@ -71,7 +68,7 @@ async def test_an_endpoint_hears_only_what_it_wants(harness: ForwarderHarness, r
         {"name": "late", "url": f"{receiver.url}/late", "start": 5},
     )
     wanted = {"/one": 2, "/two": 3, "/job": 4, "/some": 2, "/late": 2}
-    await reached(lambda: {path: len(receiver.taken(path)) for path in wanted} == wanted)
+    await until(lambda: {path: len(receiver.taken(path)) for path in wanted} == wanted)
     assert {request.headers["ce-subject"] for request in receiver.taken("/some")} == {"a", "ab"}
 
 
@@ -89,7 +86,7 @@ async def test_failures_are_tried_again_until_the_event_is_there_and_nothing_ove
     receiver.behave = stumbling
     sent = await harness.publish(range(10))
     harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
-    await reached(lambda: len(receiver.taken()) == 10)
+    await until(lambda: len(receiver.taken()) == 10)
     assert ids(receiver.taken()) == sent
     assert ids(receiver.seen) == [id_ for id_ in sent for _ in range(3)]
     assert all(genuine(request) for request in receiver.seen)
@@ -105,7 +102,7 @@ async def test_retry_after_is_waited_for(harness: ForwarderHarness, receiver: Re
     receiver.behave = busy
     await harness.publish(range(1))
     harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
-    await reached(lambda: len(came) == 2)
+    await until(lambda: len(came) == 2)
     assert came[1] - came[0] >= 1
 
 
@@ -130,8 +127,8 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(
         {"name": "well", "url": f"{receiver.url}/well"},
         timeout_s=0.5,
     )
-    await reached(lambda: len(receiver.taken("/well")) == 5)
-    await reached(lambda: len(first_of_each(receiver.taken("/hangs"))) == 5)
+    await until(lambda: len(receiver.taken("/well")) == 5)
+    await until(lambda: len(first_of_each(receiver.taken("/hangs"))) == 5)
     assert first_of_each(receiver.taken("/hangs")) == sent
 
 
@@ -166,7 +163,7 @@ async def test_many_replicas_post_each_event_once_and_in_order(harness: Forwarde
     for _ in range(3):
         harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
     sent = await harness.publish(range(60))
-    await reached(lambda: len(receiver.taken()) >= 60)
+    await until(lambda: len(receiver.taken()) >= 60)
     assert ids(receiver.taken()) == sent
 
 
@@ -176,14 +173,14 @@ async def test_who_is_gone_is_left_alone_until_it_has_another_address(
     receiver.behave = lambda request: (410, {}) if request.path == "/old" and len(receiver.seen) >= 2 else (200, {})
     sent = await harness.publish(range(5))
     harness.start({"name": "crm", "url": f"{receiver.url}/old"})
-    await reached(lambda: "answered 410 and is stopped" in harness.log())
+    await until(lambda: "answered 410 and is stopped" in harness.log())
     harness.end()
     harness.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
-    await reached(lambda: len(receiver.taken("/other")) == 5)
+    await until(lambda: len(receiver.taken("/other")) == 5)
     assert ids([request for request in receiver.seen if request.path == "/old"]) == sent[:3]
     harness.end()
     harness.start({"name": "crm", "url": f"{receiver.url}/new"})
-    await reached(lambda: len(receiver.taken("/new")) == 3)
+    await until(lambda: len(receiver.taken("/new")) == 3)
     assert ids(receiver.taken("/new")) == sent[2:]
 
 
@@ -194,7 +191,7 @@ async def test_what_is_given_up_is_in_the_dead_letters_and_the_rest_goes_on(
     receiver.behave = lambda request: (400, {}) if json.loads(request.body)["samples_done"] == poison else (200, {})
     sent = await harness.publish(range(6))
     harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3)
-    await reached(lambda: len(receiver.taken()) == 5)
+    await until(lambda: len(receiver.taken()) == 5)
     assert ids(receiver.taken()) == [id_ for number, id_ in enumerate(sent) if number != poison]
     (letter,) = await harness.client.dead_letters()
     told = {name: letter.headers[name] for name in ("reason", "error", "service", "endpoint")}
@@ -207,7 +204,7 @@ async def test_redirects_and_private_addresses_are_refused(harness: ForwarderHar
     receiver.behave = lambda request: (302, {"Location": f"{receiver.url}/elsewhere"})
     await harness.publish(range(1))
     harness.start({"name": "moved", "url": f"{receiver.url}/hook"}, give_up_s=0.1)
-    await reached(lambda: harness.log().count("dead letter") == 1)
+    await until(lambda: harness.log().count("dead letter") == 1)
     assert "redirects are not followed" in harness.log()
     harness.end()
     port = receiver.url.rpartition(":")[2]
@@ -218,7 +215,7 @@ async def test_redirects_and_private_addresses_are_refused(harness: ForwarderHar
         allow_networks="[]",
         give_up_s=0.1,
     )
-    await reached(lambda: harness.log().count("dead letter") == 4)
+    await until(lambda: harness.log().count("dead letter") == 4)
     found = await harness.client.dead_letters()
     assert {letter.headers["endpoint"] for letter in found} == {"moved", "loopback", "mapped", "metadata"}
     for letter in found[1:]:
@@ -230,7 +227,7 @@ async def test_no_secret_is_in_logs_or_spans(harness: ForwarderHarness, receiver
     receiver.behave = lambda _: (500, {})
     await harness.publish(range(2))
     harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3, log_level="debug")
-    await reached(lambda: harness.log().count("dead letter") == 2)
+    await until(lambda: harness.log().count("dead letter") == 2)
     harness.end()
     written = harness.log() + "".join(path.read_text() for path in harness.folder.glob("spans/*"))
     assert "post stretto.dispatcher.job-progressed.v1" in written

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # for warm_gateway, which another process imports
 pytest.register_assert_rewrite(f"{__package__}.rest_documents")  # before anything imports it
 
 from .deciding_cluster import Cluster, deciding  # noqa: E402

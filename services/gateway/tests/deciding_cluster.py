@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto_bus import Client
 from stretto_messages.base import GIB, Message
 
 from .gateway_process import Running, installed
@@ -32,13 +30,7 @@ class Cluster:
     viewer: str
 
     def publish(self, *messages: Message) -> None:
-        async def send() -> None:
-            operator: Client = await self.running.operator()
-            for message in messages:
-                await operator.publish(message)
-            await operator.close()
-
-        asyncio.run(send())
+        self.running.publish(*messages)
 
     def until(self, path: str, reached: Callable[[Any], bool]) -> Any:
         """Ask until the answer is as wanted."""

@@ -7,23 +7,27 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import stretto_wire as wire
 from stretto_bus import Client
-from stretto_installation.provision import provision
+from stretto_installation.provision import make
 from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 from warm_processes import WarmProcess, WarmProcesses
 
+from tests.waits import until
+
+T = TypeVar("T")
 AGE_NS = 100_000_000
 START_S = 60.0
-GATEWAYS = WarmProcesses(
-    "stretto_gateway.http.app", "stretto_gateway.streams.bus", "stretto_runtime.program", "uvicorn"
-)
-"""Gateways start as forks: the imports of one take 1.6 s of CPU. It ends with the tests."""
+GATEWAYS = WarmProcesses("warm_gateway")
+"""Gateways start as forks: the imports and routes of one take 3 s of CPU. It ends with the tests."""
 
 
 @dataclass
@@ -48,17 +52,31 @@ class Running:
     async def operator(self) -> Client:
         return await Client.connect(self.server.url, self.server.login())
 
+    def publish(self, *messages: Any) -> None:
+        """Publish events as the services that own them."""
+
+        async def publish(client: Client) -> None:
+            for message in messages:
+                await client.publish(message)
+
+        self.by_operator(publish)
+
     def age_out(self) -> None:
         """Let the stream lose every event that it has."""
+        self.by_operator(age_out)
 
-        async def shorten() -> None:
+    def by_operator(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Let the operator's client do something, in a loop of its own: the caller's thread may have one."""
+
+        async def run() -> T:
             client = await self.operator()
             try:
-                await age_out(client)
+                return await work(client)
             finally:
                 await client.close()
 
-        asyncio.run(shorten())
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, run()).result()
 
     def restart(self) -> None:
         """End the gateway and start another on the same stream."""
@@ -94,9 +112,7 @@ def installed(folder: Path, settings: dict[str, str] | None = None) -> Iterator[
 
     async def prepare() -> None:
         await server.start()
-        client = await Client.connect(server.url, server.login())
-        await provision(client.bus)
-        await client.close()
+        await make(server.url, server.login(), StreamsSettings())
 
     asyncio.run(prepare())
     settings = settings or {}
@@ -115,14 +131,9 @@ async def age_out(client: Client) -> None:
     config = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["config"]
     short = {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS}
     await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", short)
-    async with asyncio.timeout(60):
-        while (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["messages"]:
-            await asyncio.sleep(0.02)
+
+    async def is_empty() -> bool:
+        return not (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["messages"]
+
+    await until(is_empty)
     await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", config)
-
-
-def until_true(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import resource
@@ -20,52 +18,30 @@ from typing import IO
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from stretto_bus import Client
+from stretto_installation.access.certificates import authority, issue
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
 from warm_processes import WarmProcess
 
-from .gateway_process import GATEWAYS, Running, installed, until_true
+from tests.waits import wait_until
+
+from .gateway_process import GATEWAYS, Running, installed
 from .rest_documents import problem, spec
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stretto test")])
-    now = datetime.datetime.now(datetime.UTC)
-    loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(loopback, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "tls.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "tls.key").write_bytes(secret)
-    return folder / "tls.crt", folder / "tls.key"
-
-
 def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None:
-    crt, key = certificate(tmp_path)
+    by = authority(time.time())
+    crt, key, ca = (tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt"))
+    made = issue(by, ["127.0.0.1"], time.time())
+    for file, text in ((crt, made.certificate), (key, made.key), (ca, by.certificate)):
+        file.write_text(text)
     settings = {"STRETTO_GATEWAY_TLS_CERTIFICATE": str(crt), "STRETTO_GATEWAY_TLS_KEY": str(key)}
     settings |= {"STRETTO_HEALTH_PORT": str(free_port()), "STRETTO_GATEWAY_CORS_ORIGINS": '["https://a.example"]'}
     with installed(tmp_path, settings) as running:
         assert running.url.startswith("https://127.0.0.1:")
         headers = {"Authorization": f"Bearer {running.token}", "Origin": "https://a.example"}
-        trusting = ssl.create_default_context(cafile=str(crt))
+        trusting = ssl.create_default_context(cafile=str(ca))
         with httpx.Client(
             base_url=f"{running.url}/api/v1", headers=headers, verify=trusting, trust_env=False, timeout=60
         ) as http:
@@ -83,7 +59,7 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         assert httpx.get(f"{beside}/readyz", trust_env=False, timeout=60).status_code == 200
         assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False, timeout=60).text
         assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False, timeout=60).status_code == 404
-        command = {"STRETTO_CLI_CA": str(crt), "STRETTO_STATE_FOLDER": str(running.folder)}
+        command = {"STRETTO_CLI_CA": str(ca), "STRETTO_STATE_FOLDER": str(running.folder)}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STRETTO_")}
         asked = [str(Path(sys.executable).with_name("stretto")), "jobs", "-o", "json"]
         done = subprocess.run(asked, env=environment | command, capture_output=True, text=True, check=False, timeout=60)
@@ -258,7 +234,7 @@ def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
             assert [next(lines) for lines in reading] == ["retry: 1000", "retry: 1000"]
             refused = http.get("/events")
             assert (refused.status_code, problem(refused)["field"]) == (429, "streams")
-        until_true(lambda: http.get("/events", params={"follow": False}).status_code == 200)
+        wait_until(lambda: http.get("/events", params={"follow": False}).status_code == 200)
 
 
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:

@@ -8,77 +8,37 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from stretto_bus import Client
+from runtime_live import running
 from stretto_core.oom.growth import fit_growth
 from stretto_core.oom.line import fit_line
 from stretto_core.oom.machine import WatchEvent
 from stretto_core.oom.state import JobOpened
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PodExited
-from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.base import example_of
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, PsProfile, StepTimes
+from stretto_messages.values import PsProfile
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import Meta, SettingsFault, serve
+from stretto_runtime import Meta, SettingsFault
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
+from tests.live_bus import live_bus, plan_of, progressed
+
 MIB = 2**20
-PLAN = Plan(
-    workers=2,
-    ps=2,
-    worker_cpu_cores=1.0,
-    ps_cpu_cores=1.0,
-    worker_memory_bytes=1024 * MIB,
-    ps_memory_bytes=900 * MIB,
-)
+PLAN = plan_of(2, 2, cores=1.0, ps_memory=900 * MIB)
 
 
 def profile(job: str, step: int) -> ProfileMeasured:
     """10,000 samples and, on each PS, 2,000 rows of 13,000 bytes a step."""
     rows = 2000 * step
-    ps = PsProfile(
-        pod="ps-0",
-        cpu_used_cores=0.5,
-        cpu_limit_cores=1.0,
-        memory_used_bytes=600 * MIB + 13_000 * rows,
-        memory_limit_bytes=900 * MIB,
-        categories=rows,
-        row_bytes=13_000.0,
-        table_bytes=13_000 * rows,
-        buckets=32,
-        update_time_s=0.002,
-    )
-    return ProfileMeasured(
-        job=job,
-        plan_version=1,
-        plan=PLAN,
-        batch_size=512,
-        window_s=5.0,
-        step_time_s=0.05,
-        times=StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
-        throughput=2000.0,
-        samples_total=77_000 + 10_000 * step,  # as the pods count: more than the ledger
-        categories=2 * rows,
-        settled=True,
-        workers=(),
-        ps=(ps, replace(ps, pod="ps-1")),
-    )
-
-
-def progress(job: str, step: int) -> JobProgressed:
-    return JobProgressed(
-        job=job,
-        samples_done=10_000 * step,
-        samples_total=300_000,
-        epoch=0,
-        samples_per_s=2000.0,
-        shards_leased=2,
-        shards_requeued_total=0,
-    )
+    kept = {"categories": rows, "row_bytes": 13_000.0, "table_bytes": 13_000 * rows, "buckets": 32}
+    memory = {"memory_used_bytes": 600 * MIB + 13_000 * rows, "memory_limit_bytes": 900 * MIB}
+    ps = PsProfile(pod="ps-0", cpu_used_cores=0.5, cpu_limit_cores=1.0, update_time_s=0.002, **kept, **memory)
+    samples = 77_000 + 10_000 * step  # as the pods count: more than the ledger
+    of_job = {"job": job, "plan": PLAN, "samples_total": samples, "categories": 2 * rows, "workers": (), "feed": None}
+    return replace(example_of(ProfileMeasured), ps=(ps, replace(ps, pod="ps-1")), **of_job)
 
 
 def spec(job: str) -> JobSpec:
@@ -86,29 +46,17 @@ def spec(job: str) -> JobSpec:
 
 
 async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    stop = asyncio.Event()
-    settings = OomSettings(nats_url=server.url, state_folder=tmp_path / "state")
-    task = asyncio.create_task(serve(Oom(settings), stop))
-    try:
+    asked = None
+    async with live_bus(tmp_path) as (server, client), running(Oom, server, tmp_path / "state"):
         await client.publish(JobSubmitted(job="grows", spec=spec("grows")))
         for step in range(1, 10):
-            await client.publish(progress("grows", step))
+            await client.publish(progressed("grows", 10_000 * step, 300_000, 2000.0))
             await client.publish(profile("grows", step))
-        asked = None
         async with asyncio.timeout(60):
             async for event in client.events():
                 if isinstance(event.message, OomForecast) and event.message.action == "grow":
                     asked = event.message
                     break
-    finally:
-        stop.set()
-        await task
-        await client.close()
-        server.stop()
     assert asked is not None
     assert [ps.pod for ps in asked.ps] == ["ps-0", "ps-1"]
     full_at = 10_000 * 300 * MIB / (13_000 * 2000)

@@ -57,16 +57,9 @@ def test_a_match_carries_what_its_reasons_need() -> None:
     """A completed job is remembered, resembles the next one, and is named in the reasons of its first plan."""
     service = Planner(PlannerSettings())
     history, machine = service.machine("_", None), service.machine("b", None)
-    past = HistoryRecorded(
-        job="old",
-        metadata={"family": "dcn", "rows": 10, "wide": True},
-        plan=PLAN,
-        throughput=123.0,
-        duration_s=60.0,
-        ps_memory_peak_bytes=GIB,
-        samples=1000,
-        model=KnownModel(form="default", coefficients={"a1": 0.02, "a2": 0.001}, overlap=4.0),
-    )
+    known = KnownModel(form="default", coefficients={"a1": 0.02, "a2": 0.001}, overlap=4.0)
+    metadata = {"family": "dcn", "rows": 10, "wide": True}
+    past = replace(example_of(HistoryRecorded), job="old", metadata=metadata, plan=PLAN, throughput=123.0, model=known)
     history.handle(decode(HistoryRecorded, encode(past)), 1.0)
     (matched,) = [action.fact for action in history.handle(opened(), 2.0)]
     assert decode(HistoryMatched, encode(matched)) == matched

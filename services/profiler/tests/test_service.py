@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,50 +17,28 @@ from stretto_core.profiler.state import JobOpened
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import PlanApplied, PodStarted
+from stretto_messages.base import example_of
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, StepTimes
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import SettingsFault, serve
 
+from tests.live_bus import plan_of
+
 GIB = 2**30
-PLAN = Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
+PLAN = plan_of(cores=1.0)
 
 
 def started(pod: str, role: Any) -> PodStarted:
-    return PodStarted(
-        job="j",
-        pod=pod,
-        role=role,
-        plan_version=1,
-        address="",
-        cpu_cores=1.0,
-        memory_bytes=GIB,
-        took_s=1.0,
-        cause="plan",
-    )
+    given = {"plan_version": 1, "cpu_cores": 1.0, "memory_bytes": GIB}
+    return replace(example_of(PodStarted), job="j", pod=pod, role=role, **given)
 
 
 def report(number: int, at_s: float, **more: Any) -> WorkerReported:
-    fields: dict[str, Any] = {
-        "job": "j",
-        "pod": "worker-0",
-        "plan_version": 1,
-        "ended_at_s": at_s,
-        "window_s": 0.1,
-        "steps": 2,
-        "steps_total": 2 * number,
-        "samples_total": 1024 * number,
-        "step_time_s": 0.05,
-        "longest_gap_s": 0.06,
-        "times": StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01),
-        "cpu_used_cores": 0.9,
-        "cpu_limit_cores": 1.0,
-        "memory_used_bytes": GIB // 2,
-        "memory_limit_bytes": GIB,
-    }
-    return WorkerReported(**{**fields, **more})
+    done = {"steps": 2, "steps_total": 2 * number, "samples_total": 1024 * number, "step_time_s": 0.05}
+    given = {"job": "j", "ended_at_s": at_s, "window_s": 0.1, "memory_used_bytes": GIB // 2, "memory_limit_bytes": GIB}
+    return replace(example_of(WorkerReported), **{**given, **done, "longest_gap_s": 0.06, **more})
 
 
 async def test_profiles_and_dead_letters(tmp_path: Path) -> None:

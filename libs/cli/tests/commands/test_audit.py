@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from installed_gateway import eventually, installed_gateway
+from installed_gateway import installed_gateway
 from rich.console import Console
 from stretto_cli.commands.views.audit import shown
 from stretto_cli.main import app
@@ -21,47 +21,38 @@ from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.rest.audits import JobAudit
 from typer.testing import CliRunner
 
+from tests.live_bus import completed, finished, progressed
+from tests.waits import wait_until
+
 JOB = "ctr"
 
 
-def progressed(samples_done: int, returned: LedgerReturn | None = None) -> JobProgressed:
-    return JobProgressed(
-        job=JOB, samples_done=samples_done, samples_total=240, epoch=0, samples_per_s=9.0, shards_leased=1,
-        shards_requeued_total=0, returned=returned,
-    )  # fmt: skip
+def progress(samples_done: int, returned: LedgerReturn | None = None) -> JobProgressed:
+    return replace(progressed(JOB, samples_done, 240), returned=returned)
 
 
 def ended() -> tuple[JobCompleted, JobFinished]:
     fingerprint = f"{sum(fingerprint_of(shard, 80) for shard in range(3)) % 2**64:016x}"
-    completed = JobCompleted(
-        job=JOB, samples=240, samples_abandoned=0, epochs=1, shards=3, requeued=0, started_at_s=0.0,
-        books=CompletedBooks(fingerprint=fingerprint),
-    )  # fmt: skip
     columns = (ColumnBooks(columns=(0,), samples=240, fingerprint=fingerprint),)
-    finished = JobFinished(
-        job=JOB, samples_expected=240, samples_applied=240, samples_lost=0, samples_repeated=0, repeats_recognised=0,
-        rows=1, applied=AppliedBooks(columns_total=1, columns=columns),
-    )  # fmt: skip
-    return completed, finished
+    applied = AppliedBooks(columns_total=1, columns=columns)
+    done = completed(JOB, 240, shards=3, books=CompletedBooks(fingerprint=fingerprint))
+    return done, finished(JOB, 240, applied=applied)
 
 
 def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: Path) -> None:
-    """Goal: moment of the backup, checkpoint and numbers, beside a verdict that they do not change.
-
-    Method: real installations before and after; the facts that dispatcher and actuator would publish.
-    """
+    """Method: real installations before and after; the facts that dispatcher and actuator would publish."""
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 240}})
     first_return = LedgerReturn(checkpoint="ctr-000001", samples_before=80, samples_gained=0, samples_undone=80)
     second_return = LedgerReturn(checkpoint="ctr-000002", samples_before=80, samples_gained=80, samples_undone=0)
     with installed_gateway(tmp_path / "one") as first:
-        first.publish(JobSubmitted(job=JOB, spec=spec), progressed(80), progressed(0, first_return), progressed(80))
+        first.publish(JobSubmitted(job=JOB, spec=spec), progress(80), progress(0, first_return), progress(80))
         saved = first.stretto("backup", str(tmp_path / "backup"), "-o", "json")
         taken_at_s = json.loads(saved.stdout)["taken_at_s"]
     restored = CliRunner().invoke(app, ["restore", str(tmp_path / "backup"), "--folder", str(tmp_path / "other")])
     assert restored.exit_code == 0, restored.stderr
     with installed_gateway(tmp_path / "other") as second:
-        second.publish(progressed(160, second_return), *ended())
-        eventually(lambda: second.stretto("audit", JOB, "-o", "json").exit_code == 0)
+        second.publish(progress(160, second_return), *ended())
+        wait_until(lambda: second.stretto("audit", JOB, "-o", "json").exit_code == 0)
         returns = json.loads(second.stretto("audit", JOB, "-o", "json").stdout)["returns"]
         assert [each["backup_at_s"] for each in returns] == [None, taken_at_s]
         assert [each["samples_gained"] for each in returns] == [0, 80]
@@ -73,15 +64,15 @@ def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: P
 
 
 def test_books_that_agree_are_not_called_exact_without_the_samples_that_were_given_up() -> None:
-    completed, finished = ended()
+    whole, end = ended()
     lost = GivenUp(shard=3, offset=0, epoch=0, start=240, length=60, reason="no column 'price'")
-    assert completed.books is not None
-    completed = replace(completed, samples_abandoned=60, books=replace(completed.books, given_up=(lost,)))
+    assert whole.books is not None
+    given_up = replace(whole, samples_abandoned=60, books=replace(whole.books, given_up=(lost,)))
     for given, verdict in (
-        (ended()[0], "exact"),
-        (completed, "exact but for what was given up: 60 of 300 samples (20%) were given up and never trained"),
+        (whole, "exact"),
+        (given_up, "exact but for what was given up: 60 of 300 samples (20%) were given up and never trained"),
     ):
-        found = adapter_of(JobAudit).dump_python(job_audit.finished(given, finished, "finished"), mode="json")
+        found = adapter_of(JobAudit).dump_python(job_audit.finished(given, end, "finished"), mode="json")
         console = Console(width=120)
         with console.capture() as told:
             console.print(shown(found))

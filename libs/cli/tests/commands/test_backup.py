@@ -18,10 +18,7 @@ def stretto(*arguments: str) -> Any:
 
 
 def test_a_running_installation_is_saved_and_restored_into_another_folder(tmp_path: Path) -> None:
-    """Goal: events of the one are those of the other, under other keys; a running one is never restored into.
-
-    Method: a gateway on each, and the command as a person types it.
-    """
+    """Method: a gateway on each, and the command as a person types it."""
     target, other = tmp_path / "backup", tmp_path / "other"
     with installed_gateway(tmp_path / "one") as first:
         first.publish(JobCancelled(job="job-a", reason="a test"))
@@ -44,7 +41,6 @@ def test_a_running_installation_is_saved_and_restored_into_another_folder(tmp_pa
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_folder_that_cannot_be_used_is_named(command: str, installed: Installed, tmp_path: Path) -> None:
-    """Goal: one line with the folder and the remedy. Method: a folder with a file that is no backup."""
     (tmp_path / "file").write_text("")
     folder = installed.folder if command == "backup" else tmp_path / "empty"
     answer = stretto(command, str(tmp_path), "--folder", str(folder))

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed_gateway import Installed, eventually, write_spec
+from installed_gateway import Installed, write_spec
 from stretto_cli.commands.model.export import check_trusted, manifest_of
 from stretto_cli.errors import BadInput
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
+
+from tests.waits import wait_until
 
 
 def checkpoint(id: str, stage: str = "stored", job: str = "ctr") -> dict[str, Any]:
@@ -85,7 +87,7 @@ def test_what_the_process_refuses_is_told(installed: Installed, tmp_path: Path) 
     reference = CheckpointRef(id=f"{job}-000001", url=url, samples=0, size_bytes=1, ps=1)
     installed.publish(CheckpointFlushed(job=job, checkpoint=reference, took_s=0.1))
     to = str(tmp_path / "out")
-    eventually(lambda: "--live" in installed.stretto("export", job, "--to", to).stderr)
+    wait_until(lambda: "--live" in installed.stretto("export", job, "--to", to).stderr)
 
     refused = installed.stretto("export", job, "--to", to, "--live")
     assert refused.exit_code == 2

@@ -85,7 +85,6 @@ def with_an_actuator(installed: Installed, job: str, *commands: list[str]) -> li
 
 
 def test_the_log_of_a_pod_elsewhere_is_the_gateways(installed: Installed, tmp_path: Path) -> None:
-    """Goal: logs after the job, from any machine. Method: an actuator that has one pod's log, and a local namesake."""
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
     local = installed.folder / "pods" / name / "worker-0"

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asking import assert_refused
 from installed_gateway import PLAN, Installed, write_spec
-from refusing import assert_refused
 from rich.console import Console
 from stretto_bus import Client
 from stretto_cli.commands.views.replay import again, report

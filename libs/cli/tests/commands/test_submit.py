@@ -10,10 +10,12 @@ import pytest
 import yaml
 from installed_gateway import Installed, write_spec
 from stretto_cli.main import app
-from stretto_messages.actuator import JobFailed, JobFinished
+from stretto_messages.actuator import JobFailed
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_wire import JobSpec
 from typer.testing import CliRunner
+
+from tests.live_bus import finished
 
 
 def test_submit_says_what_a_job_that_starts_from_a_checkpoint_trains() -> None:
@@ -67,17 +69,8 @@ def test_following_a_job_whose_result_was_not_stored_fails_with_reason_and_remed
 ) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
-    finished = JobFinished(
-        job=name,
-        samples_expected=1,
-        samples_applied=1,
-        samples_lost=0,
-        samples_repeated=0,
-        repeats_recognised=0,
-        rows=1,
-    )
     full = CheckpointFailed(job=name, id=f"{name}-000001-final", reason="not stored: No space left on device")
-    installed.publish(full, finished)
+    installed.publish(full, finished(name))
     followed = installed.stretto("submit", file, "--follow")
     assert followed.exit_code == 1
     told = " ".join(followed.stderr.split())

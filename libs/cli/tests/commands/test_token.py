@@ -38,7 +38,6 @@ def test_a_token_is_shown_once_and_can_be_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_token_has_a_team(tmp_path: Path) -> None:
-    """Goal: the team is kept, shown, and has a name that others cannot confuse. Method: create, list, read the file."""
     stretto(tmp_path, "create", "ci", "--team", "ads")
     stretto(tmp_path, "create", "eve")
     assert [entry.team for entry in read_tokens(tmp_path / FILE)] == ["ads", "default"]

@@ -22,11 +22,7 @@ def test_spans_become_a_tree_whatever_their_order_and_orphans_are_roots() -> Non
              span("a", None, "root", 0, 6), span("s", "s", "own parent", 5, 6)]  # fmt: skip
     roots = trace.tree(spans)
     assert [root.name for root in roots] == ["root", "orphan", "own parent"]
-    assert [(row.depth, row.span.name) for row in trace.rows(roots)][:3] == [
-        (0, "root"),
-        (1, "middle"),
-        (2, "leaf"),
-    ]
+    assert [(row.depth, row.span.name) for row in trace.rows(roots)][:3] == [(0, "root"), (1, "middle"), (2, "leaf")]
 
 
 def test_many_spans_of_one_name_are_folded_into_one_line() -> None:

@@ -15,12 +15,12 @@ from stretto_cli.commands.views import explain, watch
 from stretto_client import figures
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import as_of, summary
-from stretto_messages.actuator import JobFinished, PodPending, PodStarted
+from stretto_messages.actuator import PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.pods import DataWorkerReported
 from stretto_messages.profiler import ProfileMeasured
@@ -30,6 +30,8 @@ from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
 
+from tests.live_bus import completed, finished
+
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
@@ -38,14 +40,7 @@ SOLVE = BackgroundReport(
     algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
 )
 ROUND = Round(
-    algorithm="hull",
-    objective="gain",
-    jobs=12,
-    value=1990.0,
-    bound=2000.0,
-    gap=0.005,
-    term=190.0,
-    background=SOLVE,
+    algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, background=SOLVE
 )
 
 
@@ -79,11 +74,15 @@ def messages(workers: int) -> list[Message]:
     return told
 
 
-def view(workers: int = 2, now: float = 0.0) -> JobView:
+def projected(*told: Message) -> Projection:
     projection = Projection()
-    for number, message in enumerate(messages(workers), start=1):
-        projection.apply(message, number, float(number))
-    found = projection.jobs["a"]
+    for number, message in enumerate(told, start=1):
+        projection.apply(replace(message, job="a"), number, float(number))  # type: ignore[call-arg]
+    return projection
+
+
+def view(workers: int = 2, now: float = 0.0) -> JobView:
+    found = projected(*messages(workers)).jobs["a"]
     found.pods = {
         name: replace(pod, cpu_used_cores=0.48, memory_used_bytes=814 << 20, cpu_limit_cores=0.5,
                       categories=174_961 if pod.role == "ps" else None, samples_per_s=19_500.0)
@@ -119,18 +118,10 @@ def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: 
 
 def test_data_workers_are_shown_with_what_they_bring_and_an_older_view_without() -> None:
     """Goal: the row, a data worker's rate and the decisions say what was decided and measured. Method: real facts."""
-    projection = Projection()
-    decided = example_of(DataWorkersDecided)
     started = {"plan_version": 4, "address": "x:1", "cpu_cores": 1.0, "memory_bytes": 2 * GIB, "took_s": 1.0}
-    told = [
-        *messages(1),
-        example_of(ProfileMeasured),
-        example_of(DataWorkersProposed),
-        decided,
-        PodStarted(job="a", pod="data-0", role="data", cause="plan", **started),
-    ]
-    for number, message in enumerate(told, start=1):
-        projection.apply(replace(message, job="a"), number, float(number))
+    data = PodStarted(job="a", pod="data-0", role="data", cause="plan", **started)
+    examples = (example_of(kind) for kind in (ProfileMeasured, DataWorkersProposed, DataWorkersDecided))
+    projection = projected(*messages(1), *examples, data)
     found = document(projection.jobs["a"])
     (row,) = [line for line in shown(watch.dashboard(found, 120, 30), 120) if " feed " in line]
     assert "1 of 2 data workers, 0 of 92 batches/s, workers wait 22%" in row
@@ -257,12 +248,7 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
 
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
-    finished = JobFinished(
-        job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
-    )
-    projection = Projection()
-    for number, message in enumerate([*messages(2), full, finished], start=1):
-        projection.apply(message, number, float(number))
+    projection = projected(*messages(2), full, finished("a"))
     found = document(projection.jobs["a"])
     listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     for made in (
@@ -278,17 +264,9 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:
     reason = "column 'price' of part-0003 is missing"
     lost = GivenUp(shard=1, offset=0, epoch=0, start=0, length=1_200_000, reason=reason)
-    projection = Projection()
-    completed = JobCompleted(
-        job="a", samples=2_800_000, samples_abandoned=1_200_000, epochs=1, shards=3, requeued=0, started_at_s=0.0,
-        books=CompletedBooks(fingerprint="0" * 16, given_up=(lost,)),
-    )  # fmt: skip
-    finished = JobFinished(
-        job="a", samples_expected=2_800_000, samples_applied=2_800_000, samples_lost=0, samples_repeated=0,
-        repeats_recognised=0, rows=1,
-    )  # fmt: skip
-    for number, message in enumerate([*messages(2), completed, finished], start=1):
-        projection.apply(message, number, float(number))
+    books = CompletedBooks(fingerprint="0" * 16, given_up=(lost,))
+    done = completed("a", 2_800_000, 1_200_000, books=books)
+    projection = projected(*messages(2), done, finished("a", 2_800_000))
     found = document(projection.jobs["a"])
     listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
     made = (
@@ -309,16 +287,13 @@ def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_w
 
 
 def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
-    projection = Projection()
     pending = PodPending(job="a", pod="worker-9", role="worker", reason="no-room", detail="2 cores lack")
-    for number, message in enumerate([*messages(2), pending], start=1):
-        projection.apply(message, number, float(number))
+    projection = projected(*messages(2), pending)
     lines = shown(watch.dashboard(document(projection.jobs["a"]), 100, 40), 100)
     assert any("worker-9" in line and "pending: no-room" in line for line in lines)
 
 
 def test_teams_are_listed_where_there_are_any() -> None:
-    """Goal: the list shows teams, but an installation without teams loses no column. Method: render both."""
     listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))
     (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)

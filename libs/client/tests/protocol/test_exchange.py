@@ -50,7 +50,6 @@ def failing(error: type[httpx.TransportError], times: int) -> tuple[Handler, lis
 
 
 def test_both_clients_have_the_same_names_with_the_same_parameters() -> None:
-    """Goal: whoever knows one client knows the other. Method: compare the signatures of all public methods."""
     for one, other in ((blocking.Client, aio.AsyncClient), (blocking.Job, aio.AsyncJob)):
         names = [name for name, found in inspect.getmembers(one, inspect.isfunction) if not name.startswith("_")]
         assert names == [n for n, found in inspect.getmembers(other, inspect.isfunction) if not n.startswith("_")]
@@ -97,7 +96,6 @@ def test_a_certificate_that_is_not_trusted_names_the_variable(speaking_to: Speak
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_a_busy_gateway_is_asked_again_when_it_says(speaking_to: Speaking, clock: Clock, method: str) -> None:
-    """Goal: 429 is repeated whatever the method, after the stated time. Method: the third request is answered."""
     asked: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -256,7 +254,6 @@ def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_p
     "url", ["http://far:7", "https://127.0.0.1:7", "http://127.0.0.1:8", "http://127.0.0.1.far:7", "http://127.0.0.1:x"]
 )
 def test_a_token_does_not_go_to_a_gateway_that_it_was_not_made_for(tmp_path: Path, url: str) -> None:
-    """Goal: no other host learns a token. Method: the folder's, and the environment's for another gateway."""
     folder = folder_of_a_gateway(tmp_path)
     assert place_of(url, folder=folder, environ={}) == Place(url)
     assert place_of(environ={"STRETTO_CLI_URL": url, "STRETTO_STATE_FOLDER": str(folder)}) == Place(url)

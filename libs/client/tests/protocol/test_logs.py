@@ -85,7 +85,6 @@ def writings(draw: st.DrawFn) -> list[str]:
 
 @given(writings(), st.integers(25, 80))
 def test_every_line_is_followed_once_though_looks_are_short(pieces: list[str], look_lines: int) -> None:
-    """Goal: no line lost or repeated. Method: looks so short that the log outgrows them, several times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "LOOK_LINES", look_lines)
         assert list(followed(Pod(pieces), 1))[-1:] == "".join(pieces).splitlines()[-1:]
@@ -107,7 +106,6 @@ def test_lines_that_nobody_keeps_leave_a_mark() -> None:
 
 
 def test_a_line_that_is_being_written_is_not_repeated() -> None:
-    """Goal: a line without its end waits; one that waited in vain goes on in a line of its own."""
     assert list(followed(Pod(["a\nhal", "f\nb\n"]))) == ["a", "half", "b"]
     assert list(followed(Pod(["a\nhal", "", "", "f\nb\n"]))) == ["a", "hal", "f", "b"]
     assert list(followed(Pod(["a", "", "\nb"]))) == ["a", "b"]
@@ -122,7 +120,6 @@ def test_a_pod_that_has_no_log_yet_is_waited_for_and_one_that_never_has_is_not()
 
 @pytest.mark.parametrize("away_s", [2.0, 5.0, logs.KEPT_WITHIN_S - 2])
 def test_the_end_of_a_pod_is_followed_though_its_log_is_on_the_way_into_the_store(away_s: float) -> None:
-    """Goal: a traceback comes through. Method: the pod writes it, ends, and is gone before the next look."""
     pod = Pod(["step 1\n", "Traceback\nValueError\n"], away_s=(1.0, 1.0 + away_s))
     assert list(followed(pod)) == ["step 1", "Traceback", "ValueError"]
 
@@ -138,7 +135,6 @@ def test_only_the_last_lines_of_an_old_log_are_emitted() -> None:
 
 
 def test_all_lines_of_a_pod_that_starts_later_are_emitted() -> None:
-    """Goal: only what a pod had written before the first look is cut. Method: it has no log yet, then much of it."""
     lines = [str(n) for n in range(3 * LOOK_LINES)]
     pod = Pod(["".join(f"{line}\n" for line in lines), ""], absent=3)
     assert list(followed(pod, 2)) == lines
@@ -168,7 +164,6 @@ def test_another_refusal_ends_it() -> None:
     "pieces", [["line 1\nline 2\n", "Traceback\nKeyError\n"], ["line 1\nline 2\nTraceback\nKeyError\n"]]
 )
 def test_the_short_end_of_a_failed_pod_waits_for_the_store(pieces: list[str], end: str) -> None:
-    """Goal: no false gap and no repetition. Method: the gateway has only a short end until the store has the log."""
     for began_s in (0.0, 1.0):
         pod = Pod(pieces, away_s=(began_s, 6.0), short_end=end)
         assert list(followed(pod)) == ["line 1", "line 2", "Traceback", "KeyError"]

@@ -86,7 +86,6 @@ def test_showing_a_job_goes_on_over_a_restart(
 
 
 def test_a_restart_between_two_streams_of_one_reader_is_bridged(speaking_to: Speaking) -> None:
-    """Goal: a connection that is refused after the stream broke is the same outage. Method: it is back too early."""
     asked: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -69,7 +69,6 @@ def read(network: Network, after: int = 0) -> list[int]:
 def test_a_stream_that_is_cut_at_any_byte_has_every_event_once(
     seqs: list[int], cuts: list[int], piece: int, after: int
 ) -> None:
-    """Goal: gapless and in order. Method: cut the connections at any bytes, and read in pieces of any size."""
     assert read(Network(seqs, cuts, piece), after) == [seq for seq in seqs if seq > after]
 
 
@@ -138,7 +137,6 @@ def streamed(*seqs: int) -> httpx.Response:
 
 
 def test_a_followed_stream_that_ends_is_opened_again(speaking_to: Speaking) -> None:
-    """Goal: a gateway that shuts down ends its streams in order; its follower goes on. Method: three short streams."""
     opened: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:

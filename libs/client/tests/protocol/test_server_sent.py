@@ -31,7 +31,6 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[Frame]]:
 
 @given(streams(), st.data())
 def test_events_are_the_same_however_the_stream_is_cut(made: tuple[bytes, list[Frame]], data: st.DataObject) -> None:
-    """Goal: pieces of a network have no meaning. Method: any cuts, also within a character or an end of line."""
     text, frames = made
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=20)))
     parser = Parser()

@@ -12,13 +12,15 @@ from typing import Any
 
 import psutil
 import pytest
-from installed_gateway import Installed, eventually
+from installed_gateway import Installed
 from owners import Started, dead
 from stretto_cli.errors import CliError
 from stretto_drills.chaos import place
 from stretto_installation.one_machine import leftovers
 from stretto_installation.one_machine.state import write_json
 from stretto_runtime.process.pid import ProcessIdentity
+
+from tests.waits import wait_until
 
 
 def stopped(process: psutil.Process) -> bool:
@@ -66,7 +68,7 @@ def test_the_next_run_lets_go_what_a_killed_one_has_frozen_in_the_installation_o
     mark = installed.folder / place.MARK
     write_json(mark, {**dead(sleeper), "job": "chaos-7-abc"})
     os.kill(redis, signal.SIGSTOP)
-    eventually(lambda: stopped(psutil.Process(redis)))  # the signal acts when the process next runs
+    wait_until(lambda: stopped(psutil.Process(redis)))  # the signal acts when the process next runs
     told: list[str] = []
     with place.of_the_user(installed.folder, told.append) as here:
         assert not stopped(psutil.Process(redis))

@@ -193,11 +193,8 @@ async def as_tool(server: EmbeddedServer, tool: str, file: Path | None = None) -
 
 @pytest.mark.parametrize("everything", [False, True], ids=["with-its-rights", "with-every-right-in-its-account"])
 async def test_one_tool_cannot_touch_the_consumers_of_another(two_tools: EmbeddedServer, everything: bool) -> None:
-    """Goal: no tool sees, deletes, drains or acknowledges what another reads.
-
-    Method: crm holds five unacknowledged messages of a durable consumer. dashboard sends everything that it may
-    publish, with crm's names and crm's reply subjects. Then crm's consumer is as it was, and crm goes on.
-    """
+    """Method: crm holds five unacknowledged messages of a durable consumer. dashboard sends everything that it may
+    publish, with crm's names and crm's reply subjects. Then crm's consumer is as it was, and crm goes on."""
     crm = await as_tool(two_tools, "crm")
     held = await crm.jetstream().pull_subscribe("evt.v1.>", durable="cursor", stream="EVENTS")
     messages = await read(held, 5)
@@ -232,10 +229,7 @@ async def test_one_tool_cannot_touch_the_consumers_of_another(two_tools: Embedde
 
 
 async def test_a_tool_has_its_limits_and_does_not_use_up_those_of_another(two_tools: EmbeddedServer) -> None:
-    """Goal: eight connections and sixteen consumers for each tool, whatever another holds.
-
-    Method: crm takes all that it gets; one more is refused, and dashboard still gets its own.
-    """
+    """Method: crm takes all that it gets; one more is refused, and dashboard still gets its own."""
     connections = [await as_tool(two_tools, "crm") for _ in range(8)]
     with pytest.raises(nats.errors.Error, match="maximum account active connections"):
         await as_tool(two_tools, "crm")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 from unittest.mock import ANY
 
 import nats
@@ -18,17 +18,19 @@ import nats.errors
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from runtime_live import eventually
 from stretto_bus import Client
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Login, claims_of
 from stretto_installation.__main__ import main
 from stretto_installation.access import permissions
 from stretto_installation.access.keys import Keys
-from stretto_installation.server import binary, free_port, tied
+from stretto_installation.server import free_port
 from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, pods_account_of, renew
 from stretto_wire.contract.registry import USERS
 
+from tests.waits import until
+
+Serving = Callable[[Path, int], Popen[bytes]]
 KEY, ACCOUNT = Key.new(ACCOUNT_KEY), Key.new(ACCOUNT_KEY)
 
 
@@ -204,22 +206,7 @@ def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
             Login(credentials=file).name()
 
 
-def started(config: Path) -> subprocess.Popen[bytes]:
-    """A server that somebody else configured."""
-    return subprocess.Popen(tied([binary(), "-c", str(config)], signal.SIGKILL), stderr=subprocess.DEVNULL)
-
-
-async def listening(port: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return
-            await asyncio.sleep(0.01)
-
-
-async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Path) -> None:
+async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Path, serving: Serving) -> None:
     keys, port = tmp_path / "keys", free_port()
     main(["keys", str(keys)])
     config = tmp_path / "nats.conf"
@@ -227,7 +214,7 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
         f"host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {json.dumps(str(tmp_path))} }}\n"
         "include keys/server/trust.conf\n"
     )
-    process = started(config)
+    serving(config, port)
     settings = {
         "STRETTO_NATS_URL": f"nats://127.0.0.1:{port}",
         "STRETTO_NATS_CREDENTIALS": str(keys / "operator/bus.creds"),
@@ -239,19 +226,16 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
     client = await Client.connect(settings["STRETTO_NATS_URL"], Login(credentials=keys / "external/bus.creds"))
     assert (await client.bus.ask("STREAM.INFO.EVENTS"))["config"]["mirror"]["name"] == "STRETTO"
     await client.close()
-    process.kill()
-    process.wait()
 
 
 async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, serving: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys, port = tmp_path / "keys", free_port()
     main(["keys", str(keys), "--external", "crm", "--external", "dashboard"])
     config, url = tmp_path / "nats.conf", f"nats://127.0.0.1:{port}"
     config.write_text(f"host: 127.0.0.1\nport: {port}\ninclude keys/server/trust.conf\n")
-    process = started(config)
-    await listening(port)
+    process = serving(config, port)
     files = {name: keys / name / "bus.creds" for name in ("crm", "dashboard", "planner", "fitter")}
     leaked = {name: shutil.copy(files[name], tmp_path / f"{name}.leaked") for name in ("crm", "planner")}
     revoked = {name: parts_of(files[name].read_text())[1].public for name in leaked}
@@ -268,8 +252,8 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
     assert not cut()
     assert all(thief.is_connected for thief in thieves), "it is the server that has to be told"
     process.send_signal(signal.SIGHUP)
-    await eventually(lambda: all(thief.is_closed for thief in thieves))
-    await eventually(lambda: cut() == set(leaked) and all(owner.bus.connected for owner in owners.values()))
+    await until(lambda: all(thief.is_closed for thief in thieves))
+    await until(lambda: cut() == set(leaked) and all(owner.bus.connected for owner in owners.values()))
     for file in leaked.values():
         with pytest.raises(nats.errors.Error, match="Authorization Violation"):
             await nats.connect(url, user_credentials=str(file), allow_reconnect=False)
@@ -289,8 +273,6 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
     assert cut() == set(leaked)
     for owner in owners.values():
         await owner.close()
-    process.kill()
-    process.wait()
 
 
 def of_a_former_version(keys: Path, tool: str) -> None:
@@ -311,12 +293,10 @@ def of_a_former_version(keys: Path, tool: str) -> None:
 
 
 async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_is_put_out_unsaid(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, serving: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Goal: a tool of a former version gets an account of its own; its old credentials end when somebody says so.
-
-    Method: complete such a folder, connect with old and new credentials to a real server; remove the old seed, repeat.
-    """
+    """Method: complete such a folder, connect with old and new credentials to a real server; remove the old seed,
+    repeat."""
     keys, port = tmp_path / "keys", free_port()
     of_a_former_version(keys, "crm")
     old, before = shutil.copy(keys / "crm/bus.creds", tmp_path / "crm.old"), everything(keys)
@@ -331,8 +311,7 @@ async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_i
     assert "moves" not in capsys.readouterr().out, "it is said once"
     config = tmp_path / "nats.conf"
     config.write_text(f"host: 127.0.0.1\nport: {port}\ninclude keys/server/trust.conf\n")
-    process = started(config)
-    await listening(port)
+    serving(config, port)
     url = f"nats://127.0.0.1:{port}"
     for file in (old, keys / "crm/bus.creds", keys / "dashboard/bus.creds"):
         await (await nats.connect(url, user_credentials=str(file), allow_reconnect=False)).close()
@@ -340,15 +319,10 @@ async def test_a_folder_with_one_account_for_all_tools_is_completed_and_nobody_i
     main(["keys", str(keys), "--external", "crm"])
     assert "EXTERNAL, which all tools outside shared, is gone" in capsys.readouterr().out
     assert "EXTERNAL" not in dict(accounts(keys))
-    process.kill()
-    process.wait()
 
 
 def test_revoking_a_tool_that_shared_an_account_revokes_it_there(tmp_path: Path) -> None:
-    """Goal: what has leaked is refused, also where the account of all tools is still believed.
-
-    Method: revoke a tool in a folder of a former version; its key is listed in that account's token.
-    """
+    """Method: revoke a tool in a folder of a former version; its key is listed in that account's token."""
     of_a_former_version(tmp_path, "crm")
     leaked = parts_of((tmp_path / "crm/bus.creds").read_text())[1].public
     Keys(tmp_path, 2e9, [], revoked=["crm"])

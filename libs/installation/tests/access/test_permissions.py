@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +14,11 @@ from stretto_bus.connection import Connection
 from stretto_installation.access.keys import KEEPER
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.pods import PodPing, PodPingReply
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.codec import encode
 from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.contract.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
+
+from tests.live_bus import pod_file
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT", "EVENTS")
@@ -68,9 +68,7 @@ async def presented(server: EmbeddedServer, who: str, folder: Path) -> AsyncIter
     if who == KEEPER:
         credentials = server.keys.keeper_folder / "external.creds"
     if who in PODS:
-        key = Key(server.keys.signing_file.read_text().strip())
-        credentials = folder / f"{who}.creds"
-        credentials.write_text(mint(key, server.keys.pods_account, JOB, PODS[who], time.time(), 60.0))
+        credentials = pod_file(server.keys, folder / f"{who}.creds", JOB, PODS[who])
     errors: list[str] = []
 
     async def failed(error: Exception) -> None:
@@ -236,12 +234,10 @@ async def test_a_pod_cannot_acknowledge_an_event_in_the_place_of_the_stream(
 
 
 async def test_nobody_comes_in_without_credentials_or_with_ended_ones(server: EmbeddedServer, tmp_path: Path) -> None:
-    assert server.keys is not None
     another = EmbeddedServer(tmp_path / "another")
     assert another.keys is not None
-    ended, foreign = tmp_path / "ended.creds", another.keys.credentials("actuator")
-    key = Key(server.keys.signing_file.read_text().strip())
-    ended.write_text(mint(key, server.keys.pods_account, JOB, "ps-0", time.time() - 100, 60.0))
+    ended = pod_file(server.keys, tmp_path / "ended.creds", JOB, "ps-0", ago_s=100.0)
+    foreign = another.keys.credentials("actuator")
     for credentials in (None, ended, foreign):
         with pytest.raises(nats.errors.Error, match="Authorization Violation"):
             await nats.connect(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 import nats.errors
 import pytest
-from runtime_live import eventually
 from stretto_bus import Client
 from stretto_bus.bus import Msg
 from stretto_bus.connection import Connection
@@ -25,9 +23,12 @@ from stretto_drills.chaos.hostile import MALFORMED, RESERVED, replies, subject_f
 from stretto_installation.access.claims import user_claims
 from stretto_installation.access.permissions import POD_LIMITS, Rights, channels_of_pods
 from stretto_installation.server import EmbeddedServer
-from stretto_runtime.access.identity import USER_KEY, Key, credentials, mint
+from stretto_runtime.access.identity import USER_KEY, Key, credentials
 from stretto_wire.contract.inboxes import inbox_of, inbox_of_pod
 from stretto_wire.contract.registry import partition_of
+
+from tests.live_bus import pod_file
+from tests.waits import until
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 PODS = {"worker": "worker-0", "ps": "ps-1"}
@@ -46,10 +47,7 @@ def named_replies() -> list[str]:
 
 @asynccontextmanager
 async def hostile(server: EmbeddedServer, role: str, folder: Path) -> AsyncIterator[tuple[Connection, list[str]]]:
-    assert server.keys is not None
-    file, errors = folder / f"{role}.creds", list[str]()
-    key = Key(server.keys.signing_file.read_text().strip())
-    file.write_text(mint(key, server.keys.pods_account, JOB, PODS[role], time.time(), 60.0))
+    file, errors = pod_file(server.keys, folder / f"{role}.creds", JOB, PODS[role]), list[str]()
 
     async def failed(error: Exception) -> None:
         errors.append(str(error))
@@ -113,7 +111,7 @@ async def test_no_reply_subject_of_a_pod_leads_to_anything_of_the_installation(
         requests = [subject for subject in subjects if subject.startswith("rpc.")]
         assert len(errors) == len(RESERVED) * len(subjects), set(errors)
         assert all("permissions violation for publish with reply" in error for error in errors)
-        await eventually(lambda: len(asked) == taken * len(requests))
+        await until(lambda: len(asked) == taken * len(requests))
         await client.bus.flush()
         sent = [*seen]
         after = await stored(client)
@@ -163,10 +161,10 @@ async def test_a_pods_connection_is_bounded(server: EmbeddedServer, client: Clie
     before = await stored(client)
     async with hostile(server, "ps", tmp_path) as (pod, _):
         await pod.publish(subjects_of("ps")[0], b"x" * (POD_LIMITS["payload"] + 1))
-        await eventually(lambda: pod.is_closed)
+        await until(lambda: pod.is_closed)
     async with hostile(server, "ps", tmp_path) as (pod, _):
         for number in range(POD_LIMITS["subs"] + 1):
             with contextlib.suppress(nats.errors.Error):
                 await pod.subscribe(f"{inbox_of_pod(JOB, PODS['ps'])}.{number}")
-        await eventually(lambda: pod.is_closed)
+        await until(lambda: pod.is_closed)
     assert await stored(client) == before

@@ -8,7 +8,6 @@ names every subject of the installation as the place to deliver it to, pushed an
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 import nats.aio.msg
@@ -20,9 +19,10 @@ from stretto_bus.faults import BusFault
 from stretto_drills.chaos.hostile import replies
 from stretto_installation.access.permissions import pod_rights
 from stretto_installation.server import EmbeddedServer
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.contract.inboxes import inbox_of, is_inbox_of_caller
 from stretto_wire.contract.registry import DEAD_LETTERS, SERVICES
+
+from tests.live_bus import pod_file
 
 JOB, VICTIM, POD = "job-a", "job-b", "worker-0"
 FORGED = b'{"job":"job-b","forged":true}'
@@ -49,8 +49,7 @@ async def test_no_service_reaches_anybody_in_anothers_name(
     service: str, server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     assert server.keys is not None
-    key, file, told = Key(server.keys.signing_file.read_text().strip()), tmp_path / "pod.creds", list[tuple[str, str]]()
-    file.write_text(mint(key, server.keys.pods_account, VICTIM, POD, time.time(), 600.0))
+    file, told = pod_file(server.keys, tmp_path / "pod.creds", VICTIM, POD, 600.0), list[tuple[str, str]]()
     pod = Connection()
     await pod.connect(server.url, user_credentials=str(file))
 

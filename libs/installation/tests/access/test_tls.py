@@ -115,11 +115,7 @@ def test_the_servers_certificate_is_kept_until_it_is_for_others_or_ends_soon(tmp
     texts = [first.certificate.file.read_text()]
     assert first.login("planner").ca is not None
     day = 24 * 3600
-    for now, hosts in (
-        (NOW + day, ("a.example",)),
-        (NOW + day, ("b.example",)),
-        (NOW + 340 * day, ("b.example",)),
-    ):
+    for now, hosts in ((NOW + day, ("a.example",)), (NOW + day, ("b.example",)), (NOW + 340 * day, ("b.example",))):
         kept = Keys(tmp_path, now, hosts=hosts)
         texts.append(kept.certificate.file.read_text())
         assert (kept.folder / "root/ca.crt").read_text() == (kept.folder / "planner/ca.crt").read_text()

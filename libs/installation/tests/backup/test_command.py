@@ -27,10 +27,7 @@ def command(server: EmbeddedServer, user: str, *arguments: str, **more: str) -> 
 async def test_a_backup_is_restored_with_the_events_for_tools_outside(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """Goal: the mirror of events is made anew, since it may hold events of after the backup.
-
-    Method: a server with other events and their mirror, into which the backup is restored with --replace.
-    """
+    """Method: a server with other events and their mirror, into which the backup is restored with --replace."""
     await client.publish(add("job-a", 1))
     folder = str(tmp_path / "backup")
     trust = server.folder / "keys" / "server" / "trust.conf"
@@ -59,7 +56,6 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
 async def test_nobody_but_the_operator_may_take_or_restore_one(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """Goal: a service's rights do not suffice. Method: the arbiter's credentials; nothing is left, nothing changed."""
     await client.publish(add("job-a", 1))
     taken = command(server, "arbiter", "backup", str(tmp_path / "backup"))
     assert taken.returncode == 1

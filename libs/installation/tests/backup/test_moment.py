@@ -27,11 +27,8 @@ BACKUPS = 6
 
 
 async def test_the_bucket_is_read_as_it_was_at_one_moment(client: Client) -> None:
-    """Goal: no entry is older or newer than the moment, and none is missing.
-
-    Method: write i goes to key i mod 50, so the content at any revision is known; the bucket is read thirty times
-    while a writer is at it without a pause.
-    """
+    """Method: write i goes to key i mod 50, so the content at any revision is known; the bucket is read thirty times
+    while a writer is at it without a pause."""
     await client.bus.ask(f"STREAM.PURGE.{STATE}")
     first = int((await client.bus.ask(f"STREAM.INFO.{STATE}"))["state"]["last_seq"]) + 1
     ended = False
@@ -66,11 +63,8 @@ async def test_the_bucket_is_read_as_it_was_at_one_moment(client: Client) -> Non
 async def test_backups_of_many_moments_under_load_go_on_exactly(
     server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
 ) -> None:
-    """Goal: nothing lost, doubled or reordered after a restoration, whenever the backup was taken.
-
-    Method: three replicas count additions, one is killed meanwhile; six backups at random moments. Each is restored
-    into a server with other keys, where a new replica goes on, also with what is added then.
-    """
+    """Method: three replicas count additions, one is killed meanwhile; six backups at random moments. Each is restored
+    into a server with other keys, where a new replica goes on, also with what is added then."""
     chance = random.Random(13)
     first = replicas.start(lease_s="1", snapshot_s="0.3")
     for _ in range(2):
@@ -98,10 +92,7 @@ async def test_backups_of_many_moments_under_load_go_on_exactly(
 
 
 async def test_the_streams_are_what_they_were(client: Client, tmp_path: Path) -> None:
-    """Goal: sequences, times, subjects, headers and lifetimes of the log are kept, and provisioning changes nothing.
-
-    Method: messages with gaps (a lifetime that ended) and headers, compared one by one after the restoration.
-    """
+    """Method: messages with gaps (a lifetime that ended) and headers, compared one by one after the restoration."""
     for number in range(40):
         lifetime = {"Nats-TTL": "1s" if number % 7 == 0 else "1h"} if number % 3 else {}
         await client.bus.store(f"evt.v1.gateway.job-cancelled.job-{number}", b"%d" % number, {"ce-id": "a", **lifetime})
@@ -121,11 +112,8 @@ async def test_the_streams_are_what_they_were(client: Client, tmp_path: Path) ->
 
 
 async def test_leases_end_and_no_epoch_of_before_is_given_again(client: Client, tmp_path: Path) -> None:
-    """Goal: nobody waits for processes of the old installation, and none of them can write a snapshot.
-
-    Method: a bucket with a member, an owner, a clean mark and a cursor; after the restoration only the last two are
-    there, the mark is not clean, and a write under any old epoch is refused although a new owner has taken over.
-    """
+    """Method: a bucket with a member, an owner, a clean mark and a cursor; after the restoration only the last two are
+    there, the mark is not clean, and a write under any old epoch is refused although a new owner has taken over."""
     mark, owner = f"{STATE_PREFIX}mark.dispatcher.3", f"{STATE_PREFIX}owner.dispatcher.3"
     await client.bus.store(mark, Mark(7, 0, True).encode(mark))
     await client.bus.store(f"{STATE_PREFIX}member.dispatcher.a", b"1", {"Nats-TTL": "60s"})

@@ -35,7 +35,6 @@ async def backup(client: Client, tmp_path: Path) -> Path:
 
 
 def test_effects_are_saved_before_their_causes() -> None:
-    """Goal: the order that the package's docstring proves; telemetry, whose ranges the log names, comes last."""
     assert in_order(NAMES) == [STATE, DEAD_LETTERS, STREAM, TELEMETRY, AUDIT]
 
 
@@ -55,7 +54,6 @@ def _changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 async def test_a_manifest_that_cannot_be_read_is_refused(
     backup: Path, change: Callable[[dict[str, Any]], dict[str, Any]], why: str
 ) -> None:
-    """Goal: each error names its field. Method: one field of a sound manifest changed."""
     path = backup / MANIFEST_FILE
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(BackupError, match=why):
@@ -63,14 +61,12 @@ async def test_a_manifest_that_cannot_be_read_is_refused(
 
 
 async def test_a_folder_without_a_manifest_is_no_backup(backup: Path) -> None:
-    """Goal: a backup that was cut off is recognised. Method: all files but the last one written."""
     (backup / MANIFEST_FILE).unlink()
     with pytest.raises(BackupError, match="holds no backup, or one that did not end"):
         restoring.check(backup, streams())
 
 
 async def test_any_damaged_byte_is_found(backup: Path, tmp_path: Path) -> None:
-    """Goal: no file is restored that is not what was saved. Method: any byte of any file changed, or the end cut."""
     restoring.check(backup, streams())
     files = [saved.file.name for saved in Manifest.read(backup).streams if saved.file.size_bytes]
 
@@ -91,7 +87,6 @@ async def test_any_damaged_byte_is_found(backup: Path, tmp_path: Path) -> None:
 
 
 async def test_a_bucket_newer_than_the_log_is_refused(client: Client, tmp_path: Path) -> None:
-    """Goal: no state is restored that contains inputs which the log lacks. Method: a cursor beyond the log's end."""
     subject = f"{STATE_PREFIX}cursor.dispatcher.3.a"
     await client.publish(add("job-a", 1))
     await client.bus.store(subject, Cursor(2, 1, 1, 1).encode(subject))
@@ -101,7 +96,6 @@ async def test_a_bucket_newer_than_the_log_is_refused(client: Client, tmp_path: 
 
 
 async def test_a_server_in_use_is_left_as_it_is(client: Client, backup: Path) -> None:
-    """Goal: what a server has is given up only when asked for. Method: the server of the backup itself."""
     await client.publish(add("job-a", 20))
     with pytest.raises(BackupError, match=rf"{STREAM} \(21 messages so far\).*--replace"):
         await put_back(client, backup)
@@ -111,7 +105,6 @@ async def test_a_server_in_use_is_left_as_it_is(client: Client, backup: Path) ->
 
 
 async def test_a_server_whose_services_run_is_refused(client: Client, backup: Path) -> None:
-    """Goal: no replica has its streams exchanged below it, not even with --replace. Method: the lease of one."""
     await client.bus.store(f"{STATE_PREFIX}member.dispatcher.dispatcher-1", b"1", {"Nats-TTL": "60s"})
     with pytest.raises(BackupError, match="1 replicas of services run, dispatcher-1 among them"):
         await put_back(client, backup, replace=True)
@@ -119,7 +112,6 @@ async def test_a_server_whose_services_run_is_refused(client: Client, backup: Pa
 
 
 async def test_an_older_server_is_refused(backup: Path, tmp_path: Path) -> None:
-    """Goal: a server that cannot read the snapshots is named. Method: a manifest of a later server."""
     path = backup / MANIFEST_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "server_version": [99, 0, 0]}))
     async with empty_server(tmp_path / "other") as (_, restored):
@@ -128,7 +120,6 @@ async def test_an_older_server_is_refused(backup: Path, tmp_path: Path) -> None:
 
 
 async def test_a_private_key_is_never_saved(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    """Goal: of the keys only the public part is kept. Method: the trust of a server, and the same with a seed."""
     assert server.keys is not None
     trust = server.keys.trust
     manifest = await taken(client, tmp_path / "backup", trust)
@@ -141,7 +132,6 @@ async def test_a_private_key_is_never_saved(server: EmbeddedServer, client: Clie
 
 
 async def test_a_folder_with_content_is_not_written_to(client: Client, backup: Path) -> None:
-    """Goal: no backup is replaced by another one. Method: the same folder again."""
     before = Manifest.read(backup)
     with pytest.raises(BackupError, match="is not empty"):
         await taken(client, backup)

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import nats
 import psutil
 import pytest
-from installed_gateway import Installed, eventually
+from installed_gateway import Installed
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from stretto_cli.main import app
 from stretto_cli.options import connect
@@ -53,13 +52,9 @@ from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire.contract.registry import SERVICES
 from typer.testing import CliRunner
 
+from tests.waits import until, wait_until
+
 ROOT = Path(__file__).parents[4]
-
-
-async def until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not reached():
-            await asyncio.sleep(0.02)
 
 
 def command(tmp_path: Path, code: str) -> Command:
@@ -141,7 +136,7 @@ def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
-    eventually(lambda: bool(followed))
+    wait_until(lambda: bool(followed))
     gateway = installed.installation.children["gateway"]
     before, restarts = gateway.pid, restarts_of_gateway(installed)  # tests of the client kill it, too
     assert before is not None
@@ -154,8 +149,8 @@ def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing
     def knows_everything() -> bool:  # a gateway lists jobs while it still reads the stream
         return "survivor" in [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
 
-    eventually(answers_again, 60)
-    eventually(knows_everything, 60)
+    wait_until(answers_again)
+    wait_until(knows_everything)
     assert restarts_of_gateway(installed) == restarts + 1
     follower.join(60)
     assert [name for name in followed if name != "change-audited"] == [
@@ -176,7 +171,7 @@ def test_a_killed_bus_comes_back_with_everything_that_was_stored(installed: Inst
     before = nats.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: nats.pid not in (None, before) and submit("after-the-crash") == 0, 60)
+    wait_until(lambda: nats.pid not in (None, before) and submit("after-the-crash") == 0)
     names = [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
     assert {"before-the-crash", "after-the-crash"} <= set(names)
 
@@ -293,7 +288,7 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     (tmp_path / "pods" / "a" / "worker-1").mkdir()
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
-    eventually(lambda: len(pods_of(tmp_path)) == 2)
+    wait_until(lambda: len(pods_of(tmp_path)) == 2)
     assert end_all(pods_of(tmp_path), 2.0) == 2
     shell.wait(60)
     assert pods_of(tmp_path) == []
@@ -307,7 +302,7 @@ def test_a_pod_that_starts_while_pods_are_ended_is_ended_too(tmp_path: Path) -> 
     pod = tmp_path / "pods" / "a" / "worker-0"
     pod.mkdir(parents=True)
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
-    eventually(lambda: (tmp_path / "up").exists())
+    wait_until(lambda: (tmp_path / "up").exists())
     end_leftovers(tmp_path)
     shell.wait(60)
     assert (tmp_path / "pid").exists(), "the case that this is about"
@@ -336,7 +331,7 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     def in_sessions_of_their_own() -> list[psutil.Process]:
         return [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
 
-    eventually(lambda: bool(in_sessions_of_their_own()) and len(sessions_of([(leader, birth)])) == 2)
+    wait_until(lambda: bool(in_sessions_of_their_own()) and len(sessions_of([(leader, birth)])) == 2)
     others = in_sessions_of_their_own()
     shell.kill()
     shell.wait(60)
@@ -392,7 +387,6 @@ async def test_processes_are_kept_alive_and_ended_while_the_disk_is_full(
 async def test_an_installation_that_still_frees_its_memory_has_not_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: whoever waits for its end can start the next one at once, and is not told that one runs."""
     installation = Installation(StartOptions(tmp_path), {})
     installation._claim_folder()
     installation._write_state()
@@ -539,7 +533,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
         pids = [(entry["pid"], ProcessIdentity.parse(entry["birth"])) for entry in up["processes"].values()]
     finally:
         os.kill(read_state(tmp_path)["pid"], signal.SIGTERM)
-        eventually(lambda: not (tmp_path / "run" / "up.json").exists(), 60)
+        wait_until(lambda: not (tmp_path / "run" / "up.json").exists())
     assert all(same_process(pid, birth) is None for pid, birth in pids)
 
 

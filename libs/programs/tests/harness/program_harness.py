@@ -7,13 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
 from warm_processes import WarmProcess, WarmProcesses
+
+from tests.waits import wait_until
 
 LIMIT_S = 240.0
 _OURS = (
@@ -95,11 +97,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come"
-        time.sleep(0.01)
+until = partial(wait_until, limit_s=LIMIT_S)
 
 
 @contextmanager

@@ -197,11 +197,7 @@ def test_a_map_that_reads_a_written_table_ends_the_walk() -> None:
 
 def test_an_order_that_is_not_kept_ends_the_walk() -> None:
     found = opened(
-        [
-            DatasetOp("Range"),
-            DatasetOp("Map", PURE, ("f",)),
-            DatasetOp("ParallelMap", PURE, is_deterministic=False),
-        ]
+        [DatasetOp("Range"), DatasetOp("Map", PURE, ("f",)), DatasetOp("ParallelMap", PURE, is_deterministic=False)]
     )
     assert found.maps == ()
     assert "does not keep the order" in found.ended_by

@@ -171,11 +171,7 @@ else:
     ],
 )
 def test_a_program_killed_and_run_again_ends_with_the_variables_of_the_whole_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    kills: tuple[int, int],
-    places: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, kills: tuple[int, int], places: int
 ) -> None:
     monkeypatch.setenv("SAVED", str(tmp_path / "whole-saved"))
     expected = alone(tmp_path / "whole", text)

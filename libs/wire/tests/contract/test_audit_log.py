@@ -25,10 +25,7 @@ logs = st.lists(st.sampled_from(["ada", "bob", "eve"]), min_size=3, max_size=12)
 
 @given(logs)
 def test_an_untouched_log_is_whole_and_so_is_its_end(lines: list[bytes]) -> None:
-    """Goal: a log is whole, also when its oldest entries are kept no longer.
-
-    Method: verify any log, and the same without its first entry.
-    """
+    """Method: verify any log, and the same without its first entry."""
     assert verify(lines).first
     assert verify(lines).last_hash == hash_of(lines[-1])
     assert not verify(lines[1:]).first
@@ -37,10 +34,7 @@ def test_an_untouched_log_is_whole_and_so_is_its_end(lines: list[bytes]) -> None
 
 @given(logs, st.data())
 def test_what_was_done_to_an_entry_before_the_last_is_found(lines: list[bytes], data: st.DataObject) -> None:
-    """Goal: nobody changes, removes, doubles or swaps entries unseen.
-
-    Method: do one of these to any entry that has one before and one behind it.
-    """
+    """Method: do one of these to any entry that has one before and one behind it."""
     at = data.draw(st.integers(1, len(lines) - 2))
     forged = list(lines)
     match data.draw(st.sampled_from(["change", "remove", "double", "swap"])):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status, until
+from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status
 from engine_place import IMAGE, Containers
 from stretto_actuator.backend import BackendError, NoRoom
 from stretto_actuator.docker import backend as docker_backend
@@ -25,6 +25,8 @@ from stretto_actuator.docker.manifest import PROCESSES_MAX
 from stretto_actuator.docker.volumes import Volume, volumes_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
+
+from tests.waits import until
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def test_a_hostile_job_finds_nothing_of_another_one(place: Containers, vol
     async def kept() -> bool:
         return "up" in await backend.logs("victim", "ps-0", 10)
 
-    await until(kept, "the victim has something to lose")
+    await until(kept, lambda: "the victim has something to lose")
     hostile = """
         def peek(path):
             try:
@@ -101,7 +103,7 @@ async def test_a_job_reads_the_checkpoint_that_it_starts_from_and_writes_its_own
     async def written() -> bool:
         return [pod.state for pod in await backend.list("first")] == ["exited"]
 
-    await until(written, "the first job has a checkpoint")
+    await until(written, lambda: "the first job has a checkpoint")
     script = """
         print(open("/checkpoints/first/m").read())
         open(f"/checkpoints/contract/m", "w").write("8")
@@ -163,7 +165,7 @@ async def test_jobs_with_networks_of_their_own_reach_the_bus_and_not_each_other(
     async def address() -> str:
         return await backend.logs("victim", "ps-0", 1)
 
-    victim = await until(address, "the victim listens")
+    victim = await until(address, lambda: "the victim listens")
     script = f"""
         import socket
         def reach(host):
@@ -322,7 +324,7 @@ async def test_a_container_that_was_made_and_never_started_is_made_anew(
         await place.backend.launch(spec(place))
         return [pod.state for pod in await place.backend.list()] == ["running"]
 
-    await until(started, "it was made anew")
+    await until(started, lambda: "it was made anew")
 
 
 async def test_a_strangers_container_of_that_name_is_left_alone(place: Containers) -> None:
@@ -366,7 +368,7 @@ async def test_an_engine_that_is_away_is_said_to_be_and_found_again(place: Conta
             return "see that the engine runs" in str(error)
         return False
 
-    await until(away, "the engine is away, and that is said")
+    await until(away, lambda: "the engine is away, and that is said")
     await place.proxy.start()
     assert (await running(place)).state == "running"
 
@@ -408,7 +410,7 @@ async def test_two_actuators_give_a_device_to_one_pod_alone(place: Containers) -
                 await backend.launch(pod)
         return bool(await place.backend.list())
 
-    await until(one_runs, "one of them got the device")
+    await until(one_runs, lambda: "one of them got the device")
     there = place.client.containers(filters={"label": f"{INSTALLATION}={place.name}"})
     assert len(there) == 1
 
@@ -431,7 +433,7 @@ async def test_a_pod_whose_image_came_too_late_for_its_device_is_launched_again(
         async def is_gone() -> bool:
             return [pod.pod for pod in await backend.list()] == ["worker-0"]
 
-        await until(is_gone, "its image is there, and no device is")
+        await until(is_gone, lambda: "its image is there, and no device is")
         with pytest.raises(NoRoom):
             await backend.launch(waiting)
         await backend.kill(JOB, "worker-0")

@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from backend_contract import JOB, exited, running, said, spec, until
+from backend_contract import JOB, exited, running, said, spec
 from engine_place import IMAGE, Containers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,8 @@ from stretto_actuator.docker.engine import Engine
 from stretto_actuator.docker.networks import JobNetworks, NetworkRules, free_subnets
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
+
+from tests.waits import until
 
 
 async def test_a_network_is_not_left_while_a_pod_starts_or_runs_there(place: Containers) -> None:
@@ -149,7 +151,7 @@ async def test_a_port_of_a_pod_is_closed_to_other_jobs_and_without_egress_to_the
     async def address() -> str:
         return await backend.logs("victim", "ps-0", 1)
 
-    victim = await until(address, "the victim listens")
+    victim = await until(address, lambda: "the victim listens")
     attack = f"{REACH}\n    print(reach({victim!r}, 7000), reach({UNUSED!r}, 7000), flush=True)"
     await backend.launch(spec(place, script=attack, egress=egress))
     reached, anything = (await said(place)).split()
@@ -194,11 +196,7 @@ async def test_networks_of_jobs_are_cut_from_the_range_until_it_is_used_up(place
         await backend.launch(spec(place, job="c"))
 
 
-@given(
-    st.sets(st.integers(0, 2**10 - 1), max_size=20),
-    st.integers(22, 29),
-    st.integers(22, 29),
-)
+@given(st.sets(st.integers(0, 2**10 - 1), max_size=20), st.integers(22, 29), st.integers(22, 29))
 def test_free_subnets_overlap_nothing_and_are_all_that_is_free(starts: set[int], bits: int, of_others: int) -> None:
     """Compare with every address of the range: a subnet is offered if and only if none of its addresses is taken."""
     base = ip_network("10.0.0.0/22")

@@ -102,6 +102,12 @@ async def until(backend: KubernetesBackend, true: Callable[[PodStatus], bool], p
         leave()
 
 
+async def launched(backend: KubernetesBackend) -> None:
+    """Launch worker-0, and wait until it runs."""
+    await backend.launch(spec())
+    await until(backend, runs)
+
+
 def exited(status: PodStatus) -> bool:
     return status.state == "exited"
 
@@ -118,38 +124,16 @@ class TestEnds:
     """Each with its own reason."""
 
     @pytest.mark.parametrize(
-        ("code", "reason", "exit_code"),
-        [
-            ("print('done')", "completed", 0),
-            ("import sys; print('wrong here'); sys.exit(3)", "failed", 3),
-            ("import os; os.kill(os.getpid(), 11)", "killed", 139),
-        ],
-    )
-    async def test_by_itself(self, backend: KubernetesBackend, code: str, reason: str, exit_code: int) -> None:
-        await backend.launch(spec(command=(sys.executable, "-c", code)))
-        status = await until(backend, exited)
-        assert (status.reason, status.exit_code) == (reason, exit_code)
-        assert ("wrong here" in status.log) == (exit_code == 3)
-
-    async def test_for_memory(self, backend: KubernetesBackend) -> None:
-        eats = "import time\nheld = []\nwhile True: held.append(bytearray(16 << 20)); time.sleep(0.01)"
-        await backend.launch(spec(command=(sys.executable, "-c", eats), memory_bytes=64 * MIB))
-        status = await until(backend, exited)
-        assert (status.reason, status.exit_code) == ("oom-killed", 137)
-
-    @pytest.mark.parametrize(
         ("said", "reason"), [("EvictionByEvictionAPI", "evicted"), ("PreemptionByScheduler", "preempted")]
     )
     async def test_by_the_cluster(self, cluster: Cluster, backend: KubernetesBackend, said: str, reason: str) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.disrupt(name_of(), said)
         status = await until(backend, exited)
         assert (status.reason, status.exit_code) == (reason, 143)
 
     async def test_by_the_loss_of_its_node(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.lose("node-0")
         assert (await until(backend, exited)).reason == "node-lost"
         await backend.forget("job", "worker-0")
@@ -158,15 +142,13 @@ class TestEnds:
     async def test_by_somebody_who_deletes_it_behind_our_back(
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         cluster.storage.remove("pods", name_of())
         status = await until(backend, exited)
         assert (status.reason, status.exit_code) == ("vanished", None)
 
     async def test_while_nobody_could_see_it(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         await cluster.server.stop()
         cluster.storage.remove("pods", name_of())
         cluster.storage.compact()
@@ -176,18 +158,6 @@ class TestEnds:
 
 class TestWaits:
     """Pods that do not run yet, with the reason."""
-
-    async def test_for_room(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        cluster.kubelet.nodes["node-0"] = (1.5, 64 << 30)
-        await backend.launch(spec("ps-0"))
-        await backend.launch(spec("worker-0"))
-        status = await until(backend, lambda status: status.waiting is not None and status.waiting.reason == "no-room")
-        assert status.state == "pending"
-        assert status.waiting is not None
-        assert "Insufficient cpu" in status.waiting.detail
-        await backend.kill("job", "ps-0")
-        await until(backend, exited, "ps-0")
-        await until(backend, runs)
 
     async def test_for_quota_and_is_tried_again(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         cluster.server.quota = {"pods": 1}
@@ -200,13 +170,6 @@ class TestWaits:
         assert len(cluster.pods()) == 1
         cluster.server.quota = {}
         await until(backend, runs)
-
-    async def test_for_its_image(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        cluster.kubelet.images = {"trainer:1"}
-        await backend.launch(spec(image="nobody/has:it"))
-        status = await until(backend, lambda status: "BackOff" in str(status.waiting))
-        assert status.waiting is not None
-        assert status.waiting.reason == "image-pull"
 
     async def test_for_an_api_server_in_trouble(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         """It is nobody's failure: the pod comes when the server does."""
@@ -239,14 +202,6 @@ class TestWaits:
 
 
 class TestResize:
-    async def test_in_place(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
-        assert await backend.resize("job", "worker-0", 1.2345678, 512 * MIB) == (1.2345678, 512 * MIB)
-        status = await until(backend, runs)
-        assert (status.cpu_cores, status.memory_bytes) == (1.235, 512 * MIB)
-        assert len(cluster.pods()) == 1
-
     async def test_memory_in_use_is_not_taken(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         holds = "held = bytearray(100 << 20); import time; print('holds', flush=True); time.sleep(600)"
         await backend.launch(spec(command=(sys.executable, "-c", holds)))
@@ -276,8 +231,7 @@ class TestResize:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         cluster.kubelet.nodes["node-0"] = (2.0, 64 << 30)
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         with pytest.raises(NotInPlace, match="no room to grow"):
             await backend.resize("job", "worker-0", 3.0, 256 * MIB)
 
@@ -285,8 +239,7 @@ class TestResize:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         cluster.server.resizable = False
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         for _ in range(2):
             with pytest.raises(NotInPlace, match="cannot resize a running pod"):
                 await backend.resize("job", "worker-0", 2.0, 256 * MIB)
@@ -297,8 +250,7 @@ class TestLives:
     async def test_nothing_more_is_asked_of_the_cluster_than_its_role(
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         await backend.resize("job", "worker-0", 2.0, 256 * MIB)
         await backend.logs("job", "worker-0", 5)
         await backend.stop("job", "worker-0", 5)
@@ -311,16 +263,14 @@ class TestLives:
         self, cluster: Cluster, backend: KubernetesBackend
     ) -> None:
         """A kubelet says so in place of a log, which must not take the place of the log that is kept."""
-        await backend.launch(spec())
-        await until(backend, runs)
+        await launched(backend)
         os.unlink(cluster.server.logs[name_of()])
         assert await backend.logs("job", "worker-0", 5) == ""
 
     async def test_pods_go_with_the_installation(self, cluster: Cluster) -> None:
         owner = cluster.storage.put("configmaps", {"metadata": {"name": "release"}})
         async with opened(cluster, kubernetes_owner="release") as backend:
-            await backend.launch(spec())
-            await until(backend, runs)
+            await launched(backend)
             cluster.storage.remove("configmaps", owner["metadata"]["name"])
             assert cluster.storage.objects == {}
 
@@ -338,11 +288,6 @@ class TestLives:
             await other.launch(spec(command=(sys.executable, "-c", "print('another')")))
             assert len(cluster.pods()) == 1
             assert (await until(other, runs)).adopted is False
-
-    async def test_a_lost_watch_loses_no_end(self, cluster: Cluster, backend: KubernetesBackend) -> None:
-        await backend.launch(spec(command=(sys.executable, "-c", "import time; time.sleep(0.3)")))
-        cluster.server.cut()
-        assert (await until(backend, exited)).reason == "completed"
 
     async def test_a_namespace_that_may_not_be_seen_is_said_at_once(self, cluster: Cluster) -> None:
         cluster.server.allowed["actuator"] = set()

@@ -66,22 +66,12 @@ class Place:
         self.memory = folder / "shm"
         self.beside.mkdir()
         (self.beside / "dataset.csv").write_text("1,2")
-        self.secrets = [
-            self.state / name
-            for name in (
-                "nats/keys/root/account.seed",
-                "nats/keys/gateway/bus.creds",
-                "gateway.token",
-                "redis/redis.conf",
-                "secrets/s3",
-                "pods/other/worker-9/files/bus.creds",
-                "pods/other/worker-9/files/plane.pem",
-                "plane.secret",
-                "pods/other/worker-9/log",
-                "checkpoints/other/other-000001/manifest.json",
-                "spans/other/worker-0.jsonl",
-            )
-        ]
+        names = """
+        nats/keys/root/account.seed nats/keys/gateway/bus.creds gateway.token redis/redis.conf
+        secrets/s3 pods/other/worker-9/files/bus.creds pods/other/worker-9/files/plane.pem plane.secret
+        pods/other/worker-9/log checkpoints/other/other-000001/manifest.json spans/other/worker-0.jsonl
+        """
+        self.secrets = [self.state / name for name in names.split()]
         self.secrets.append(images_folder(self.memory, self.state, "other") / "other-000001.ps-0")
         for file in self.secrets:
             file.parent.mkdir(parents=True, exist_ok=True)

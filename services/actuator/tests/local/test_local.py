@@ -14,13 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_pods import LIMIT_S, ended, running_pid, until
+from local_pods import LIMIT_S, ended, running_pid
 from stretto_actuator.backend import PodSpec, stated_reason
 from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_actuator.local.processes import PodProcesses
 from stretto_actuator.local.records import Record
+
+from tests.waits import until
 
 MIB = 2**20
 
@@ -73,15 +75,12 @@ async def running(folder: Path) -> tuple[LocalBackend, int]:
     return backend, await running_pid(folder, "worker-0")
 
 
-async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
+async def over(folder: Path, script: str) -> LocalBackend:
+    """Run worker-0 to its end; return its backend."""
     backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
-    (pod,) = await ended(backend)
-    assert (pod.exit_code, pod.reason, pod.log) == (3, "failed", "bad column 7")
-    await backend.forget("j", "worker-0")
-    assert await backend.list() == []
-    await backend.launch(spec(folder, "worker-0", ""))
-    assert await backend.list() == [], "a name is not used again"
+    await backend.launch(spec(folder, "worker-0", script))
+    await ended(backend)
+    return backend
 
 
 async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder: Path) -> None:
@@ -94,9 +93,7 @@ async def test_whatever_a_pod_leaves_behind_is_removed_while_others_go_on(folder
         os.mkdir("deeper")
         os.chdir("deeper")
     """
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", textwrap.dedent(script)))
-    await ended(backend)
+    backend = await over(folder, textwrap.dedent(script))
     removing, longest_s, first_s = asyncio.create_task(backend.forget("j", "worker-0")), 0.0, time.monotonic()
     while not removing.done():
         began_s = time.monotonic()
@@ -122,29 +119,6 @@ async def test_a_record_that_cannot_be_read_costs_its_pod_alone(folder: Path) ->
     record.write_text(text)
     assert (await backend.list())[0].state == "running"
     assert psutil.pid_exists(pid)
-
-
-async def test_kill_of_the_pod_is_seen_with_its_signal(folder: Path) -> None:
-    backend = LocalBackend(folder)
-    await backend.launch(spec(folder, "worker-0", ""))
-    os.kill(await running_pid(folder, "worker-0"), signal.SIGKILL)
-    (pod,) = await ended(backend)
-    assert pod.exit_code == 137
-
-
-async def test_second_backend_adopts_and_never_starts_a_second(folder: Path) -> None:
-    first = LocalBackend(folder)
-    await first.launch(spec(folder, "ps-0", ""))
-    pid = await running_pid(folder, "ps-0")
-    second = LocalBackend(folder)
-    (pod,) = await second.list()
-    assert pod.state == "running"
-    assert pod.adopted
-    await second.launch(spec(folder, "ps-0", ""))
-    assert await running_pid(folder, "ps-0") == pid
-    os.kill(pid, signal.SIGKILL)
-    (pod,) = await ended(second)
-    assert pod.exit_code == 137, "the exit code survives the launcher"
 
 
 async def test_pod_started_but_never_recorded_is_found_again(folder: Path) -> None:
@@ -195,27 +169,6 @@ async def test_a_stepped_clock_ends_no_pod(folder: Path, monkeypatch: pytest.Mon
     assert pid in pod.pids
 
 
-async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:
-    now = [100.0]
-    backend = LocalBackend(folder, uptime_s=lambda: now[0])
-    polite = (
-        "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(60)"
-    )
-    stubborn = "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    await backend.launch(spec(folder, "worker-0", polite))
-    await backend.launch(spec(folder, "worker-1", stubborn))
-    for pod in ("worker-0", "worker-1"):
-        await until(lambda pod=pod: "up" in (folder / "pods/j" / pod / "log").read_text())
-        await backend.stop("j", pod, 5.0)
-    await until(lambda: (folder / "pods/j/worker-0/exit").exists())
-    await backend.stop("j", "worker-1", 5.0)
-    codes = {pod.pod: pod.exit_code for pod in await backend.list()}
-    assert codes == {"worker-0": 0, "worker-1": None}
-    now[0] += 6
-    await backend.stop("j", "worker-1", 5.0)
-    assert {pod.pod: pod.exit_code for pod in await ended(backend)} == {"worker-0": 0, "worker-1": 137}
-
-
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 async def test_a_step_of_the_time_of_day_changes_no_grace(folder: Path, step_s: float) -> None:
     now, up = [10_000.0], [100.0]
@@ -257,10 +210,8 @@ while True:
 
 
 async def test_children_of_a_dead_pod_are_ended_with_it(folder: Path) -> None:
-    backend = LocalBackend(folder)
     script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
-    await backend.launch(spec(folder, "worker-0", script))
-    await ended(backend)
+    backend = await over(folder, script)
     orphan = int((folder / "pods/j/worker-0/log").read_text())
     assert psutil.pid_exists(orphan)
     await backend.forget("j", "worker-0")
@@ -283,7 +234,6 @@ async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_ar
 
 
 async def test_a_kill_for_memory_that_an_actuator_did_not_live_to_finish_is_finished_by_the_next(folder: Path) -> None:
-    """Goal: a pod that is dead under a shell that stands still is not taken for one that runs, for ever."""
     first = LocalBackend(folder, cgroups=False)
     await first.launch(spec(folder, "ps-0", ""))
     pid = await running_pid(folder, "ps-0")
@@ -418,10 +368,8 @@ async def test_no_process_that_starts_while_those_left_are_looked_for_outlives_a
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the first look misses the process, which another one may have started just after it."""
-    backend = LocalBackend(folder)
     script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
-    await backend.launch(spec(folder, "worker-0", script))
-    await ended(backend)
+    backend = await over(folder, script)
     miss_looks(monkeypatch, 1)
     left = int(await backend.logs("j", "worker-0", 1))
     await backend.forget("j", "worker-0")

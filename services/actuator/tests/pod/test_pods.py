@@ -220,7 +220,6 @@ def test_pods_are_told_to_encrypt_where_a_network_is_crossed(backend: Any, setti
 
 
 def test_each_job_has_a_key_that_every_replica_lays(tmp_path: Path) -> None:
-    """Goal: pods that different replicas start know one another. Method: issuers of one state folder, and another."""
     settings = ActuatorSettings(state_folder=tmp_path / "state")
     laid = Issuer(settings).files("j", "ps-0", 0.0)["plane.pem"]
     assert Issuer(settings).files("j", "worker-7", 99.0)["plane.pem"] == laid
@@ -241,7 +240,6 @@ def test_replicas_that_start_together_make_one_secret(tmp_path: Path) -> None:
 
 
 def test_the_key_comes_from_the_signing_key_where_there_is_one(tmp_path: Path) -> None:
-    """Goal: replicas of containers, which share no folder, lay the same key. Method: two folders, one signing key."""
     keys = Keys(tmp_path / "keys", time.time())
     files = [
         Issuer(

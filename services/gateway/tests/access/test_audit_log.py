@@ -11,10 +11,10 @@ from typing import Any
 from stretto_bus import Client
 from stretto_gateway.access.audit_log import AuditLog, RequestedChange
 from stretto_gateway.streams.bus import StreamBus
-from stretto_installation.provision import provision
-from stretto_installation.server import EmbeddedServer
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.audit_log import verify
+
+from tests.live_bus import live_bus
 
 from ..gateway_process import Running
 from ..rest_documents import spec
@@ -23,39 +23,28 @@ CHANGES = 40
 
 
 async def test_two_replicas_write_one_chain(tmp_path: Path) -> None:
-    """Goal: replicas that append at the same time neither fork the chain nor lose an entry.
-
-    Method: two logs with connections of their own append together on a real server; the chain is verified.
-    """
-    server = EmbeddedServer(tmp_path / "nats")
-    await server.start()
-    operator = await Client.connect(server.url, server.login())
-    await provision(operator.bus)
+    """Method: two logs with connections of their own append together on a real server; the chain is verified."""
     streams = [StreamBus(Tracing("gateway", tmp_path, 0, 0)) for _ in range(2)]
-    for stream in streams:
-        stream.reached((await Client.connect(server.url, server.login("gateway"))).bus)
     logs = [AuditLog(stream, time.monotonic, time.time) for stream in streams]
 
     async def append(log: AuditLog, actor: str) -> None:
         for _ in range(CHANGES):
             await log.note(RequestedChange("job-a", "cancel", 202, "", actor, "admin", ""))
 
-    await asyncio.gather(*(append(log, f"replica-{number}") for number, log in enumerate(logs)))
-    lines = [line async for line in streams[0].audit_lines()]
+    async with live_bus(tmp_path) as (server, _):
+        for stream in streams:
+            stream.reached((await Client.connect(server.url, server.login("gateway"))).bus)
+        await asyncio.gather(*(append(log, f"replica-{number}") for number, log in enumerate(logs)))
+        lines = [line async for line in streams[0].audit_lines()]
+        for stream in streams:
+            await stream.close()
     found = verify(lines)
     assert (found.entries, found.first) == (2 * CHANGES, True)
     assert [sum(b"replica-%d" % number in line for line in lines) for number in range(2)] == [CHANGES, CHANGES]
-    for stream in streams:
-        await stream.close()
-    await operator.close()
-    server.kill()
 
 
 def test_a_change_is_in_the_audit_log_and_in_nobodys_events(gateway: Running) -> None:
-    """Goal: names and addresses of users reach admins, and no reader of events.
-
-    Method: submit a job, and read the log and all its events.
-    """
+    """Method: submit a job, and read the log and all its events."""
     document = spec()
     with gateway.http() as http:
         assert http.post("/jobs", json=document).status_code == 201
@@ -68,7 +57,6 @@ def test_a_change_is_in_the_audit_log_and_in_nobodys_events(gateway: Running) ->
 
 
 def test_the_newest_changes_come_page_by_page(gateway: Running) -> None:
-    """Goal: a page need not load the whole log. Method: follow `before` to the end; compare with the whole log."""
     with gateway.http() as http:
         for _ in range(3):
             assert http.post("/jobs", json=spec()).status_code == 201

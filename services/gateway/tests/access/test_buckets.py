@@ -8,9 +8,7 @@ from stretto_gateway.access.buckets import Buckets
 
 
 @given(
-    per_s=st.floats(0.1, 100),
-    burst=st.integers(1, 20),
-    pauses_s=st.lists(st.floats(0, 5), min_size=1, max_size=200),
+    per_s=st.floats(0.1, 100), burst=st.integers(1, 20), pauses_s=st.lists(st.floats(0, 5), min_size=1, max_size=200)
 )
 def test_in_any_span_a_caller_gets_at_most_a_burst_and_its_rate(
     per_s: float, burst: int, pauses_s: list[float]

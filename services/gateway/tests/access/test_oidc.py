@@ -9,7 +9,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from stretto_gateway.access.oidc import Issuer
 from stretto_gateway.problems import Problem
 from stretto_gateway.settings import GatewaySettings
 from stretto_runtime.process.faults import SettingsFault
+
+from tests.http_served import Answer, Asked, served
 
 from ..gateway_process import installed
 from ..rest_documents import problem, spec
@@ -42,31 +43,15 @@ class Provider:
         self.broken = False
         self.awake = threading.Event()
         self.awake.set()
-        provider = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                provider.awake.wait(60)
-                body: dict[str, Any] = {"issuer": provider.url, "jwks_uri": f"{provider.url}/keys"}
-                if self.path == "/keys":
-                    provider.fetched += 1
-                    body = {"keys": [*map(provider.public, provider.keys), *provider.extra]}
-                text = json.dumps(body).encode()
-                self.send_response(500 if provider.broken else 200)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.awake.set()
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, asked: Asked) -> Answer:
+        self.awake.wait(60)
+        body: dict[str, Any] = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        if asked.path == "/keys":
+            self.fetched += 1
+            body = {"keys": [*map(self.public, self.keys), *self.extra]}
+        return 500 if self.broken else 200, {}, json.dumps(body).encode()
 
     def public(self, kid: str) -> dict[str, Any]:
         kinds = {"R": jwt.algorithms.RSAAlgorithm, "E": jwt.algorithms.ECAlgorithm, "O": jwt.algorithms.OKPAlgorithm}
@@ -91,8 +76,9 @@ ALGORITHM_OF = {type(RSA): "RS256", type(EC): "ES256", type(ED): "EdDSA"}
 def provider() -> Iterator[Provider]:
     provider = Provider()
     provider.keys["one"] = RSA
-    yield provider
-    provider.close()
+    with served(provider.answer) as provider.url:
+        yield provider
+        provider.awake.set()
 
 
 @pytest.fixture
@@ -192,7 +178,6 @@ async def test_two_long_names_are_not_taken_for_one(provider: Provider, clock: C
 
 
 async def test_a_claim_names_the_team_and_a_token_without_it_is_refused(provider: Provider, clock: Clock) -> None:
-    """Goal: nobody gets into the default team by leaving a claim out. Method: tokens with good, bad and no teams."""
     assert (await issuer(provider, clock).caller(provider.sign(org="x"))).team == "default"
     known = issuer(provider, clock, oidc_team_claim="org.team")
     assert (await known.caller(provider.sign(org={"team": "ads"}))).team == "ads"

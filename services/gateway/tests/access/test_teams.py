@@ -53,7 +53,6 @@ def submitted(teams: Teams, who: str, headers: dict[str, str] | None = None) -> 
 
 
 def test_a_job_has_the_team_of_its_submitter(teams: Teams) -> None:
-    """Goal: only an admin chooses a team. Method: submit with and without the header, read views and the list."""
     jobs = {
         "ads": submitted(teams, "ada", {"X-Stretto-Team": "feed"}),
         "feed": submitted(teams, "root", {"X-Stretto-Team": "feed"}),
@@ -68,7 +67,6 @@ def test_a_job_has_the_team_of_its_submitter(teams: Teams) -> None:
 
 
 def test_live_jobs_and_priority_are_bounded_by_the_teams_quota(teams: Teams) -> None:
-    """Goal: a refusal names field, value and remedy, and ends with a live job. Method: submit too many, end one."""
     with client(teams[0], teams[1]["sam"]) as sam:
         above = problem(sam.post("/jobs", json=spec() | {"priority": 2.5}))
         assert (above["status"], above["field"], above["value"]) == (422, "priority", "2.5")
@@ -128,58 +126,52 @@ FILTERED = {
 cluster has jobs in test_inquiries.py only."""
 ADMINS = {"/api/v1/audit-log", "/api/v1/audit-log/newest", "/api/v1/jobs/{job}/journal"}
 """Routes that answer about all teams, to admins only. A journal has what concerns other jobs of its partition, too."""
+SUBMIT = {("POST", "/api/v1/jobs"), ("POST", "/api/v1/jobs/preview")}
 
 
-@pytest.mark.parametrize(("method", "path"), routes())
-def test_every_route_is_closed_to_other_teams(teams: Teams, method: str, path: str) -> None:
-    """Goal: nobody learns of another team's job. Method: each route of the app; one without a rule here fails.
-
-    A path with a job answers about another team's job as about none; other routes never name it.
-    """
-    job, unknown = submitted(teams, "ada"), f"none-{uuid.uuid4().hex[:12]}"
+def test_every_route_is_closed_to_other_teams(teams: Teams) -> None:
+    """Method: each route of the app; one without a rule here fails. A path with a job answers about another team's job
+    as about none; other routes never name it."""
     running, tokens = teams
-    url = running.url + path.replace(":path}", "}")
+    job, unknown = submitted(teams, "ada"), f"none-{uuid.uuid4().hex[:12]}"
 
-    def asked(who: str, name: str) -> httpx.Response:
+    def asked(who: str, method: str, path: str, name: str = job) -> httpx.Response:
+        told = {"job": name, "kind": "no-such-job", "pod": "worker-0", "name": "no-such-event", "path": "jobs"}
+        url = running.url + path.replace(":path}", "}").format(**told)
+        document = spec() | {"name": job} if (method, path) in SUBMIT else None
         with client(running, tokens[who]) as caller:
-            return caller.request(
-                method,
-                url.format(job=name, kind="no-such-job", pod="worker-0", name="no-such-event", path="jobs"),
-                params={"follow": False},
-            )
+            return caller.request(method, url, params={"follow": False}, json=document)
 
-    if "{job}" in path:
-        foreign, none = asked("bob", job), asked("bob", unknown)
-        assert (foreign.status_code, none.status_code) == (404, 404)
-        one, other = problem(foreign), problem(none)
-        alike = ("type", "title", "detail", "instance", "field", "value")  # a remedy may name jobs of a like name
-        assert {name: one[name] for name in alike} == {name: other[name].replace(unknown, job) for name in alike}
-        assert "ads" not in foreign.text
-        assert asked("ada", job).status_code != 404
-        assert method != "GET" or asked("eve", job).status_code != 404
-        if path in ADMINS:
-            refused = {who: asked(who, job).status_code == 403 for who in ("eve", "ada", "watcher", "root")}
-            assert refused == {"eve": True, "ada": True, "watcher": True, "root": False}
-        return
-    if (method, path) == ("POST", "/api/v1/jobs/preview"):
-        with client(running, tokens["bob"]) as bob:
-            (taken,) = bob.post("/jobs/preview", json=spec() | {"name": job}).json()["findings"]
-        assert (taken["status"], taken["detail"]) == (409, f"another team has, or had, a job called {job}")
-        return
-    if (method, path) == ("POST", "/api/v1/jobs"):
-        with client(running, tokens["bob"]) as bob:
-            taken = problem(bob.post("/jobs", json=spec() | {"name": job}))
-        assert (taken["status"], taken["detail"]) == (409, f"another team has, or had, a job called {job}")
-        return
-    assert method == "GET"
-    if path in ADMINS:
-        answers = {who: asked(who, job).status_code for who in ("bob", "eve", "ada", "watcher", "root")}
-        assert answers == {"bob": 403, "eve": 403, "ada": 403, "watcher": 403, "root": 200}
-        return
-    assert path in SAY_NOTHING | FILTERED.keys(), "say here what the new route shows to whom"
-    shown = {who: job in asked(who, job).text for who in ("bob", "eve", "ada", "watcher", "root")}
-    readers = FILTERED.get(path, False)
-    assert shown == {"bob": False, "eve": readers, "ada": readers, "watcher": readers, "root": readers}
+    every = routes()
+    assert len(every) > 40
+    for method, path in every:
+        route = f"{method} {path}"
+        everybody = ("bob", "eve", "ada", "watcher", "root")
+        if "{job}" in path:
+            foreign, none = asked("bob", method, path), asked("bob", method, path, unknown)
+            assert (foreign.status_code, none.status_code) == (404, 404), route
+            one, other = problem(foreign), problem(none)
+            alike = ("type", "title", "detail", "instance", "field", "value")  # a remedy may name jobs of a like name
+            assert [one[name] for name in alike] == [other[name].replace(unknown, job) for name in alike], route
+            assert "ads" not in foreign.text, route
+            assert asked("ada", method, path).status_code != 404, route
+            assert method != "GET" or asked("eve", method, path).status_code != 404, route
+            if path in ADMINS:
+                refused = [asked(who, method, path).status_code == 403 for who in everybody[1:]]
+                assert refused == [True, True, True, False], route
+        elif (method, path) in SUBMIT:
+            answer = asked("bob", method, path)
+            taken = answer.json()["findings"][0] if "preview" in path else problem(answer)
+            assert (taken["status"], taken["detail"]) == (409, f"another team has, or had, a job called {job}"), route
+        else:
+            assert method == "GET", route
+            answers = [asked(who, method, path) for who in everybody]
+            if path in ADMINS:
+                assert [each.status_code for each in answers] == [403, 403, 403, 403, 200], route
+                continue
+            assert path in SAY_NOTHING | FILTERED.keys(), f"say here what the new route shows to whom: {route}"
+            readers = FILTERED.get(path, False)
+            assert [job in each.text for each in answers] == [False, *[readers] * 4], route
 
 
 async def test_the_log_of_a_pod_is_read_part_by_part_until_its_lines_are_there(teams: Teams) -> None:
@@ -264,7 +256,6 @@ async def test_the_last_lines_of_a_pod_are_for_readers_of_its_job(teams: Teams) 
 
 
 def test_an_event_stream_has_the_readers_team_only_and_resumes(teams: Teams) -> None:
-    """Goal: a live stream leaves other teams out and loses nothing. Method: submit for two teams while bob reads."""
     running, tokens = teams
     with (
         client(running, tokens["bob"]) as bob,
@@ -285,7 +276,6 @@ def test_an_event_stream_has_the_readers_team_only_and_resumes(teams: Teams) -> 
 
 
 def test_an_observer_reads_everything_and_changes_nothing(teams: Teams) -> None:
-    """Goal: a role for monitors of the whole installation. Method: read two teams' jobs, try a change of each kind."""
     jobs = [submitted(teams, "ada"), submitted(teams, "bob")]
     with client(teams[0], teams[1]["watcher"]) as watcher:
         assert set(jobs) <= {each["name"] for each in watcher.get("/jobs").json()}

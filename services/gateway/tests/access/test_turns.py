@@ -10,8 +10,6 @@ BURST = 50
 
 
 def test_a_burst_of_one_caller_delays_nobody_else() -> None:
-    """Goal: searches of others begin at once. Method: fifty questions of one caller that never end, one of another."""
-
     async def ask() -> None:
         turns, begun, over = Turns(), list[str](), asyncio.Event()
 

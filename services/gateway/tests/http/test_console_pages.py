@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -65,8 +64,7 @@ TABS = 7
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     settings = {"STRETTO_GATEWAY_PORT": str(free_port())}
     with installed(tmp_path_factory.mktemp("console"), settings) as running:
-        publish(
-            running,
+        running.publish(
             submitted(JOB),
             decided(1, "initial", plan(), None),
             started("worker-0"),
@@ -85,17 +83,6 @@ def chromium(running: Running) -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-def publish(running: Running, *messages: Message) -> None:
-    async def send() -> None:
-        client = await running.operator()
-        for message in messages:
-            await client.publish(message)
-        await client.close()
-
-    with ThreadPoolExecutor(1) as thread:  # the browser's library holds a loop in this one
-        thread.submit(asyncio.run, send()).result()
 
 
 def signed_in(chromium: Any, running: Running, token: str = "", caller: str = "admin (admin)", **options: Any) -> Any:
@@ -158,7 +145,7 @@ def test_a_profile_becomes_a_point_and_a_decision_a_line_without_reloading(chrom
     rows = page.locator("section[aria-label=Throughput] tbody tr")
     rows.first.wait_for()
     before = rows.count()
-    publish(running, profile(2, example_of(PlanDecided).plan, 4321.0))
+    running.publish(profile(2, example_of(PlanDecided).plan, 4321.0))
     page.get_by_text("4.32k/s").first.wait_for(timeout=3000)
     assert rows.count() == before + 1
 
@@ -218,7 +205,6 @@ def money(per_hour: float) -> str:
 
 
 def test_a_decision_shows_the_job_as_it_was_at_that_moment(chromium: Any, running: Running) -> None:
-    """Goal: nothing of later is on the page. Method: go to the first decision from its card; compare with the API."""
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}/decisions")
     page.locator("#v1").get_by_role("link", name="the job at this moment").click()
@@ -244,7 +230,7 @@ def test_a_gateway_that_dies_is_told_and_no_event_is_missed(chromium: Any, runni
     running.process.send_signal(signal.SIGKILL)
     running.process.wait(10)
     page.get_by_text("reconnecting").wait_for(timeout=8000)
-    publish(running, *(profile(2, example_of(PlanDecided).plan, 5000.0 + number) for number in range(5)))
+    running.publish(*(profile(2, example_of(PlanDecided).plan, 5000.0 + number) for number in range(5)))
     (running.folder / "run" / "gateway.json").unlink()
     running.process, running.url = start_gateway(running.server, running.folder, running.settings)
     page.get_by_text("reconnecting").wait_for(state="detached", timeout=15000)
@@ -293,7 +279,6 @@ def test_what_is_wrong_in_a_job_file_is_told_at_its_line_before_it_is_submitted(
 
 
 def test_a_clone_of_a_job_is_a_file_that_is_accepted(chromium: Any, running: Running) -> None:
-    """Goal: the file trains like the job. Method: clone, check, submit; compare both specifications."""
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}")
     page.get_by_role("link", name="Clone").click()
@@ -309,7 +294,7 @@ def test_a_clone_of_a_job_is_a_file_that_is_accepted(chromium: Any, running: Run
 def test_two_jobs_are_compared_by_what_differs(chromium: Any, running: Running) -> None:
     other = submitted("other")
     changed = other.spec.model_copy(update={"priority": 3.0})
-    publish(running, replace(other, spec=changed))
+    running.publish(replace(other, spec=changed))
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/compare?a={JOB}&b=other")
     rows = page.locator("table[aria-label=Specifications] tbody tr")
@@ -318,7 +303,6 @@ def test_two_jobs_are_compared_by_what_differs(chromium: Any, running: Running) 
 
 
 def test_activity_has_who_asked_for_what(chromium: Any, running: Running) -> None:
-    """Goal: changes of a user are there under the name, refused ones with their kind. Method: one of each."""
     token = given(running.folder, "ada", "submitter")
     with running.http() as http:
         headers = {"Authorization": f"Bearer {token}"}
@@ -352,10 +336,7 @@ def test_the_alerts_page_says_what_fires_and_what_to_do(chromium: Any, running: 
 
 
 def test_more_tabs_than_connections_all_show_what_happens(chromium: Any, running: Running) -> None:
-    """Goal: a browser's six connections to a host are not used up by tabs in the back.
-
-    Method: tabs that are hidden as the browser hides them; each is looked at in turn and must show a new point.
-    """
+    """Method: tabs that are hidden as the browser hides them; each is looked at in turn and must show a new point."""
     hide = "Object.defineProperty(document, 'hidden', {get: () => window.isBehind === true})"
     context = chromium.new_context()
     context.add_init_script(hide)
@@ -378,14 +359,14 @@ def test_more_tabs_than_connections_all_show_what_happens(chromium: Any, running
         tabs[-1].get_by_role("button", name="Table of Throughput").click()
     for number, tab in enumerate(tabs):
         look_at(tab)
-        publish(running, profile(2, example_of(PlanDecided).plan, 7001.0 + 10 * number))
+        running.publish(profile(2, example_of(PlanDecided).plan, 7001.0 + 10 * number))
         tab.get_by_text(f"{7001 + 10 * number:,}"[:1] + f".{(7001 + 10 * number) // 10 % 100:02}k/s").first.wait_for(
             timeout=5000
         )
 
 
 def test_by_keys_alone_a_job_is_cancelled(chromium: Any, running: Running) -> None:
-    publish(running, submitted("by-keys"))
+    running.publish(submitted("by-keys"))
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs?q=by-keys")
     page.get_by_role("link", name="by-keys").wait_for()
@@ -414,7 +395,6 @@ def test_by_keys_alone_a_job_is_cancelled(chromium: Any, running: Running) -> No
 @pytest.mark.skipif(not AXE.exists(), reason="needs axe-core, a package of Node: `make console` installs it")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_shuts_anybody_out(chromium: Any, running: Running, scheme: str) -> None:
-    """Goal: names of controls, contrast, order of headings. Method: the rules of axe on every page."""
     page = signed_in(chromium, running, color_scheme=scheme)
     found: list[str] = []
     for path in ("cluster", *PAGES):
@@ -428,10 +408,9 @@ def test_no_page_shuts_anybody_out(chromium: Any, running: Running, scheme: str)
 
 
 def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> None:
-    """Goal: the first page of 2,000 jobs within a second. Method: submit them; load twice, the machine may be busy."""
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as closing:
         running = thread.submit(closing.enter_context, installed(tmp_path)).result()
-        publish(running, *(submitted(f"job-{number:04}") for number in range(MANY)))
+        running.publish(*(submitted(f"job-{number:04}") for number in range(MANY)))
         page = signed_in(chromium, running)
         took_s: list[float] = []
         for _ in range(3):
@@ -450,10 +429,9 @@ def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> 
 
 
 def test_a_job_of_a_day_opens_at_once(chromium: Any, tmp_path: Path) -> None:
-    """Goal: a day of decisions and windows in one view. Method: publish them; load thrice, the machine may be busy."""
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as closing:
         running = thread.submit(closing.enter_context, installed(tmp_path)).result()
-        publish(running, *a_day())
+        running.publish(*a_day())
         page = signed_in(chromium, running)
         took_s: list[float] = []
         sizes: list[int] = []

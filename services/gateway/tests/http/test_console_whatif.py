@@ -15,7 +15,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import Plan
 
 from ..deciding_cluster import WAIT_S, Cluster
-from .test_console_pages import CHROMIUM, browser_of, publish, signed_in
+from .test_console_pages import CHROMIUM, browser_of, signed_in
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, Debian's package chromium"),
@@ -37,7 +37,7 @@ def fitted_job(cluster: Cluster) -> tuple[str, Plan, ModelFitted]:
     job = cluster.submit(resources={"workers": {"count": {"min": 1, "max": 8}}})
     plan = Plan(**cluster.until(f"/jobs/{job}", lambda told: told["plan"] is not None)["plan"])
     model = replace(example_of(ModelFitted), job=job, plan_version=1)
-    publish(cluster.running, PlanApplied(job=job, version=1, plan=plan, took_s=1.0), model)
+    cluster.publish(PlanApplied(job=job, version=1, plan=plan, took_s=1.0), model)
     deadline = time.monotonic() + WAIT_S
     with cluster.running.http() as http:
         while (answer := http.get(f"/jobs/{job}/whatif")).status_code != 200:
@@ -46,8 +46,7 @@ def fitted_job(cluster: Cluster) -> tuple[str, Plan, ModelFitted]:
 
 
 def test_a_prediction_is_the_models_and_a_request_has_its_name(chromium: Any, cluster: Cluster) -> None:
-    """Goal: the numbers are those of `stretto whatif fit` for this model (test_inquiries.py compares the answer with
-    it). Method: ask for four workers and two servers; compute the same from the model; send it; read Activity."""
+    """Method: ask for four workers and two servers; compute the same from the model; send it; read Activity."""
     job, plan, model = fitted_job(cluster)
     wanted = replace(plan, workers=4, ps=2)
     (known,) = FittedModel.of(model).predicted([Configuration.of(wanted, model.batch_size)])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 from stretto_gateway.access.callers import FILE_CHECK_S
 from stretto_gateway.http.event_stream import ALLOWED_S
+from stretto_messages.base import example_of
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime.access.tokens import FILE, issue, write_tokens
+
+from tests.waits import wait_until
 
 from ..gateway_process import Running
 
@@ -26,18 +28,8 @@ def parse_frames(text: str) -> list[tuple[int, str]]:
 
 
 def publish_progress(gateway: Running, job: str, numbers: range) -> None:
-    async def publish() -> None:
-        client = await gateway.operator()
-        for number in numbers:
-            await client.publish(
-                JobProgressed(
-                    job=job, samples_done=number, samples_total=1000, epoch=0, samples_per_s=1.0, shards_leased=1,
-                    shards_requeued_total=0,
-                )
-            )  # fmt: skip
-        await client.close()
-
-    asyncio.run(publish())
+    told = replace(example_of(JobProgressed), job=job, samples_total=1000)
+    gateway.publish(*(replace(told, samples_done=number) for number in numbers))
 
 
 def test_an_event_stream_resumes_where_it_broke_and_goes_on_live(gateway: Running) -> None:
@@ -104,13 +96,6 @@ def test_an_event_stream_ends_with_the_token_that_it_was_opened_with(gateway: Ru
     assert ended["revoked"] - revoked_s < 2 * (ALLOWED_S + FILE_CHECK_S)
     write_tokens(file, ())
     wait_until(lambda: len(ended) == 3)
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_newest_events_come_first_and_page_back_to_the_oldest(gateway: Running) -> None:

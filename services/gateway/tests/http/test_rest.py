@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import stat
-import subprocess
-import sys
 import threading
 import uuid
-from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
@@ -20,10 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stretto_gateway.http.pages import problem_texts
 from stretto_gateway.streams.stored_events import trace_id_of
-from stretto_messages.arbiter import PlanDecided
-from stretto_messages.base import example_of
-from stretto_messages.values import Plan
 from stretto_wire.rest.problems import Kind
+
+from tests.live_bus import decision, plan_of
+from tests.waits import wait_until
 
 from ..gateway_process import Running
 from ..rest_documents import problem, spec
@@ -185,26 +180,11 @@ def test_cancel_is_repeatable_and_final(gateway: Running) -> None:
 def test_another_number_of_pods_is_asked_for_within_the_limits_of_the_job(gateway: Running) -> None:
     document = spec(resources={"workers": {"count": {"max": 4}}})
     path = f"/jobs/{document['name']}"
-    plan = Plan(
-        workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=2**30, ps_memory_bytes=2**30
-    )
-    decided = PlanDecided(
-        job=document["name"], version=1, kind="initial", plan=plan, previous=None, throughput=None, algorithm="exact",
-        throughput_interval=None, throughput_before=None, cost_per_hour=0.1, reasons=("r",), alternatives=(),
-        free_cpu_cores=1.0, free_memory_bytes=1,
-    )  # fmt: skip
-
-    async def decide() -> None:
-        client = await gateway.operator()
-        await client.publish(decided)
-        await client.close()
-
     with gateway.http() as http:
         http.post("/jobs", json=document)
         assert problem(http.post(f"{path}/plan", json={"workers": 2}))["type"].endswith("no-plan")
-        asyncio.run(decide())
-        while http.get(path).json()["plan"] is None:
-            pass
+        gateway.publish(decision(document["name"], plan_of(cores=1.0)))
+        wait_until(lambda: http.get(path).json()["plan"])
         asked = http.post(f"{path}/plan", json={"workers": 3})
         assert (asked.status_code, asked.json()["plan"]["workers"], asked.json()["plan"]["ps"]) == (202, 3, 1)
         refused = problem(http.post(f"{path}/plan", json={"workers": 5}))
@@ -224,16 +204,12 @@ def test_another_number_of_pods_is_asked_for_within_the_limits_of_the_job(gatewa
         assert re.findall(r'"count":(\w+)', told) == ["2", "null"]
 
 
-async def test_a_number_of_data_workers_that_the_specification_fixes_stays(gateway: Running) -> None:
+def test_a_number_of_data_workers_that_the_specification_fixes_stays(gateway: Running) -> None:
     document = spec(resources={"data": {"mode": "always", "count": 2}})
-    plan = example_of(PlanDecided)
     with gateway.http() as http:
         http.post("/jobs", json=document)
-        client = await gateway.operator()
-        await client.publish(replace(plan, job=document["name"]))
-        await client.close()
-        while http.get(f"/jobs/{document['name']}").json()["plan"] is None:
-            pass
+        gateway.publish(decision(document["name"], plan_of()))
+        wait_until(lambda: http.get(f"/jobs/{document['name']}").json()["plan"])
         for data in (0, "auto"):
             refused = problem(http.post(f"/jobs/{document['name']}/plan", json={"data": data, "workers": 1}))
             assert (refused["status"], refused["field"], refused["value"]) == (422, "data", str(data))
@@ -301,20 +277,6 @@ def test_health_and_metrics_need_no_token(gateway: Running) -> None:
     assert int(values['stretto_gateway_start_seconds_bucket{le="45"}']) <= started
 
 
-def test_the_openapi_document_names_every_address(gateway: Running) -> None:
-    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False, timeout=60).json()["paths"]
-    assert {
-        "/api/v1/jobs",
-        "/api/v1/jobs/{job}",
-        "/api/v1/jobs/{job}/decisions",
-        "/api/v1/jobs/{job}/events",
-        "/api/v1/jobs/{job}/checkpoints",
-        "/api/v1/jobs/{job}/plan",
-        "/api/v1/events",
-        "/api/v1/schema/job",
-    } <= paths.keys()
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
@@ -379,18 +341,6 @@ def test_no_body_at_all_makes_the_gateway_fail(gateway: Running, body: bytes, ki
         answer = http.post("/jobs", content=body, headers={"Content-Type": kind} if kind else {})
         assert 400 <= answer.status_code < 500
         problem(answer)
-
-
-def test_a_port_that_is_taken_is_a_sentence(gateway: Running) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
-    environment |= gateway.server.environment("gateway")
-    port = gateway.url.rpartition(":")[2]
-    environment |= {"STRETTO_STATE_FOLDER": str(gateway.folder), "STRETTO_GATEWAY_PORT": port}
-    command = [sys.executable, "-m", "stretto_gateway"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_every_problem_has_a_page_that_anybody_may_read(gateway: Running) -> None:

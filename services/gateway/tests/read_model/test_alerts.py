@@ -18,7 +18,6 @@ RULES = Path(__file__).parents[4] / "charts" / "stretto" / "alerts.yaml"
 
 
 def test_each_has_a_rule_and_the_same_bounds() -> None:
-    """Goal: page and pager agree. Method: look for the names and the bounds in the rules of Prometheus."""
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     rules = {rule["alert"]: rule["expr"] for rule in group["rules"]}
     assert set(get_args(alerts.AlertName)) <= rules.keys()

@@ -57,7 +57,6 @@ def test_the_pages_are_the_whole_list_in_order(jobs: list[JobView], order: Order
 def test_jobs_that_come_and_go_shift_no_page(
     jobs: list[JobView], order: Order, limit: int, data: st.DataObject
 ) -> None:
-    """Goal: what stays is listed once, and nothing twice. Method: other jobs come, end and go between the pages."""
     stays = {one.name for one in jobs if data.draw(st.booleans(), label=one.name)}
     present, seen, cursor, wanted = list(jobs), list[str](), None, JobQuery(order=order, limit=limit)
     while True:

@@ -60,7 +60,6 @@ def without_sequence(body: bytes) -> dict[str, Any]:
 
 @given(st.lists(st.sampled_from([*EXAMPLES[1:], *VARIANTS]), min_size=1, max_size=25), st.data())
 def test_a_job_is_shown_as_it_was_shown_then(events: list[Message], data: st.DataObject) -> None:
-    """Goal: no page about the past differs from the page of then. Method: any events, any moment; compare."""
     seen = [seq for seq, event in enumerate([SUBMITTED, *events], 1) if channel_of(event).name not in OMITTED]
     at = data.draw(st.sampled_from(seen))
     view = asyncio.run(Past(Stream(events)).view(JOB, at))
@@ -85,7 +84,6 @@ def test_a_moment_is_folded_once_and_few_are_kept() -> None:
 
 
 def test_a_caller_with_many_questions_delays_nobody_elses() -> None:
-    """Goal: the page of one person opens while another's script asks for every moment. Method: count who is served."""
     stream = Stream([example_of(JobProgressed)] * 60)
     past, served = Past(stream), list[str]()
 
@@ -127,7 +125,6 @@ def test_the_past_has_no_counts_of_shards() -> None:
 
 
 def test_the_gateway_answers_about_the_past(gateway: Running) -> None:
-    """Goal: a link to a moment shows that moment. Method: submit, cancel, and ask for the time in between."""
     document = spec()
     name = document["name"]
     with gateway.http() as http:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate, pairwise
 
 import pytest
@@ -18,7 +19,6 @@ from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import STALLED_S, STOPPED_S, as_of, has_stopped, start_s, summary
 from stretto_messages.actuator import (
     JobFailed,
-    JobFinished,
     MigrationFinished,
     MigrationStarted,
     ParametersLost,
@@ -49,6 +49,9 @@ from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import CheckpointRef, Evaluation, Interval, Shard
 from stretto_wire.rest.views import Fitted, JobView, ThroughputPoint
 
+from tests import live_bus
+from tests.live_bus import finished
+
 from ..job_events import MIB, decided, plan, profile, started, submitted, worker_report
 
 
@@ -70,14 +73,9 @@ def test_a_job_goes_from_submitted_to_finished_with_its_books() -> None:
         started("ps-0"),
         ShardLeased(job="a", shard=shard, pod="worker-0"),
         ShardCompleted(job="a", shard=shard, pod="worker-0"),
-        JobCompleted(
-            job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=1, started_at_s=3.0
-        ),
-        JobFinished(
-            job="a", samples_expected=2000, samples_applied=2000, samples_lost=0, samples_repeated=0,
-            repeats_recognised=64, rows=7, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8),
-        ),
-    ]  # fmt: skip
+        live_bus.completed("a", 2000, shards=20),
+        finished("a", 2000, repeats_recognised=64, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8)),
+    ]
     for number, message in enumerate(messages, start=1):
         view = projection.apply(message, number, float(number), "t" * 32)
         assert view is not None
@@ -284,33 +282,30 @@ EVENTS = st.sampled_from(
         ShardRequeued(
             job="a", shard=Shard(id=1, attempt=1, epoch=0, start=0, length=5), pod="worker-0", reason="pod-exited"
         ),
-        JobFinished(
-            job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0,
-            rows=0,
-        ),
+        finished("a", rows=0),
     ]
 )  # fmt: skip
 
 
-JOBS = TypeAdapter(dict[str, JobView])
+@cache
+def json_of_jobs() -> TypeAdapter[dict[str, JobView]]:
+    return TypeAdapter(dict[str, JobView])
 
 
 @settings(max_examples=80)
 @given(st.lists(EVENTS, max_size=30))
 def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[Message]) -> None:
     one, two = fold(*messages), fold(*messages)
-    assert JOBS.dump_json(one.jobs) == JOBS.dump_json(two.jobs)
-    for view in json.loads(JOBS.dump_json(one.jobs)).values():
+    dumped = json_of_jobs().dump_json(one.jobs)
+    assert dumped == json_of_jobs().dump_json(two.jobs)
+    for view in json.loads(dumped).values():
         ended = [phase["ended_at_s"] for phase in view["phases"]]
         assert None not in ended[:-1]
         assert (view["ended_at_s"] is not None) == (view["status"] in ("finished", "failed", "cancelled"))
 
 
 def progressed(done: int) -> JobProgressed:
-    return JobProgressed(
-        job="a", samples_done=done, samples_total=2000, epoch=0, samples_per_s=500.0, shards_leased=1,
-        shards_requeued_total=0,
-    )  # fmt: skip
+    return live_bus.progressed("a", done, 2000, 500.0)
 
 
 def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
@@ -332,15 +327,7 @@ def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
 
 
 COMPLETED = JobCompleted(job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=0, started_at_s=3.0)
-FINISHED = JobFinished(
-    job="a",
-    samples_expected=2000,
-    samples_applied=2000,
-    samples_lost=0,
-    samples_repeated=0,
-    repeats_recognised=0,
-    rows=7,
-)
+FINISHED = finished("a", 2000, rows=7)
 
 
 def flushed(name: str) -> CheckpointFlushed:

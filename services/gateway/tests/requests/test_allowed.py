@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -121,78 +120,71 @@ def test_no_spelling_leads_to_another_users_checkpoint(parts: list[str], begin: 
         assert "bids" not in url
 
 
-def test_a_gateway_refuses_what_is_not_listed_and_says_which_setting_would_list_it(tmp_path: Path) -> None:
-    """A real gateway with one list: what is on it is accepted, all else is refused with field, value and remedy."""
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A gateway with a list of each kind, and its cluster's devices."""
+    listed = {"STRETTO_ALLOWED_QUEUES": "team-*", "STRETTO_ALLOWED_VOLUMES": "claim:clicks, claim:models:write=ada"}
+    devices = {"STRETTO_EXTENDED_RESOURCES": '{"nvidia.com/gpu": 4}'}
+    with installed(tmp_path_factory.mktemp("listing"), listed | devices) as running, running.http() as http:
+        yield http
+
+
+def test_a_gateway_refuses_what_is_not_listed_and_says_which_setting_would_list_it(listing: httpx.Client) -> None:
     wishes: dict[str, Any] = {"kubernetes": {"queue": "team-ads", "priority_class": "system-node-critical"}}
-    with installed(tmp_path, {"STRETTO_ALLOWED_QUEUES": "team-*"}) as running, running.http() as http:
-        told = problem(http.post("/jobs", json=spec(image="evil.example/miner:1", **wishes)))
-        assert (told["status"], told["type"]) == (422, "urn:stretto:problem:not-allowed")
-        assert [(each["field"], each["value"]) for each in told["errors"]] == [
-            ("image", "evil.example/miner:1"),
-            ("kubernetes.priority_class", "system-node-critical"),
-        ]
-        assert "STRETTO_ALLOWED_IMAGES" in told["remedy"]
-        assert http.post("/jobs", json=spec(kubernetes={"queue": "team-ads"})).status_code == 201
+    told = problem(listing.post("/jobs", json=spec(image="evil.example/miner:1", **wishes)))
+    assert (told["status"], told["type"]) == (422, "urn:stretto:problem:not-allowed")
+    assert [(each["field"], each["value"]) for each in told["errors"]] == [
+        ("image", "evil.example/miner:1"),
+        ("kubernetes.priority_class", "system-node-critical"),
+    ]
+    assert "STRETTO_ALLOWED_IMAGES" in told["remedy"]
+    assert listing.post("/jobs", json=spec(kubernetes={"queue": "team-ads"})).status_code == 201
 
 
-def test_a_gateway_refuses_devices_that_the_cluster_does_not_have(tmp_path: Path) -> None:
-    """A real gateway: a resource that is not there at all, and more units than there are for the job's fewest pods."""
+def test_a_gateway_refuses_devices_that_the_cluster_does_not_have(listing: httpx.Client) -> None:
+    """A resource that is not there at all, and more units than there are for the job's fewest pods."""
 
-    def wanting(name: str, count: int, least: int = 1) -> dict[str, Any]:
-        return {"workers": {"count": {"min": least}, "extended": {name: count}}}
+    def answered(name: str, count: int, least: int) -> httpx.Response:
+        workers = {"count": {"min": least}, "extended": {name: count}}
+        return listing.post("/jobs", json=spec(resources={"workers": workers}))
 
-    with (
-        installed(tmp_path, {"STRETTO_EXTENDED_RESOURCES": '{"nvidia.com/gpu": 4}'}) as running,
-        running.http() as http,
+    for name, count, least, remedy in (
+        ("example.com/fpga", 1, 1, "the cluster has none, and the fewest pods of the job need 1: lower it, "),
+        ("nvidia.com/gpu", 2, 3, "the cluster has 4, and the fewest pods of the job need 6: lower it, "),
     ):
-        for name, count, least, remedy in (
-            ("example.com/fpga", 1, 1, "the cluster has none, and the fewest pods of the job need 1: lower it, "),
-            ("nvidia.com/gpu", 2, 3, "the cluster has 4, and the fewest pods of the job need 6: lower it, "),
-        ):
-            told = problem(http.post("/jobs", json=spec(resources=wanting(name, count, least))))
-            assert (told["status"], told["type"]) == (422, "urn:stretto:problem:beyond-cluster")
-            assert (told["field"], told["value"]) == (f"resources.workers.extended.{name}", str(count))
-            assert told["remedy"].startswith(remedy)
-            assert told["remedy"].endswith("STRETTO_EXTENDED_RESOURCES")
-        assert http.post("/jobs", json=spec(resources=wanting("nvidia.com/gpu", 2, 2))).status_code == 201
+        told = problem(answered(name, count, least))
+        assert (told["status"], told["type"]) == (422, "urn:stretto:problem:beyond-cluster")
+        assert (told["field"], told["value"]) == (f"resources.workers.extended.{name}", str(count))
+        assert told["remedy"].startswith(remedy)
+        assert told["remedy"].endswith("STRETTO_EXTENDED_RESOURCES")
+    assert answered("nvidia.com/gpu", 2, 2).status_code == 201
 
 
-def test_a_gateway_gives_the_volumes_of_its_list_to_those_that_it_names(tmp_path: Path) -> None:
-    """A real gateway: a volume to read for all, one to write for ada alone."""
-    listed = {"STRETTO_ALLOWED_VOLUMES": "claim:clicks, claim:models:write=ada"}
+def test_a_gateway_gives_the_volumes_of_its_list_to_those_that_it_names(listing: httpx.Client) -> None:
+    """A volume to read for all, one to write for ada alone."""
     clicks = {"name": "clicks", "path": "/data", "claim": "clicks"}
     models = {"name": "models", "path": "models", "claim": "models", "writable": True}
-    with installed(tmp_path, listed) as running, running.http() as http:
 
-        def answered(by: str, *volumes: dict[str, Any]) -> httpx.Response:
-            return http.post("/jobs", json=spec(volumes=list(volumes)), headers={"X-Stretto-User": by})
+    def answered(by: str, *volumes: dict[str, Any]) -> httpx.Response:
+        return listing.post("/jobs", json=spec(volumes=list(volumes)), headers={"X-Stretto-User": by})
 
-        assert answered("bob", clicks).status_code == 201
-        assert answered("ada", clicks, models).status_code == 201
-        for volumes, value in (
-            ((clicks, models), "claim:models:write"),
-            ((clicks | {"writable": True},), "claim:clicks:write"),
-        ):
-            told = problem(answered("bob", *volumes))
-            assert (told["status"], told["value"]) == (422, value)
-            assert told["field"].endswith(".claim")
-            assert "STRETTO_ALLOWED_VOLUMES" in told["remedy"]
+    assert answered("bob", clicks).status_code == answered("ada", clicks, models).status_code == 201
+    for volumes, value in (((clicks, models), "models"), ((clicks | {"writable": True},), "clicks")):
+        told = problem(answered("bob", *volumes))
+        assert (told["status"], told["value"]) == (422, f"claim:{value}:write")
+        assert told["field"].endswith(".claim")
+        assert "STRETTO_ALLOWED_VOLUMES" in told["remedy"]
 
 
 def test_a_job_starts_from_a_checkpoint_that_the_stream_says_is_its_submitters(gateway: Running) -> None:
     """A job of ada is checkpointed; ada may start another job from it, bob may not, and a repeated one stays."""
-
-    async def flush(name: str) -> None:
-        client = await gateway.operator()
-        await client.publish(CheckpointFlushed(job=name, checkpoint=checkpoint_of(name), took_s=1.0))
-        await client.close()
-
     with gateway.http() as http:
         ada, bob = {"X-Stretto-User": "ada"}, {"X-Stretto-User": "bob"}
         first = spec()
         assert http.post("/jobs", json=first, headers=ada).status_code == 201
-        asyncio.run(flush(first["name"]))
-        url = checkpoint_of(first["name"]).url
+        checkpoint = checkpoint_of(first["name"])
+        gateway.publish(CheckpointFlushed(job=first["name"], checkpoint=checkpoint, took_s=1.0))
+        url = checkpoint.url
         heir = spec(checkpoint={"restore_from": url})
         refusal = problem(http.post("/jobs", json=heir, headers=bob))
         assert (refusal["status"], refusal["field"]) == (422, "checkpoint.restore_from")

@@ -22,6 +22,8 @@ from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_wire.contract.registry import AUDIT, STATE
 
+from tests.waits import wait_until
+
 from ..gateway_process import Running, installed
 from ..rest_documents import problem, spec
 from ..token_holders import client, given
@@ -74,7 +76,6 @@ def test_an_unknown_name_is_compared_with_few_names() -> None:
 
 @pytest.mark.night
 def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path) -> None:
-    """Goal: one team cannot fill the log. Method: submit large jobs until one is refused, restart, try two teams."""
     tokens = {team: given(tmp_path, f"of-{team}", "submitter", team=team) for team in ("loud", "calm")}
     with installed(tmp_path, {"STRETTO_GATEWAY_TEAM_BYTES_PER_DAY": str(1 << 20)}) as running:
         with client(running, tokens["loud"]) as loud:
@@ -93,7 +94,6 @@ def test_a_teams_bytes_of_a_day_are_bounded_also_after_a_restart(tmp_path: Path)
 
 
 def test_a_request_that_changed_nothing_is_not_in_the_audit_log(gateway: Running) -> None:
-    """Goal: repetitions cannot fill the log. Method: submit, add data and cancel, each of them three times."""
     document = spec(dataset={"growing": True, "partitions": [{"name": "a", "samples": 10}]})
     job, data = document["name"], {"partitions": [{"name": "b", "samples": 5}]}
     with gateway.http() as http:
@@ -118,13 +118,6 @@ async def bounded(running: Running, stream: str, share: float) -> None:
         await operator.close()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)
-
-
 def test_streams_that_fill_are_told_and_no_job_is_taken_before_the_state_is_full(tmp_path: Path) -> None:
     """Goal: an operator learns of it in time. Method: lower the bounds of bucket and audit log below what they have."""
     with installed(tmp_path, {"STRETTO_STREAM_LOOK_S": LOOK_S}) as running:
@@ -137,14 +130,14 @@ def test_streams_that_fill_are_told_and_no_job_is_taken_before_the_state_is_full
 
         with running.http() as http:
             assert http.post("/jobs", json=spec()).status_code == 201
-            eventually(lambda: f'stretto_stream_fullness{{service="gateway",stream="{AUDIT}"}} 0.' not in told())
+            wait_until(lambda: f'stretto_stream_fullness{{service="gateway",stream="{AUDIT}"}} 0.' not in told())
             assert "full" not in httpx.get(f"{running.url}/readyz", trust_env=False, timeout=60).text
             asyncio.run(bounded(running, AUDIT, 0.85))
-            eventually(lambda: "the audit log is 85% full" in told())
+            wait_until(lambda: "the audit log is 85% full" in told())
             running.restart()  # it stores what it retains, so that the bucket has something
             assert http.post(f"{running.url}/api/v1/jobs", json=spec()).status_code == 201
             asyncio.run(bounded(running, STATE, 0.95))
-            eventually(lambda: "the saved state of the services is 95% full" in told())
+            wait_until(lambda: "the saved state of the services is 95% full" in told())
             assert f'stretto_stream_fullness{{service="gateway",stream="{STATE}"}} 0.95' in told()
             refused = problem(http.post(f"{running.url}/api/v1/jobs", json=spec()))
             assert (refused["status"], refused["type"]) == (503, "urn:stretto:problem:state-full")
@@ -178,7 +171,6 @@ async def answered(lines: Callable[[], AsyncIterator[bytes]], sent: asyncio.Even
 
 
 async def test_the_audit_log_is_sent_while_it_is_read() -> None:
-    """Goal: a log of a gibibyte is never in memory. Method: the second entry comes only once the first was sent."""
     sent = asyncio.Event()
 
     async def lines() -> AsyncIterator[bytes]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import stretto_wire as wire
+from stretto_bus import Client
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import STALLED_S, as_of
-from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed, ShardAbandoned
+from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import Evaluation, MetricValue, Shard
+
+from tests import live_bus
 
 from ..gateway_process import Running
 
@@ -84,15 +86,11 @@ def test_words_at_the_same_time_are_heard_one_after_the_other(gateway: Running) 
         answers = list(pool.map(tell, range(10)))
     assert answers[7] == 200
 
-    async def stored() -> list[DataArrived]:
-        client = await gateway.operator()
-        try:
-            everything = [event.message async for event in client.events(follow=False)]
-        finally:
-            await client.close()
+    async def stored(client: Client) -> list[DataArrived]:
+        everything = [event.message async for event in client.events(follow=False)]
         return [message for message in everything if isinstance(message, DataArrived) and message.job == name]
 
-    told = asyncio.run(stored())
+    told = gateway.by_operator(stored)
     named = {part.name for message in told for part in message.partitions}
     assert named == {f"p{n}" for n, status in enumerate(answers) if status == 200 and n != 7}
     assert [message.closed for message in told] == [False] * (len(told) - 1) + [True]
@@ -104,11 +102,7 @@ def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
     projection.apply(wire.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
 
     def progressed(done: int, seq: int) -> None:
-        message = JobProgressed(
-            job=spec.name, samples_done=done, samples_total=100, epoch=0, samples_per_s=9.0, shards_leased=1,
-            shards_requeued_total=0,
-        )  # fmt: skip
-        projection.apply(message, seq, float(seq))
+        projection.apply(live_bus.progressed(spec.name, done, 100, 9.0), seq, float(seq))
 
     progressed(60, 2)
     view = projection.jobs[spec.name]

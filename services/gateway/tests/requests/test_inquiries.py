@@ -195,7 +195,6 @@ async def test_however_many_ask_the_arbiter_is_asked_once_a_second_for_each_page
 
 
 def test_names_of_other_teams_choose_nothing_among_the_holders() -> None:
-    """Goal: whatever a caller asks for, the answer depends on names that it may read alone."""
     (holder, *_), reply = example_of(GetClusterReply).holders, example_of(GetClusterReply)
     teams = {"a1": "a", "a2": "a", "secret-1": "b", "secret-2": "b"}
     found = replace(reply, holders=tuple(replace(holder, job=job, team=team) for job, team in teams.items()), more=True)
@@ -207,7 +206,6 @@ def test_names_of_other_teams_choose_nothing_among_the_holders() -> None:
 
 
 def test_the_cluster_has_each_readable_team_with_its_quota() -> None:
-    """Goal: quota and use side by side, of readable teams only. Method: a team with a job, another with a quota."""
     found = example_of(GetClusterReply)
     quotas = {
         "feed": TeamQuota(cores=8, memory_gib=2, jobs=3, priority_max=5.0),

@@ -11,7 +11,7 @@ from stretto_core.dispatcher.book import fingerprint_of
 from stretto_gateway.problems import Problem
 from stretto_gateway.read_model.folds.fold import Returned
 from stretto_gateway.requests import job_audit
-from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
+from stretto_messages.actuator import GetServers, GetServersReply
 from stretto_messages.base import Message
 from stretto_messages.books import (
     AppliedBooks,
@@ -23,10 +23,12 @@ from stretto_messages.books import (
     PartialShard,
     ShardApplied,
 )
-from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted, LedgerReturn
+from stretto_messages.dispatcher import AuditLedgerReply, LedgerReturn
 from stretto_messages.pods import GetBooks, GetBooksReply
 from stretto_messages.values import ParameterServer, Shard
 from stretto_runtime.restorations import Restoration
+
+from tests.live_bus import completed, finished
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}
@@ -120,17 +122,11 @@ async def test_a_job_in_training_is_read_until_the_ledger_stood_still() -> None:
 
 def test_a_finished_job_is_proved_by_its_last_facts() -> None:
     given_up = GivenUp(shard=2, offset=10, epoch=0, start=170, length=70, reason="row 24")
-    completed = JobCompleted(
-        job=JOB, samples=170, samples_abandoned=70, epochs=1, shards=2, requeued=0, started_at_s=0.0,
-        books=CompletedBooks(fingerprint=prints(*DONE.items(), (2, 10)), given_up=(given_up,)),
-    )  # fmt: skip
+    books = CompletedBooks(fingerprint=prints(*DONE.items(), (2, 10)), given_up=(given_up,))
+    done = completed(JOB, 170, 70, shards=2, books=books)
     columns = (column(0, 170, *DONE.items(), (2, 10)), column(1, 180, *DONE.items(), (2, 20)))
     torn = AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
-    ended = JobFinished(
-        job=JOB, samples_expected=170, samples_applied=170, samples_lost=0, samples_repeated=0, repeats_recognised=0,
-        rows=1, applied=torn,
-    )  # fmt: skip
-    found = job_audit.finished(completed, ended, "finished")
+    found = job_audit.finished(done, finished(JOB, 170, applied=torn), "finished")
     assert (found.exact, found.quiet, found.samples_given_up) == (True, True, 70)
     assert found.epochs[0].given_up == 70
     assert found.given_up == (given_up,)

@@ -27,7 +27,9 @@ from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import STATE_PREFIX, partition_of
 from stretto_wire.rest.journal import JournalEnd, StoredMessage, parameters_of
 
-from ..gateway_process import Running, until_true
+from tests.waits import wait_until
+
+from ..gateway_process import Running
 from ..rest_documents import problem, spec
 
 FACTS, MESSAGE, END = TypeAdapter(StreamFacts), TypeAdapter(StoredMessage), TypeAdapter(JournalEnd)
@@ -169,7 +171,7 @@ async def test_a_reader_that_stands_still_holds_one_of_a_few_places_until_it_goe
                 refused = problem(http.get(path))
                 assert (refused["status"], refused["field"]) == (429, "streams")
                 assert "journals" in refused["detail"]
-            until_true(lambda: http.get(path).status_code == 200)
+            wait_until(lambda: http.get(path).status_code == 200)
 
     await asyncio.to_thread(read_slowly)
 

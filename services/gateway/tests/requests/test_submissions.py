@@ -171,8 +171,7 @@ async def test_what_was_submitted_before_is_accepted_again_by_both_whatever_hold
 
 
 async def test_of_two_submissions_at_once_the_quota_of_one_job_lets_one_in() -> None:
-    """Goal: the quota is judged with all jobs that were let in before. Method: both pass every check at first; the bus
-    stores the first one only after that."""
+    """Method: both pass every check at first; the bus stores the first one only after that."""
     bus = Bus()
     gateway = await gateway_on(bus, teams_quotas={TEAM: QUOTA})
     both = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,6 +20,8 @@ from stretto_messages.gateway import JobCancelled
 from stretto_wire.contract.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import JobView
 
+from tests.live_bus import decision, plan_of
+
 from ..gateway_process import Running
 
 """the least age that the server takes"""
@@ -34,25 +35,12 @@ def document(name: str) -> dict[str, Any]:
     }
 
 
-def decide(gateway: Running, job: str, version: int) -> None:
-    async def publish() -> None:
-        client = await gateway.operator()
-        try:
-            example = example_of(PlanDecided)
-            await client.publish(replace(example, job=job, version=version))
-        finally:
-            await client.close()
-
-    asyncio.run(publish())
-
-
 def test_a_job_older_than_its_events_is_known_to_a_gateway_that_starts(own_gateway: Running) -> None:
     with own_gateway.http() as http:
         for name in ("old", "over"):
             assert http.post("/jobs", json=document(name)).status_code == 201
         http.post("/jobs/old/data", json={"partitions": [{"name": "b", "samples": 50}]})
-    for version in (1, 2):
-        decide(own_gateway, "old", version)
+    own_gateway.publish(*(decision("old", plan_of(), version) for version in (1, 2)))
     own_gateway.restart()  # what it has read is kept as soon as it has caught up
     with own_gateway.http() as http:
         before = http.get("/jobs/old").json()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stretto_wire as wire
@@ -23,11 +21,13 @@ from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
 from stretto_gateway.streams.bus import KEPT, SPENT, StreamBus
 from stretto_gateway.streams.retention import EndedJobs
 from stretto_gateway.streams.spent_names import DamagedNames, SpentNames, SpentShard, by_shard, shard_of
-from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
+
+from tests.live_bus import live_bus
+from tests.waits import until
 
 from ..gateway_process import age_out
 
@@ -37,7 +37,6 @@ names = st.text("abcxyz0123456789-", min_size=1, max_size=40)
 
 @given(st.lists(st.sets(names, max_size=20), max_size=5), st.sets(names, max_size=20))
 def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
-    """Goal: no name is given twice, and none is refused that was never used. Method: a plain set beside it."""
     spent = SpentNames()
     for group in added:
         for number, part in by_shard(group).items():
@@ -48,7 +47,6 @@ def test_the_set_is_exact(added: list[set[str]], asked: set[str]) -> None:
 
 
 def test_a_name_costs_few_bytes() -> None:
-    """Goal: the cost of a job that is forgotten. Method: 100,000 names of a usual form."""
     found = by_shard(f"nightly-ctr-{number:06d}" for number in range(100_000))
     assert sum(len(SpentShard().joined_by(part)) for part in found.values()) < 5 * 100_000
 
@@ -61,12 +59,6 @@ def test_names_that_cannot_be_read_are_not_taken_for_unused() -> None:
 
 def spec(name: str) -> wire.JobSpec:
     return wire.JobSpec.parse({"name": name, "model": {"entry": "m:M"}, "dataset": {"samples": 100}})
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 class Replicas:
@@ -84,7 +76,7 @@ class Replicas:
         gateway = Gateway(bus, GatewaySettings(ended_bytes=ended_bytes), lambda: time.time() + self.later_s)
         task = asyncio.create_task(gateway.follow())
         self._stack.push_async_callback(end, task)
-        await eventually(lambda: gateway.follower.ready)
+        await until(lambda: gateway.follower.ready)
         return gateway
 
 
@@ -98,12 +90,7 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
     same jobs, of one part of the names, at the same time; after the events have aged out a third one starts."""
     jobs = [name for name in (f"job-{number}" for number in range(5000)) if shard_of(name) == 7][:8]
     async with AsyncExitStack() as stack:
-        server = EmbeddedServer(tmp_path / "nats")
-        await server.start()
-        stack.callback(server.kill)
-        client = await Client.connect(server.url, server.login())
-        stack.push_async_callback(client.close)
-        await provision(client.bus)
+        server, client = await stack.enter_async_context(live_bus(tmp_path))
         for job in jobs:
             await client.publish(wire.JobSubmitted(job=job, spec=spec(job), submitted_by="somebody"))
             await client.publish(JobCancelled(job=job, by="somebody", reason=""))
@@ -111,11 +98,11 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
         two = [await replicas.start() for _ in range(2)]
         young = "young"
         await client.publish(wire.JobSubmitted(job=young, spec=spec(young), submitted_by="somebody"))
-        await eventually(lambda: all(young in gateway.follower.projection.jobs for gateway in two))
+        await until(lambda: all(young in gateway.follower.projection.jobs for gateway in two))
         replicas.later_s = EVENTS_KEPT_S - 3600
         for job in ("younger", "youngest"):  # what is read makes them look
             await client.publish(wire.JobSubmitted(job=job, spec=spec(job), submitted_by="somebody"))
-        await eventually(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
+        await until(lambda: not any(gateway.follower.projection.jobs.keys() & set(jobs) for gateway in two))
         assert (await entries(client, f"{KEPT}*")).keys().isdisjoint(f"{KEPT}{job}" for job in jobs)
         ((subject, packed),) = (await entries(client, f"{SPENT}*")).items()
         assert (subject, SpentShard(packed).names) == (f"{SPENT}7", sorted([*jobs]))
@@ -133,17 +120,10 @@ def large(job: str) -> wire.JobSpec:
 
 
 async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_them_back(tmp_path: Path) -> None:
-    """Goal: a team that submits and ends large jobs fills neither memory nor bucket, and costs no other its past.
-
-    Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
+    """Method: a team's large jobs of 2 MB and another's ended job, under a bound of 1 MiB; a replica starts later."""
     jobs = [f"large-{number:02d}" for number in range(16)]
     async with AsyncExitStack() as stack:
-        server = EmbeddedServer(tmp_path / "nats")
-        await server.start()
-        stack.callback(server.kill)
-        client = await Client.connect(server.url, server.login())
-        stack.push_async_callback(client.close)
-        await provision(client.bus)
+        server, client = await stack.enter_async_context(live_bus(tmp_path))
         await client.publish(wire.JobSubmitted(job="other", spec=spec("other"), submitted_by="s", team="calm"))
         await client.publish(JobCancelled(job="other", by="s", reason=""))
         for job in jobs:
@@ -152,17 +132,17 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
         replicas = Replicas(server, stack, tmp_path)
         first = await replicas.start(1 << 20)
         await client.publish(wire.JobSubmitted(job="young", spec=spec("young"), submitted_by="s"))
-        await eventually(lambda: jobs[0] not in first.follower.projection.jobs)
+        await until(lambda: jobs[0] not in first.follower.projection.jobs)
         # nothing is read while jobs are being forgotten: what is read afterwards tells that it is done
         await client.publish(wire.JobSubmitted(job="youngest", spec=spec("youngest"), submitted_by="s"))
-        await eventually(lambda: "youngest" in first.follower.projection.jobs)
+        await until(lambda: "youngest" in first.follower.projection.jobs)
         left = [job for job in jobs if job in first.follower.projection.jobs]
         assert left == jobs[-len(left) :], "the oldest leave"
         assert 3 <= len(left) <= 9, "each counts with its view and with what is retained"
         assert "other" in first.follower.projection.jobs
         second = await replicas.start(1 << 20)
         for gateway in (first, second):
-            await eventually(
+            await until(
                 lambda gateway=gateway: gateway.follower.projection.last_seq == first.follower.projection.last_seq
             )
             assert [job for job in jobs if job in gateway.follower.projection.jobs] == left
@@ -179,7 +159,6 @@ async def test_ended_jobs_of_too_many_bytes_leave_and_a_restart_does_not_bring_t
 def test_ended_jobs_are_within_their_bound_and_the_oldest_of_the_largest_team_leave(
     added: list[tuple[str, str, int, int]],
 ) -> None:
-    """Goal: the bound holds. Method: a plain list beside it, from which the same are taken."""
     ended, left = EndedJobs(100), dict[str, tuple[str, int, int]]()
     for job, team, ended_at_s, size in added:
         if job in left:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,13 @@ from stretto_gateway.settings import GatewaySettings
 from stretto_gateway.traces import collector as collector_module
 from stretto_gateway.traces.collector import UNDESCRIBED, Collector, CollectorFault
 
-from ..gateway_process import installed, until_true
+from tests.http_served import Answer, Asked, served
+from tests.waits import wait_until
+
+from ..gateway_process import installed
 from ..rest_documents import spec
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-Answer = Callable[[str, dict[str, str]], tuple[int, bytes]]
 
 
 class Tempo:
@@ -32,44 +30,12 @@ class Tempo:
         self.batches: list[dict[str, Any]] = []
         self.is_down = False
 
-    def take(self, body: bytes) -> None:
-        self.batches += MessageToDict(ExportTraceServiceRequest.FromString(body)).get("resourceSpans", [])
-
-    def answer(self, path: str, _headers: dict[str, str]) -> tuple[int, bytes]:
-        assert path.startswith("/tempo/api/traces/")
-        if self.is_down:
-            return 503, b""
-        return 200, json.dumps({"batches": self.batches}).encode()
-
-
-@contextmanager
-def served(answer: Answer, take: Callable[[bytes], None] | None = None) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._send(*answer(self.path, {name.lower(): value for name, value in self.headers.items()}))
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if take is not None:
-                take(body)
-            self._send(200, b"")
-
-        def _send(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    def answer(self, asked: Asked) -> Answer:
+        if asked.method == "POST":
+            self.batches += MessageToDict(ExportTraceServiceRequest.FromString(asked.body)).get("resourceSpans", [])
+            return 200, {}, b""
+        assert asked.path.startswith("/tempo/api/traces/")
+        return (503, {}, b"") if self.is_down else (200, {}, json.dumps({"batches": self.batches}).encode())
 
 
 def jaeger(*spans: dict[str, Any], service: str = "stretto-planner") -> bytes:
@@ -86,11 +52,11 @@ def jaeger_span(name: str, span_id: str = "00f067aa0ba902b7", job: str = "ctr", 
 
 
 async def asked(status: int, body: bytes, seen: dict[str, str] | None = None, **settings: str) -> list[dict[str, Any]]:
-    def answer(path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-        assert path == f"/api/traces/{TRACE}"
+    def answer(asked: Asked) -> Answer:
+        assert asked.path == f"/api/traces/{TRACE}"
         if seen is not None:
-            seen.update(headers)
-        return status, body
+            seen.update(asked.headers)
+        return status, {}, body
 
     with served(answer) as url:
         read = GatewaySettings.load("gateway", {"STRETTO_GATEWAY_TRACES_URL": url, **settings})
@@ -103,12 +69,12 @@ def test_spans_that_the_services_sent_away_come_back(tmp_path: Path) -> None:
     """Goal: a job's trace shows the spans that left by OTLP. Method: a real gateway exports to a collector and asks
     it; then the collector is down, and the answer says what is missing."""
     tempo, name = Tempo(), f"job-{uuid.uuid4().hex[:8]}"
-    with served(tempo.answer, tempo.take) as url:
+    with served(tempo.answer) as url:
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "STRETTO_GATEWAY_TRACES_URL": f"{url}/tempo"}
         with installed(tmp_path, settings) as running, running.http() as http:
             head = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
             http.post("/jobs", json=spec(name), headers=head).raise_for_status()
-            until_true(lambda: bool(http.get(f"/jobs/{name}/trace").json()["spans"]))
+            wait_until(lambda: bool(http.get(f"/jobs/{name}/trace").json()["spans"]))
             found = http.get(f"/jobs/{name}/trace").json()
             [span] = [each for each in found["spans"] if each["name"] == "publish job-submitted"]
             assert (span["service"], span["trace_id"]) == ("stretto-gateway", TRACE)

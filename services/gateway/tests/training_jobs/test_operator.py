@@ -20,6 +20,8 @@ from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.base import Message, example_of
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB
 
+from tests.waits import until
+
 from ..gateway_process import Running, installed, start_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -61,13 +63,11 @@ class Stage:
         return answer.json() if answer.status_code == 200 else {}
 
     async def until(self, true: Callable[[], object], what: str = "") -> None:
-        try:
-            async with asyncio.timeout(60):
-                while not true():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+        def told() -> str:
             log = (self.gateway.folder / "gateway.log").read_text()[-3000:]
-            raise AssertionError(f"{what} {self.cluster.storage.all('trainingjobs')}\n{log}") from None
+            return f"{what} {self.cluster.storage.all('trainingjobs')}\n{log}"
+
+        await until(true, told)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -126,7 +126,7 @@ async def test_what_is_applied_is_submitted_and_shows_what_rest_shows(stage: Sta
     assert stage.condition("clicks", "Running")["status"] == "False"
     assert (await stage.rest("clicks"))["status"] == "finished"
     assert {(resource, verb) for verb, resource in stage.cluster.server.used} - ROLE <= {
-        ("trainingjobs", "create"),  # kubectl's
+        ("trainingjobs", "create")  # kubectl's
     }
 
 
