@@ -32,7 +32,7 @@ DISTRIBUTIONS = sorted([*SERVICES, *(path.parent for path in ROOT.glob("libs/*/p
 PROMISES = ROOT / "libs" / "runtime" / "PROMISES.md"
 LONGEST_FUNCTION_LINES = 70
 LONGEST_CLASS_LINES = 250
-LONG_CLASSES_MAX = 11
+LONG_CLASSES_MAX = 10
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
 """A longer class gives its reason in its docstring, after these words."""
 GLOSSARY_WORDS_MAX = 60

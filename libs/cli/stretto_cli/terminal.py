@@ -1,4 +1,4 @@
-"""What the command prints: a program in a pod may have chosen the text, and a terminal obeys control characters."""
+"""Texts of pods on a terminal: control characters, which a terminal obeys, are shown and not sent."""
 
 from __future__ import annotations
 

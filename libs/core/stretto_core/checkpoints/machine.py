@@ -64,7 +64,7 @@ Facts = list[Message]
 
 
 class CheckpointMachine:
-    """Checkpoints of one job. Larger than 250 lines: every event changes the one state of a job's checkpoints."""
+    """Checkpoints of one job."""
 
     version = 1
 
@@ -84,15 +84,6 @@ class CheckpointMachine:
 
     def handle(self, event: CheckpointsEvent, now: float) -> list[Action]:
         """Advance by one event."""
-        actions: list[Action]
-        if isinstance(event, SaveCheckpoint):
-            actions = [Reply(self._answer(event, now))]
-        else:
-            actions = [Emit(fact) for fact in self._advance(event, now)]
-        self.state.assert_sound()
-        return actions
-
-    def _advance(self, event: CheckpointsEvent, now: float) -> Facts:
         facts: Facts = []
         match event:
             case JobOpened():
@@ -112,13 +103,16 @@ class CheckpointMachine:
             case MigrationFinished():
                 self.state.migrating = False
                 attempts.begin_if_due(self.state, now)
+            case SaveCheckpoint():
+                return [Reply(self._answer(event, now))]
             case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored() | ColumnsImported():
                 facts = self._observed(event, now)
             case Tick():
                 attempts.begin_if_due(self.state, now)
             case _:
-                pass
-        return facts
+                return []
+        self.state.assert_sound()
+        return [Emit(fact) for fact in facts]
 
     def _observed(self, event: Observation, now: float) -> Facts:
         """Advance by a step that the service has taken; one that is no longer wanted changes nothing."""

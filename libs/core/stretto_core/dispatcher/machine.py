@@ -50,7 +50,15 @@ from stretto_core.dispatcher.evaluating import check_evaluation
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
-from stretto_core.dispatcher.state import RETURNS_RESERVE_S, LedgerSettings, LedgerState, OpenMark, Worker, least_held_s
+from stretto_core.dispatcher.state import (
+    RETURNS_RESERVE_S,
+    LedgerSettings,
+    LedgerState,
+    OpenMark,
+    Worker,
+    assert_sound,
+    least_held_s,
+)
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 EXITED_MAX = 1000
@@ -103,7 +111,7 @@ class ShardLedger:
             state.heard_at_s, error.unchanged = heard_at_s, not excused
             raise
         if not isinstance(event, NextShard | ShardHeartbeat):  # they come from each worker: the sum is over all of them
-            state.assert_sound()
+            assert_sound(state)
         return actions
 
     def _decide(self, event: LedgerEvent, now: float) -> list[Action]:
@@ -519,7 +527,7 @@ class ShardLedger:
             return []
         st.closed = COMPLETED
         self.state.take_back_all()
-        st.assert_sound()
+        assert_sound(st)
         completed = JobCompleted(
             job=st.job,
             samples=book.samples_done,

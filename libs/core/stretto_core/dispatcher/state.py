@@ -329,22 +329,6 @@ class LedgerState:
                 self.take_back(self.book, worker)
         self.evaluating = None
 
-    def assert_sound(self) -> None:
-        """Assert that each opened sample is in one place, and that a shard ahead follows a lease.
-
-        opened = done + abandoned + remainder + returned + held. O(workers + returned shards).
-        """
-        book = self.book
-        if book is None:
-            return
-        held = sum(shard.length for _, shard in self.training())
-        remainder = book.remainder.length if book.remainder else 0
-        placed = book.samples_done + book.samples_abandoned + remainder + held
-        placed += sum(shard.length for shard in book.requeued)
-        assert placed == book.source.opened, f"{placed} samples are in a place, {book.source.opened} are opened"
-        for name, worker in self.workers.items():
-            assert worker.ahead is None or worker.lease is not None, f"{name} holds a shard ahead of no lease"
-
     def samples_seen(self, book: Book) -> int:
         """Return the samples done, reported offsets of incomplete shards included."""
         return book.samples_done + sum(shard.offset for shard in self.open(book))
@@ -360,3 +344,20 @@ class LedgerState:
         if self.evaluating is None and not self.closed:
             self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
             book.next_id += len(self.evaluating.waiting)
+
+
+def assert_sound(state: LedgerState) -> None:
+    """Assert that each opened sample is in one place, and that a shard ahead follows a lease.
+
+    opened = done + abandoned + remainder + returned + held. O(workers + returned shards).
+    """
+    book = state.book
+    if book is None:
+        return
+    held = sum(shard.length for _, shard in state.training())
+    remainder = book.remainder.length if book.remainder else 0
+    placed = book.samples_done + book.samples_abandoned + remainder + held
+    placed += sum(shard.length for shard in book.requeued)
+    assert placed == book.source.opened, f"{placed} samples are in a place, {book.source.opened} are opened"
+    for name, worker in state.workers.items():
+        assert worker.ahead is None or worker.lease is not None, f"{name} holds a shard ahead of no lease"

@@ -82,11 +82,7 @@ Report = WorkerReported | PsReported | DataWorkerReported
 
 
 class ProfilerMachine:
-    """The profiler of one job.
-
-    Larger than 250 lines: reports, pods and windows read and write the state of one job; sums and comparisons are in
-    files of their own.
-    """
+    """The profiler of one job: reports, pods and windows. Sums and comparisons are in files of their own."""
 
     version = 1
 
@@ -183,7 +179,7 @@ class ProfilerMachine:
 
     def _worker_reported(self, report: WorkerReported, now: float) -> list[Action]:
         window = self._window_of(report.pod, "worker")
-        if not self._fresh(window, report, now):
+        if not _is_fresh(report, window, self.rules, now):
             return []
         samples = _check_counters(report, window, self.state.batch_size)
         first = window.reports == 0
@@ -199,7 +195,7 @@ class ProfilerMachine:
 
     def _ps_reported(self, report: PsReported, now: float) -> list[Action]:
         window = self._window_of(report.pod, "ps")
-        if not self._fresh(window, report, now):
+        if not _is_fresh(report, window, self.rules, now):
             return []
         if report.updates and report.update_time_s <= 0:
             raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
@@ -211,7 +207,7 @@ class ProfilerMachine:
 
     def _data_worker_reported(self, report: DataWorkerReported, now: float) -> list[Action]:
         window = self._window_of(report.pod, "data")
-        if not self._fresh(window, report, now):
+        if not _is_fresh(report, window, self.rules, now):
             return []
         # a batch that took longer than the report counts whole in the report of its end
         if report.batches and report.busy_s <= 0:
@@ -240,23 +236,6 @@ class ProfilerMachine:
                 raise ImpossibleTelemetry("pod", pod, "a pod that the actuator has started")
             window = PodWindow(role)  # kept only once its report has been believed
         return window
-
-    def _fresh(self, window: PodWindow, report: Report, now: float) -> bool:
-        """Return True for a new report, False for a repeated one. Raises when its times cannot be."""
-        rules, ended_at_s = self.rules, report.ended_at_s
-        if abs(ended_at_s - now) > rules.clock_skew_s:
-            raise ImpossibleTelemetry(
-                "ended_at_s", ended_at_s, f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock"
-            )
-        if report.window_s > rules.report_span_s:
-            raise ImpossibleTelemetry("window_s", report.window_s, f"at most {rules.report_span_s:g} s")
-        if window.reports and ended_at_s == window.ended_at_s:
-            return False
-        if ended_at_s <= window.ended_at_s:
-            raise ImpossibleTelemetry(
-                "ended_at_s", ended_at_s, f"after {window.ended_at_s:.3f}, the end of its last report"
-            )
-        return True
 
     def _remember(self, window: PodWindow, report: Report) -> None:
         self.state.pods[report.pod] = window
@@ -345,6 +324,24 @@ class ProfilerMachine:
             if window.sums.span_s > 0 and window.role == role and window.started
         ]
         return sorted(reporting, key=lambda item: _number(item[0]))
+
+
+def _is_fresh(report: Report, window: PodWindow, rules: ProfilingRules, now: float) -> bool:
+    """Return True for a new report, False for a repeated one. Raises when its times cannot be."""
+    ended_at_s = report.ended_at_s
+    if abs(ended_at_s - now) > rules.clock_skew_s:
+        raise ImpossibleTelemetry(
+            "ended_at_s", ended_at_s, f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock"
+        )
+    if report.window_s > rules.report_span_s:
+        raise ImpossibleTelemetry("window_s", report.window_s, f"at most {rules.report_span_s:g} s")
+    if window.reports and ended_at_s == window.ended_at_s:
+        return False
+    if ended_at_s <= window.ended_at_s:
+        raise ImpossibleTelemetry(
+            "ended_at_s", ended_at_s, f"after {window.ended_at_s:.3f}, the end of its last report"
+        )
+    return True
 
 
 def _check_counters(report: WorkerReported, window: PodWindow, batch_size: int) -> int:

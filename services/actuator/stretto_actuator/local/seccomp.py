@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EVERYWHERE = (424, 434, 438, 440, 448)
-"""pidfd_send_signal, pidfd_open, pidfd_getfd, process_madvise, process_mrelease: forbidden, since each names a process
-by a handle that no filter can look into. Their numbers are the same on each machine."""
+"""Calls that are forbidden, since they name a process by a handle that no filter can look into: pidfd_send_signal,
+pidfd_open, pidfd_getfd, process_madvise, process_mrelease. Their numbers are the same on each machine."""
 OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int]]] = {
     "x86_64": (0xC000003E, 317, {142: 0, 144: 0, 203: 0, 314: 0, 256: 0, 279: 0, 298: 1, 302: 0}, {141: 0, 251: 1}),
     "aarch64": (0xC00000B7, 277, {118: 0, 119: 0, 122: 0, 274: 0, 238: 0, 239: 0, 241: 1, 261: 0}, {140: 0, 30: 1}),
@@ -27,7 +27,7 @@ argument names a process, with that argument (sched_setparam, sched_setscheduler
 migrate_pages, move_pages, perf_event_open, prlimit64); and of those of which the second argument names processes of a
 kind, with the first that means one process (setpriority, ioprio_set)."""
 FIRST_OF_X32 = 0x40000000
-"""x86-64 has each system call a second time from this number on."""
+"""The number from which on x86-64 has each system call a second time."""
 
 _SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
 _SPEC_ALLOW = 1 << 2
