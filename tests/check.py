@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PURE = (
-    *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
+    *("libs/core/tests", "libs/messages/tests", "libs/wire/tests"),
     *(f"libs/parameters/tests/test_{name}.py" for name in ("optimizers", "records", "store")),
     *("libs/plane/tests/test_frames.py", "libs/pipeline/tests", "libs/programs/tests/partition"),
     *(f"libs/client/tests/test_{name}.py" for name in ("blocking", "cards", "figures")),
@@ -27,7 +27,7 @@ PURE = (
     *("services/gateway/tests/access/test_buckets.py", "services/gateway/tests/read_model/test_projection.py"),
     "tests/test_structure.py",
 )
-"""Tests without servers, processes and TensorFlow. Those of the command start processes and are not among them."""
+"""Tests without servers, processes and TensorFlow. Simulations and compiled kernels take too long for each commit."""
 PYRIGHT_HEAP = "--max-semi-space-size=256 --max-old-space-size=8000"
 """Node's sizes for young and old objects, in MiB. Its defaults make pyright half as slow again (63 s for 42 s)."""
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {

@@ -91,7 +91,7 @@ class Objective:
         if self._own is not None:
             total = _weighted(self._own(_like(labels, output), output), weights)
         else:
-            total = cast("Any", self._default)(_like(labels, output), output, sample_weight=weights)
+            total = self._default(_like(labels, output), output, sample_weight=weights)
         penalties = [tf.cast(each, tf.float32) for each in self._model.losses]
         return tf.add_n([tf.cast(total, tf.float32), *penalties, *extra])
 
