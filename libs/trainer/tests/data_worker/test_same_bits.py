@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,7 +58,12 @@ def parquet_strings(folder: Path) -> dict[str, Any]:
 
 
 def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple[int, Feed]:
-    """Train without a pipeline, for which alone a run can be repeated; return the checksum of all parameters."""
+    """Train without a pipeline, for which alone a run can be repeated; return the checksum of all parameters.
+
+    Keras numbers layers from one again, as in a new process: under other names, DCN's second run differs from its first
+    in the last bits.
+    """
+    keras.utils.clear_session()
     program = make_program(load(spec.model), options_of(spec))
     feed = Feed(program)
     with Here(program, BATCH, pipeline=False, feed=feed) as here:

@@ -155,13 +155,33 @@ def test_rows_arrive_as_they_were_sent(server, transfer: Transfer) -> None:
     """Exactly as float32; as bfloat16 at half the bytes, and rounded to nearest."""
     keys = [LAYOUT.index(np.arange(50), np.arange(50)).tables[i].stored for i in (0, 1)]
     slices = np.arange(12)
-    kind, parts = server._handle(message(Kind.PULL, protocol.pull_request(slices, keys, transfer)), PEER)
+    asked = protocol.pull_request(slices, keys, transfer)
+    kind, parts = server._handle(message(Kind.PULL, asked), PEER)
     assert kind == Kind.ANSWER
     assert np.asarray(parts[1]).nbytes == 50 * 2 * (4 if transfer is Transfer.FLOAT32 else 2)
-    found, exact = protocol.read_pulled(LAYOUT, parts, transfer), server.store.pull(keys, slices)
+    found, exact = protocol.read_pulled(LAYOUT, asked, parts), server.store.pull(keys, slices)
     for mine, sent in zip(found.rows, exact.rows, strict=True):
         assert mine == pytest.approx(sent, rel=0 if transfer is Transfer.FLOAT32 else 2**-8, abs=0)
     assert (found.slices == exact.slices).all()
+
+
+def test_an_answer_to_another_pull_is_refused(server) -> None:
+    """Goal: one row that came for many keys would else be all their weights, without an error."""
+    keys = [LAYOUT.index(np.arange(50), np.arange(50)).tables[i].stored for i in (0, 1)]
+    asked = protocol.pull_request(np.arange(12), keys, Transfer.FLOAT32)
+    _, parts = server._handle(message(Kind.PULL, asked), PEER)
+    for place in range(len(parts)):
+        short = [part[:1] if at == place else part for at, part in enumerate(parts)]
+        with pytest.raises(InputRefused, match="were asked"):
+            protocol.read_pulled(LAYOUT, asked, short)
+
+
+@pytest.mark.parametrize("head", [[0, 8, 1], [0, -1, 1], [99, 1, 1], [0, 1], []])
+def test_an_answer_to_another_push_is_refused(head: list[int]) -> None:
+    answer = protocol.push_answer(Code.APPLIED, 7, 1, np.zeros(9, np.int64))
+    assert protocol.read_push_answer(answer, 7) == (Code.APPLIED, 7, 1e-6)
+    with pytest.raises(InputRefused, match="to a push of 7 columns"):
+        protocol.read_push_answer([np.array(head, np.int64)], 7)
 
 
 @pytest.mark.parametrize("head", [[2], [-1], [0, 0], []])

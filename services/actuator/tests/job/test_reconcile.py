@@ -164,7 +164,7 @@ async def test_pods_change_their_limits_all_at_once(tmp_path: Path) -> None:
     """A node takes seconds for each; and what one does not do, others have done."""
     edge = Journal()
     pods = [Pod(f"worker-{n}", "worker", n, 2.0, 2**28, 1, "plan", 0.0, phase="running") for n in range(3)]
-    edge.machine.state.pods = {pod.name: pod for pod in pods}
+    edge.machine.state.pods, edge.machine.state.next_number["worker"] = {pod.name: pod for pod in pods}, 3
     given: Any = ("j", edge.machine.state, edge, Growing(pods), ActuatorSettings(state_folder=tmp_path))
     async with asyncio.timeout(60):
         with pytest.raises(BackendError, match="does not answer"):

@@ -181,7 +181,8 @@ NOW_S = 1_767_225_600.0
 
 def container(state: str, created_s: float = NOW_S, devices: Given | None = None) -> Any:
     """Return the container of j/worker-0 as the engine tells of it."""
-    engine = pytest.importorskip("stretto_actuator.docker.engine").Engine("", "prod")
+    module = pytest.importorskip("stretto_actuator.docker.engine")
+    engine = module.Engine("", "prod")
     described: dict[str, Any] = {
         "Id": "c",
         "Config": {"Labels": engine.labels("j", "worker-0", {GPU: ("0",)} if devices is None else devices)},
@@ -189,7 +190,7 @@ def container(state: str, created_s: float = NOW_S, devices: Given | None = None
         "State": {"Status": state, "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False},
         "HostConfig": {"CpuQuota": 1, "CpuPeriod": 1, "Memory": 1},
     }
-    return engine._parse(described)
+    return module._container_of(described, "prod")
 
 
 def docker_backend(engine: Any = None) -> Any:
