@@ -40,6 +40,7 @@ from stretto_cli.errors import CliError
 from stretto_cli.options import connect
 from stretto_client.documents import Documents
 from stretto_client.figures import sparkline
+from stretto_installation.errors import NotRunning
 from stretto_installation.one_machine.detached import start_detached, take_down
 from stretto_installation.one_machine.programs import StartOptions
 from stretto_installation.server import keys_of
@@ -272,7 +273,8 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
             finally:
                 await client.close()
         finally:
-            take_down(folder)
+            with contextlib.suppress(NotRunning):  # it may not have started
+                take_down(folder)
     conclude(result)
 
 

@@ -20,9 +20,12 @@ class Terminal(Console):
     """A console that shows the control characters of a text instead of sending them."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, those of its texts with pictures of control characters."""
+        """Yield the segments of a renderable, those of its texts with pictures of control characters and no links."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(segment.text.translate(_PICTURES), segment.style)
+            style = (
+                segment.style.update_link(None) if segment.style is not None and segment.style.link else segment.style
+            )
+            yield segment if segment.control else Segment(segment.text.translate(_PICTURES), style)
 
 
 def json_text(value: Any, indent: int | None) -> str:

@@ -7,10 +7,13 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.markup import escape
 from rich.table import Table
 from stretto_cli.commands.jobs.logs import BYTES_MAX, LINE_MAX, last_lines
+from stretto_cli.commands.views.trace import TraceSpan, render
 from stretto_cli.terminal import Terminal, json_text
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202eevil \x08\x7f"
@@ -22,10 +25,22 @@ def test_a_text_is_shown_without_control_characters(text: str) -> None:
     terminal = Terminal(file=printed, width=200)
     table = Table()
     table.add_column("a")
-    table.add_row(text.replace("[", "("))
+    table.add_row(escape(text))
     terminal.print(table)
     terminal.print(text, markup=False)
     assert not {letter for letter in printed.getvalue() if letter != "\n" and not is_shown(letter)}
+
+
+def test_no_field_of_a_span_is_markup_or_a_link() -> None:
+    hostile = "[link=\x1bc]x[/link][/y]"
+    span = TraceSpan("t", "a", None, hostile, hostile, 0, 1, {"stretto.delivery": hostile}, hostile)
+    printed = io.StringIO()
+    terminal = Terminal(file=printed, width=200, force_terminal=True, color_system=None)
+    terminal.print(render([span]))
+    terminal.print("[link=\x1bc]x[/link]")
+    assert "[link=" in printed.getvalue()
+    assert "\x1bc" not in printed.getvalue()
+    assert "\x1b]8" not in printed.getvalue()
 
 
 def is_shown(letter: str) -> bool:
@@ -39,11 +54,13 @@ def test_json_has_no_control_character_and_the_same_text(text: str) -> None:
     assert json.loads(written) == {"line": text}
 
 
-def test_a_log_that_was_stretched_or_has_one_endless_line_is_read_within_bounds(tmp_path: Path) -> None:
+def test_a_log_that_was_stretched_or_has_one_endless_line_is_read_within_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "log"
-    log.write_text("first\n" + "x" * (2 * BYTES_MAX) + "\nlast\n")
+    log.write_text("first\n" + "x" * (2 * BYTES_MAX) + "\n" + "y" * (2 * LINE_MAX) + "\nlast\n")
     lines = last_lines(log)
-    assert lines[-1] == "last"
-    assert len(lines[0]) < LINE_MAX + 50
+    assert lines == ["y" * LINE_MAX + f" … {LINE_MAX:,} more", "last"]
+    assert "only the last 16 MiB" in capsys.readouterr().err
     os.truncate(log, 8 << 40)
     assert sum(map(len, last_lines(log))) <= LINE_MAX + 50

@@ -84,6 +84,20 @@ def test_lists_and_the_caller_are_typed(client: Any, tmp_path: Path) -> None:
     assert client.url.startswith("http://127.0.0.1:")
 
 
+def test_no_service_behind_the_gateway_is_a_problem(client: Any, tmp_path: Path) -> None:
+    """Goal: problems of every operation come through. Method: only the gateway runs, so what others know is missing."""
+    job = client.submit(document(name_of(tmp_path)))
+    for ask in (job.audit, job.checkpoint, lambda: job.whatif(workers=2), lambda: job.scale(workers=2), client.cluster):
+        with pytest.raises(Refused) as refused:
+            ask()
+        assert refused.value.kind != "foreign"
+        assert refused.value.remedy
+    assert client.job(job.name).cancel("enough").status == "cancelled"
+    assert job.refresh().is_over
+    with pytest.raises(Refused, match="no-such-job"):
+        client.job("never-submitted")
+
+
 def test_a_wait_ends_with_the_state_and_gives_every_event_once(
     client: Any, installed: Installed, tmp_path: Path
 ) -> None:

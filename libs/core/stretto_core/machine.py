@@ -8,6 +8,7 @@ command and notebook run the same object (libs/core/README.md).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -80,8 +81,16 @@ class Machine(Protocol, Generic[Event, State]):
     def handle(self, event: Event, now: float) -> list[Action]:
         """Advance by one event.
 
-        ``now`` in seconds since the epoch. Handling the same event twice must be harmless. A machine ends by asserting
-        what must hold of its state (``assert_sound`` of the state): the runtime takes the event of a failed assertion
-        back and publishes it as a dead letter, so that a defect stops one event instead of spoiling the state.
+        ``now`` in seconds since the epoch. Handling the same event twice must be harmless. A machine of one job ends by
+        ``assert_no_new_fault``: the runtime takes an event back that brought a fault, and keeps it as a dead letter.
         """
         ...
+
+
+def assert_no_new_fault(before: Collection[str], after: Collection[str]) -> None:
+    """Assert that an event has brought nothing into a state that must not be there.
+
+    A fault that was there before, as in a snapshot of a release with a defect, stops no event: the job can be ended.
+    """
+    new = [fault for fault in after if fault not in before]
+    assert not new, "; ".join(new)

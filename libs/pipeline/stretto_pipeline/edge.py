@@ -84,7 +84,11 @@ class FeedEdge(ABC, Generic[Batch]):
         with self._lock:
             assert self._needed is None, "one batch at a time"
             self._needed = future
-            self.tell(Needed())
+            try:
+                self.tell(Needed())
+            except BaseException:  # an interrupt: nobody waits for this batch
+                self.follow(())
+                raise
         return future
 
     def answered(self, lane: str, wanted: SampleRange, batch: Batch, size_bytes: int) -> None:
@@ -104,7 +108,7 @@ class FeedEdge(ABC, Generic[Batch]):
         with self._lock:
             self._closed = True
             self._due.notify()
-        self._home.shutdown(wait=False)
+        self._home.shutdown(wait=False, cancel_futures=True)
 
     def tell(self, event: Event) -> None:
         """Tell the machine an event, and do what it decides. An error in doing so ends the feed."""

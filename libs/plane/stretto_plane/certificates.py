@@ -33,8 +33,9 @@ def der_of(pem: bytes) -> tuple[bytes, bytes]:
     """Return private key and certificate of a PEM text as DER. Raises ValueError: it has not both, or of two keys."""
     try:
         key, certificate = load_pem_private_key(pem, None), x509.load_pem_x509_certificate(pem)
+        is_of_key = key.public_key() == certificate.public_key()
     except (TypeError, UnsupportedAlgorithm) as error:  # an encrypted key, a foreign kind of key
         raise ValueError from error
-    if key.public_key() != certificate.public_key():
+    if not is_of_key:
         raise ValueError
     return key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), certificate.public_bytes(Encoding.DER)

@@ -75,8 +75,9 @@ class ActuatorSettings(StoreSettings, ExtendedSettings):
     )
     local_confine: Literal["auto", "required", "off"] = Field(
         "auto",
-        description="keep pods that are processes from the installation's state, other jobs and the user's files, by "
-        "Landlock. auto: where the kernel can; required: refuse to start elsewhere; off: never",
+        description="keep pods that are processes from the installation's state, other jobs, the user's files and "
+        "other processes, by Landlock and seccomp. auto: where the kernel can; required: refuse to start elsewhere; "
+        "off: never",
     )
     local_writable: str = Field(
         "",

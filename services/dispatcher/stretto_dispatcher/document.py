@@ -33,9 +33,13 @@ def written(book: Book) -> str:
 def read(document: str) -> Book:
     """Return the books of a document. Raises WireError for one that no ledger wrote."""
     try:
-        return _BOOK.validate_python(_unpacked(document))
+        book = _BOOK.validate_python(_unpacked(document))
     except ValidationError as error:
         raise WireError.of(error, "ledger") from error
+    if book.samples_placed != book.source.opened:  # it lies where the job's own code can write
+        remedy = f"books in which each of {book.source.opened} opened samples is in one place"
+        raise WireError("ledger", f"{book.samples_placed} samples", remedy)
+    return book
 
 
 def _unpacked(document: str) -> object:

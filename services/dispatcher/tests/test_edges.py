@@ -12,6 +12,7 @@ from stretto_core.dispatcher.machine import LedgerEvent, ShardLedger
 from stretto_core.dispatcher.source import DataSpec, Source
 from stretto_core.dispatcher.state import LedgerState
 from stretto_core.machine import Reply, Tick
+from stretto_dispatcher.document import written
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_messages.checkpoints import CheckpointRestored
@@ -53,6 +54,14 @@ def restored(document: str) -> Book:
     return SERVICE.to_event(message, META).book
 
 
+def test_books_with_a_sample_in_two_places_are_refused() -> None:
+    """A document lies where the job's own code can write."""
+    book = Book(Source.begin(DataSpec(1280, 10, 8), 2))
+    book.requeued.append(Shard(3, 2, 0, 640, 64, 32, 1))
+    with pytest.raises(WireError, match="each of 0 opened samples is in one place"):
+        restored(written(book))
+
+
 @pytest.mark.parametrize("partitions", [3, PARTITIONS_MAX])
 def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: int) -> None:
     """With as many as may be, given-up shards and shards in flight beside, it is packed to fit into a message."""
@@ -62,6 +71,7 @@ def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: 
         lost = Shard(number, 1, 0, number, 8, 2, 3, f"{number:060d}")
         book.abandon(lost, f"failed 3 times, last in worker-{number}: row {number * 7919} has 38 columns instead of 39")
         book.requeued.append(lost)
+    book.source.opened = book.samples_placed
     reply = SERVICE.to_message("j", LedgerMark("j", book, 5))
     assert isinstance(reply, MarkLedgerReply)
     document = reply.ledger

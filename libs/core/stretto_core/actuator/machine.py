@@ -34,7 +34,7 @@ from stretto_core.actuator.observations import (
 from stretto_core.actuator.state import ActuatorState, Facts, JobOpened
 from stretto_core.actuator.steps import converged
 from stretto_core.checkpoints.names import is_column_restore, is_final, is_restore
-from stretto_core.machine import Action, Emit, Reply, Tick
+from stretto_core.machine import Action, Emit, Reply, Tick, assert_no_new_fault
 
 JobEvent = (
     JobOpened
@@ -94,6 +94,7 @@ class ActuatorMachine:
         """Advance by one event."""
         if isinstance(event, GetServers):
             return [Reply(servers.answer(self.state, event))]
+        before = self.state.faults()
         if isinstance(event, JobEvent):
             facts = self._job(event, now)
         elif isinstance(event, PodEvent):
@@ -104,7 +105,7 @@ class ActuatorMachine:
             return []
         facts += hot.settle(self.state)
         facts += data_workers.settle(self.state)
-        self.state.assert_sound()
+        assert_no_new_fault(before, self.state.faults())
         return [Emit(fact) for fact in facts]
 
     # the job ---------------------------------------------------------------------------------------------------

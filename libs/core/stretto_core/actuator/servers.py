@@ -48,7 +48,9 @@ def claimed(state: ActuatorState, event: BucketsClaimed, now: float) -> Facts:
 
 
 def restored(state: ActuatorState, now: float) -> Facts:
-    """Take note that parameters and ledger are those of a checkpoint."""
+    """Take note that parameters and ledger are those of a checkpoint. A job may have ended while they came back."""
+    if state.ended:
+        return []
     state.samples_given_up = 0  # they come again; those given up before the checkpoint are in the sum at the end
     if state.layout != "restoring":
         return []
@@ -76,7 +78,7 @@ def died(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> Facts:
 
 def recomputation_decided(state: ActuatorState, event: RecomputationDecided, now: float) -> Facts:
     """Go on once every column is back and the ledger hands out what the restored ones lack; else go back with all."""
-    if state.layout != "recovering" or event.loss != state.loss:
+    if state.layout != "recovering" or event.loss != state.loss or state.ended:
         return []
     if not event.granted:
         return return_to_checkpoint(state, now)

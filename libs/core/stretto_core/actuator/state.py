@@ -183,14 +183,19 @@ class ActuatorState:
         """True once nothing is left to do but to stop pods."""
         return self.phase in ("finished", "failed", "cancelled")
 
-    def assert_sound(self) -> None:
-        """Assert that no number is given to two pods, that only servers are listed, and that an ended job stops all."""
-        assert self.applied_version <= self.plan_version, f"{self.applied_version} applied of {self.plan_version}"
-        assert self.phase != "completing" or self.completed is not None, "completing without the ledger's word"
+    def faults(self) -> list[str]:
+        """Return what must not be, such as a number given twice, or a pod that an ended job wants."""
+        faults = [] if self.applied_version <= self.plan_version else ["a plan is applied that was not decided"]
+        if self.phase == "completing" and self.completed is None:
+            faults.append("the job completes without the ledger's word")
         for name, pod in self.pods.items():
-            assert pod.number < self.next_number[pod.role], f"{name} has a number that was not given yet"
-            assert pod.role == "ps" or not (pod.listed or pod.leaving), f"{name} is treated as a server"
-            assert pod.phase == "stopping" or not self.ended, f"{name} of an ended job is {pod.phase}"
+            if pod.number >= self.next_number.get(pod.role, 0):
+                faults.append(f"{name} has a number that was not given yet")
+            if pod.role != "ps" and (pod.listed or pod.leaving):
+                faults.append(f"{name} is treated as a server")
+            if self.ended and pod.phase != "stopping":
+                faults.append(f"{name} is wanted by an ended job")
+        return faults
 
     def of_role(self, role: str) -> list[Pod]:
         """Return the wanted pods of a role by number, without those that are leaving."""

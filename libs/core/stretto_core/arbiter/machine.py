@@ -23,12 +23,12 @@ from stretto_messages.actuator import (
     ReplacementAsked,
     ReplacementEnded,
 )
-from stretto_messages.arbiter import GetCluster, GetClusterReply, PlanDecided, ReplacementDecided
+from stretto_messages.arbiter import GetCluster, GetClusterReply, ReplacementDecided
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed, DataWorkersProposed, PlanProposed
-from stretto_messages.values import Resources, larger
+from stretto_messages.values import Resources
 
 from stretto_core.algorithms import SELECT, SHARE
 from stretto_core.arbiter import admission, background, memory, rounds, sharing
@@ -88,26 +88,11 @@ class ArbiterMachine:
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""
-        held_before = self._context.register.held
         answers = self._take_in(event, now)
         self._expire(now)
         pending = self.state.background_solve.number if self.state.background_solve else None
         background_answer = event if isinstance(event, BackgroundSolved) and event.number == pending else None
-        facts = [*answers, *self._cycle(now, background_answer)]
-        self._assert_sound(facts, held_before)
-        return [Emit(fact) for fact in facts]
-
-    def _assert_sound(self, facts: list[Answer], held_before: Resources) -> None:
-        """Assert that claims grow only into room that is there, and that each decision is its job's plan from now on.
-
-        Claims may be above the capacity: it may have been lowered, and pods that find no room are taken from it.
-        """
-        register = self._context.register
-        room = larger(self.settings.capacity - register.without_room, held_before)
-        assert register.held.fits(room), f"{register.held} are held in {room}"
-        for fact in facts:
-            if isinstance(fact, PlanDecided):
-                assert self.state.jobs[fact.job].plan == fact.plan, f"{fact.job} does not follow its decision"
+        return [Emit(fact) for fact in (*answers, *self._cycle(now, background_answer))]
 
     def task(self) -> background.BackgroundTask | None:
         """Input of the pending background solve, or None if none is pending."""

@@ -41,7 +41,7 @@ from stretto_core.checkpoints.observations import (
     StepFailed,
 )
 from stretto_core.checkpoints.state import Attempt, CheckpointState, JobOpened, Restore
-from stretto_core.machine import Action, Emit, Reply, Tick
+from stretto_core.machine import Action, Emit, Reply, Tick, assert_no_new_fault
 
 RESTORE_TRIES = 3
 """Attempts to read one checkpoint, unless it is damaged."""
@@ -84,7 +84,7 @@ class CheckpointMachine:
 
     def handle(self, event: CheckpointsEvent, now: float) -> list[Action]:
         """Advance by one event."""
-        facts: Facts = []
+        facts, before = list[Message](), self.state.faults()
         match event:
             case JobOpened():
                 self._open(event)
@@ -111,7 +111,7 @@ class CheckpointMachine:
                 attempts.begin_if_due(self.state, now)
             case _:
                 return []
-        self.state.assert_sound()
+        assert_no_new_fault(before, self.state.faults())
         return [Emit(fact) for fact in facts]
 
     def _observed(self, event: Observation, now: float) -> Facts:

@@ -138,10 +138,10 @@ class CheckpointState:
     requested: bool = False
     """A checkpoint is due as soon as it can be taken."""
 
-    def assert_sound(self) -> None:
-        """Assert that no checkpoint is taken of columns that move or come back, and that each is kept once."""
+    def faults(self) -> list[str]:
+        """Return what must not be: images taken of columns that move or come back, a checkpoint that is kept twice."""
         taking = self.attempt is not None and self.attempt.stage == "taking"
-        assert not (taking and self.migrating), f"{self.attempt} takes images while columns move"
-        assert self.attempt is None or self.restore is None, f"{self.attempt} runs during {self.restore}"
         kept = [reference.id for reference in self.complete]
-        assert len(set(kept)) == len(kept), f"a checkpoint is kept twice: {kept}"
+        faults = ["images are taken while columns move"] if taking and self.migrating else []
+        faults += ["images are taken while parameters come back"] if self.attempt and self.restore else []
+        return faults + (["a checkpoint is kept twice"] if len(set(kept)) < len(kept) else [])

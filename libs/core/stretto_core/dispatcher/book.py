@@ -146,6 +146,12 @@ class Book:
         remainder = self.remainder.length if self.remainder else 0
         return self.samples_total - self.source.opened + remainder + sum(s.length for s in self.requeued)
 
+    @property
+    def samples_placed(self) -> int:
+        """Opened samples that nobody has leased: done, abandoned, in the remainder or in returned shards."""
+        remainder = self.remainder.length if self.remainder else 0
+        return self.samples_done + self.samples_abandoned + remainder + sum(s.length for s in self.requeued)
+
     def has_waiting(self, samples: int) -> bool:
         """Return True if more samples than these wait. It counts no more returned shards than it needs."""
         left = self.samples_total - self.source.opened + (self.remainder.length if self.remainder else 0)

@@ -56,10 +56,10 @@ from stretto_core.dispatcher.state import (
     LedgerState,
     OpenMark,
     Worker,
-    assert_sound,
+    faults_of,
     least_held_s,
 )
-from stretto_core.machine import Action, Emit, Reply, Tick
+from stretto_core.machine import Action, Emit, Reply, Tick, assert_no_new_fault
 
 EXITED_MAX = 1000
 COMPLETED = "completed"
@@ -104,14 +104,16 @@ class ShardLedger:
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by one event. LedgerError, with the state unchanged unless it says so, for what cannot be true."""
         state, heard_at_s = self.state, self.state.heard_at_s
+        # those two come from each worker, and the sum is over all of them
+        before = None if isinstance(event, NextShard | ShardHeartbeat) else faults_of(state)
         excused = state.excuse_own_absence(now, self.settings.deaf_after_s)
         try:
             actions = self._decide(event, now)
         except LedgerError as error:
             state.heard_at_s, error.unchanged = heard_at_s, not excused
             raise
-        if not isinstance(event, NextShard | ShardHeartbeat):  # they come from each worker: the sum is over all of them
-            assert_sound(state)
+        if before is not None:
+            assert_no_new_fault(before, faults_of(state))
         return actions
 
     def _decide(self, event: LedgerEvent, now: float) -> list[Action]:
@@ -527,7 +529,7 @@ class ShardLedger:
             return []
         st.closed = COMPLETED
         self.state.take_back_all()
-        assert_sound(st)
+        assert_no_new_fault((), faults_of(st))
         completed = JobCompleted(
             job=st.job,
             samples=book.samples_done,

@@ -81,6 +81,11 @@ class Worker:
     completed_id: int = -1
     completed_attempt: int = 0
 
+    @property
+    def is_ahead_of_none(self) -> bool:
+        """True if it holds a shard ahead and trains none."""
+        return self.ahead is not None and self.lease is None
+
 
 class Finished(NamedTuple):
     """A completed shard whose progress records can be deleted some time after. A tuple, since there may be many."""
@@ -346,18 +351,18 @@ class LedgerState:
             book.next_id += len(self.evaluating.waiting)
 
 
-def assert_sound(state: LedgerState) -> None:
-    """Assert that each opened sample is in one place, and that a shard ahead follows a lease.
+def faults_of(state: LedgerState) -> list[str]:
+    """Return what must not be: each opened sample is in one place, and a shard ahead follows a lease.
 
     opened = done + abandoned + remainder + returned + held. O(workers + returned shards).
     """
     book = state.book
     if book is None:
-        return
+        return []
     held = sum(shard.length for _, shard in state.training())
-    remainder = book.remainder.length if book.remainder else 0
-    placed = book.samples_done + book.samples_abandoned + remainder + held
-    placed += sum(shard.length for shard in book.requeued)
-    assert placed == book.source.opened, f"{placed} samples are in a place, {book.source.opened} are opened"
-    for name, worker in state.workers.items():
-        assert worker.ahead is None or worker.lease is not None, f"{name} holds a shard ahead of no lease"
+    faults = [
+        f"{name} holds a shard ahead of no lease" for name, each in state.workers.items() if each.is_ahead_of_none
+    ]
+    if excess := book.samples_placed + held - book.source.opened:
+        faults.append(f"{excess:+} samples are in places beyond those that were opened")
+    return faults

@@ -373,7 +373,6 @@ class PlanMachine:
         if remaining_s < takes_s * (1 + settings.payback_factor):
             state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
             return None
-        assert choice.plan == profile.limits.clamp(choice.plan), f"{choice.plan} is outside the limits of {state.job}"
         x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])
         expected = float(throughput(problem.model.step_time_s(x), x)[0])
         low_s, high_s = problem.model.interval_s(x)

@@ -25,6 +25,7 @@ from stretto_cli.options import connect, located
 from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.events import Event
+from stretto_installation.errors import NotRunning
 from stretto_installation.one_machine.detached import start_detached, take_down
 from stretto_installation.one_machine.programs import StartOptions
 from stretto_installation.server import keys_of
@@ -102,7 +103,8 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
         with connect(folder, None, None) as gateway:
             summary = _play(gateway, folder, store, story, where, reference)
     finally:
-        take_down(folder)
+        with contextlib.suppress(NotRunning):  # it may not have started
+            take_down(folder)
         shutil.rmtree(store, ignore_errors=True)
     for images in (folder / "checkpoints").glob(
         "demo-*"

@@ -74,9 +74,9 @@ def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -
 
 @dataclass(frozen=True, slots=True)
 class TakenDown:
-    """The processes that a supervisor ended, and those that it left, which were ended in its place."""
+    """How many processes were ended; ``left`` of them, pods included, in place of a supervisor that was gone."""
 
-    by_supervisor: int
+    ended: int
     left: int
 
 
@@ -91,7 +91,7 @@ def take_down(folder: Path, within_s: float = STOP_S) -> TakenDown:
     except NotRunning:
         if not (left := end_lost(folder)):
             raise
-        return TakenDown(0, left)
+        return TakenDown(left, left)
     with contextlib.suppress(ProcessLookupError):
         os.kill(state["pid"], signal.SIGTERM)
     deadline = time.monotonic() + within_s
@@ -102,4 +102,4 @@ def take_down(folder: Path, within_s: float = STOP_S) -> TakenDown:
     if not (folder / "run" / "up.json").exists():
         return TakenDown(len(state["processes"]), 0)
     left = end_lost(folder)
-    return TakenDown(len(state["processes"]) - left, left)
+    return TakenDown(max(len(state["processes"]), left), left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
@@ -59,6 +60,36 @@ class TestDocuments:
         machines = Machines(factory(Counting))
         machines.load({"a": Document(10, 1, b'{"count":3}')})
         assert machines.slots["a"].machine.state == CountState(3)
+
+
+@pytest.mark.night
+async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
+    client: Client, replicas: Replicas
+) -> None:
+    old = [replicas.start(lease_s="1"), replicas.start(lease_s="1")]
+    await joined(client, 2)
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(feed(client, 8, seed=1, enough=enough))
+    await asyncio.sleep(1)
+    new = replicas.start(script="runtime_upgraded.py", lease_s="1")
+    await joined(client, 3)
+    await asyncio.sleep(1)
+    old[0].send_signal(signal.SIGTERM)
+    await gone(old[0])
+    replicas.start(script="runtime_upgraded.py", lease_s="1")
+    await asyncio.sleep(1)
+    old[1].send_signal(signal.SIGTERM)
+    await gone(old[1])
+    await asyncio.sleep(1)
+    enough.set()
+    fed = await feeding
+    found = await settle(client, 40)
+    found.check(fed)
+    assert new.poll() is None
+    decided = await epochs(client)
+    for job, deciders in decided.items():
+        assert deciders == sorted(deciders), job  # once the new version has decided, the old one decides no more
+    assert set().union(*decided.values()) == {0, 1}
 
 
 async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(

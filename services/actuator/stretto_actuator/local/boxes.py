@@ -157,7 +157,7 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     if settings.local_confine == "off":
         return None
     if settings.local_confine == "required" and (lack := _lack()):
-        raise SettingsFault(f"STRETTO_ACTUATOR_LOCAL_CONFINE=required is refused: {lack}; {_REMEDY}, or set auto")
+        raise SettingsFault(f"STRETTO_ACTUATOR_LOCAL_CONFINE=required is refused: {lack}, or set auto")
     if landlock.abi() < ABI_LEAST:
         return None
     state = settings.state_folder.resolve()
@@ -181,20 +181,22 @@ def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-_REMEDY = "run Linux 6.12 or later, and where a filter of system calls (of a container) forbids Landlock, allow it"
-
-
 def _lack() -> str:
-    """Return what the kernel lacks for whole boxes, and what local pods can do therefore; empty if it lacks nothing."""
+    """Return what the kernel lacks for whole boxes, what pods can do therefore, and the remedy; "" if nothing."""
     version = landlock.abi()
+    landlock_remedy = "run Linux 6.12 or later, and where a container forbids Landlock, allow it"
     if version < ABI_LEAST:
-        return f"local pods are not confined: the kernel offers version {version} of Landlock, {ABI_LEAST} is needed"
+        offered = f"the kernel offers version {version} of Landlock, {ABI_LEAST} is needed"
+        return f"local pods are not confined: {offered}; {landlock_remedy}"
     found: list[str] = []
     if version < ABI_SCOPES:
-        found.append(f"send signals to (the kernel offers version {version} of Landlock, {ABI_SCOPES} is needed)")
+        offered = f"the kernel offers version {version} of Landlock, {ABI_SCOPES} is needed"
+        found.append(f"local pods may send signals to all processes of this user: {offered}; {landlock_remedy}")
     if not seccomp.available():
-        found.append("limit and slow down (the kernel offers no filter of system calls for this kind of machine)")
-    return f"local pods may {' and '.join(found)} all processes of this user" if found else ""
+        offered = "the kernel filters no system calls, or not on this kind of machine"
+        remedy = "run x86-64 or AArch64, and where a container forbids seccomp, allow it"
+        found.append(f"local pods may limit and slow down all processes of this user: {offered}; {remedy}")
+    return "; ".join(found)
 
 
 def warning_of(settings: ActuatorSettings) -> str:
@@ -203,7 +205,7 @@ def warning_of(settings: ActuatorSettings) -> str:
         return ""
     if settings.local_confine == "off":
         return "local pods are not confined: STRETTO_ACTUATOR_LOCAL_CONFINE=off; unset it"
-    return f"{lack}; {_REMEDY}" if (lack := _lack()) else ""
+    return _lack()
 
 
 def _local(url: str) -> Path | None:

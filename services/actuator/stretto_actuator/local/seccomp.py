@@ -15,17 +15,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EVERYWHERE = (424, 434, 438, 440, 448)
+HANDLES = (424, 434, 438, 440, 448)
 """Calls that are forbidden, since they name a process by a handle that no filter can look into: pidfd_send_signal,
 pidfd_open, pidfd_getfd, process_madvise, process_mrelease. Their numbers are the same on each machine."""
-OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int]]] = {
-    "x86_64": (0xC000003E, 317, {142: 0, 144: 0, 203: 0, 314: 0, 256: 0, 279: 0, 298: 1, 302: 0}, {141: 0, 251: 1}),
-    "aarch64": (0xC00000B7, 277, {118: 0, 119: 0, 122: 0, 274: 0, 238: 0, 239: 0, 241: 1, 261: 0}, {140: 0, 30: 1}),
+OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int], tuple[int, ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        317,
+        {142: 0, 144: 0, 203: 0, 314: 0, 256: 0, 279: 0, 298: 1, 302: 0},
+        {141: 0, 251: 1},
+        (*range(29, 32), *range(64, 72), 220),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        277,
+        {118: 0, 119: 0, 122: 0, 274: 0, 238: 0, 239: 0, 241: 1, 261: 0},
+        {140: 0, 30: 1},
+        (*range(186, 198),),
+    ),
 }
 """Numbers by kind of machine: of the machine in the kernel's audit; of the call seccomp; of the calls of which an
 argument names a process, with that argument (sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr,
 migrate_pages, move_pages, perf_event_open, prlimit64); and of those of which the second argument names processes of a
-kind, with the first that means one process (setpriority, ioprio_set)."""
+kind, with the first that means one process (setpriority, ioprio_set); of the calls of System V for shared memory,
+semaphores and messages, which are forbidden, since all processes of a user share those."""
 FIRST_OF_X32 = 0x40000000
 """The number from which on x86-64 has each system call a second time."""
 
@@ -59,7 +72,7 @@ def available(machine: str | None = None) -> bool:
 
 def program(machine: str, pid: int) -> list[Instruction]:
     """Return the filter of a machine, for a pod whose first process is ``pid``."""
-    audit, _, by_process, by_kind = OF_MACHINES[machine]
+    audit, _, by_process, by_kind, shared = OF_MACHINES[machine]
     return [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, audit),
@@ -67,7 +80,7 @@ def program(machine: str, pid: int) -> list[Instruction]:
         (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, FIRST_OF_X32),
         (_RETURN, 0, 0, _FORBID),
-        *(each for number in EVERYWHERE for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
+        *(each for number in (*HANDLES, *shared) for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
         *(each for number, argument in by_process.items() for each in _only_itself(number, argument, pid)),
         *(each for number, one in by_kind.items() for each in _only_itself(number, 1, pid, one)),
         (_RETURN, 0, 0, _ALLOW),

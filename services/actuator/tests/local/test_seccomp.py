@@ -56,14 +56,16 @@ def test_calls_by_other_numbers_are_forbidden(machine: str) -> None:
     """A program may use the calls of 32 bits, or x86-64's second set of numbers."""
     assert verdict(machine, KILL[machine], audit=0x40000003) == FORBIDDEN
     assert verdict(machine, seccomp.FIRST_OF_X32 + 302, 0) == FORBIDDEN
-    assert {verdict(machine, number, 0) for number in seccomp.EVERYWHERE} == {FORBIDDEN}
+    assert {verdict(machine, number, 0) for number in (*seccomp.HANDLES, *seccomp.OF_MACHINES[machine][4])} == {
+        FORBIDDEN
+    }
 
 
 @machines
 @given(st.integers(0, 460), st.tuples(*[st.integers(0, 2**64 - 1)] * 4))
 def test_every_other_call_is_allowed(machine: str, number: int, arguments: tuple[int, ...]) -> None:
-    _, _, by_process, by_kind = seccomp.OF_MACHINES[machine]
-    if number not in {*seccomp.EVERYWHERE, *by_process, *by_kind}:
+    _, _, by_process, by_kind, shared = seccomp.OF_MACHINES[machine]
+    if number not in {*seccomp.HANDLES, *by_process, *by_kind, *shared}:
         assert verdict(machine, number, *arguments) == ALLOWED
 
 

@@ -15,4 +15,4 @@ def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputFor
     text = "everything ended"
     if ended.left:
         text = f"everything ended: the supervisor was gone, and {ended.left} processes that it had left were ended now"
-    answer(output, {"ended": ended.by_supervisor + ended.left, "left": ended.left}, lambda: text)
+    answer(output, {"ended": ended.ended, "left": ended.left}, lambda: text)

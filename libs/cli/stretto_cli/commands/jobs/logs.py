@@ -98,10 +98,19 @@ def from_files(folder: Path, pod: str, job: str | None, lines: int, token: str |
 
 
 def last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log, of ``BYTES_MAX`` at its end: a pod may write an endless line, or stretch it."""
+    """Return the last lines of a log, of ``BYTES_MAX`` at its end, and say what is left out.
+
+    A pod may write an endless line, or stretch the file.
+    """
     with log.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - BYTES_MAX))
+        before = max(0, os.fstat(file.fileno()).st_size - BYTES_MAX)
+        file.seek(before)
         lines = file.read(BYTES_MAX).decode(errors="replace").splitlines()
+    if before:
+        complaints.print(f"[dim]only the last {BYTES_MAX >> 20} MiB of the log are read[/dim]")
+        lines = lines[1:] or lines  # the first is torn
+    if max(map(len, lines), default=0) > LINE_MAX:
+        complaints.print(f"[dim]longer lines are cut after {LINE_MAX:,} characters[/dim]")
     return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} … {len(line) - LINE_MAX:,} more" for line in lines]
 
 

@@ -165,12 +165,12 @@ def render(roots: list[TraceSpan], everything: bool = False) -> Table:
         if row.repeats:
             label = f"{'  ' * row.depth}… {row.repeats} more {span.name}"
         count = span.attributes.get("stretto.delivery") or span.attributes.get("delivery")
-        mark = f" [yellow](delivery {count})[/yellow]" if count not in (None, 1) else ""
+        mark = f" [yellow](delivery {escape(str(count))})[/yellow]" if count not in (None, 1) else ""
         error = f" [red]{escape(span.error)}[/red]" if span.error else ""
         colour = "red" if span.error else "dim cyan" if row.repeats else "cyan"
         made.add_row(
             escape(label) + mark + error,
-            span.service.removeprefix("stretto-"),
+            escape(span.service.removeprefix("stretto-")),
             figures.seconds(span.start_s - begin),
             "" if row.repeats else figures.seconds(span.end_s - span.start_s),
             f"{' ' * left}[{colour}]{'━' * min(length, WIDTH - left)}[/{colour}]",
