@@ -81,8 +81,10 @@ GIB = 2**30
 VICTIM = "victim"
 HOSTILE, POD = job_beside(VICTIM), "worker-0"
 CLUSTER = {"cpu_cores": 16.0, "memory_bytes": 64 * GIB}
+PAUSE = {"lease_timeout_s": 3600.0}
+"""The victim is silent while pods send, for longer than a lease on a busy machine."""
 SERVICES: dict[type[Service[Any, Any, Any]], dict[str, Any]] = {
-    Profiler: {"window_s": 0.5}, Fitter: {}, Planner: CLUSTER, Arbiter: CLUSTER, Dispatcher: {}, Oom: {},
+    Profiler: {"window_s": 0.5}, Fitter: {}, Planner: CLUSTER, Arbiter: CLUSTER, Dispatcher: PAUSE, Oom: {},
 }  # fmt: skip
 STREAMS = ("STRETTO", "TELEMETRY", "KV_STATE", "DLQ", "AUDIT")
 BY_OWNERS = ("journal", "cursor", "mark", "member", "snap")
