@@ -208,8 +208,8 @@ def _by_part(parts: U64) -> Iterator[tuple[int, Indices]]:
 def _enter(parts: TableParts, part: int, first_row: int) -> None:
     """Enter the rows first_row, …, whose keys are not in the index.
 
-    All probe at once; of several at one empty slot the first takes it. Rows may stand in other slots than those that
-    kernels.c chooses, in the same set of slots, and every key is found.
+    Keys probe in parallel. If several reach one empty slot, the first in row order takes it. Rows may stand in other
+    slots than kernels.c chooses, in the same set of slots, and every key is found.
     """
     index = parts.index(part)
     mask = np.uint64(len(index) - 1)

@@ -220,7 +220,10 @@ def test_another_replica_knows_the_devices_that_are_held_and_their_prices() -> N
     ours, theirs = (each.handle(CLUSTER, service.to_event(proposal, META), 1010.0, 9) for each in (machines, others))
     assert ours == theirs
     (refused,) = [action.fact for action in ours]
-    assert "for 1 core and 1.00 GiB and 1 nvidia.com/gpu of it pods found no room" in refused.reasons[0]
+    assert (
+        "1 core and 1.00 GiB and 1 nvidia.com/gpu of it are spread over nodes too full for one pod"
+        in refused.reasons[0]
+    )
 
 
 def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> None:

@@ -67,7 +67,11 @@ class StepContext:
     def free_in_words(self) -> str:
         """Describe the free resources out of the usable capacity, for reasons and refusals."""
         without_room = self.register.without_room
-        lacking = f"; for {in_words(without_room)} of it pods found no room" if without_room != NOTHING else ""
+        lacking = (
+            f"; {in_words(without_room)} of it are spread over nodes too full for one pod"
+            if without_room != NOTHING
+            else ""
+        )
         capacity = self.settings.capacity
         return f"{in_words(self.free(), capacity)} of {in_words(capacity)} are free{lacking}"
 

@@ -56,7 +56,7 @@ def why(choice: Choice) -> list[str]:
     judged = (
         f"needed were {bar}"
         if faster >= need
-        else f"for speed alone {bar} were needed, but the rest of the job costs less"
+        else f"below the {bar} needed for speed; accepted because the rest of the job becomes cheaper"
     )
     return [
         f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",

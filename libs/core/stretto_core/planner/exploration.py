@@ -61,7 +61,7 @@ def next_measurement(
     """
     known = problem.verified
     if explored >= limits.explorations_max:
-        return Next(None, (f"{explored} explorations are the most that one job makes",))
+        return Next(None, (f"{explored} of {explored} explorations used",))
     if not known:
         return Next(None, ("the current plan is not measured yet",))
     best = max(known, key=lambda row: row.throughput)
@@ -167,8 +167,8 @@ def _most_promising(
         return Next(
             None,
             (
-                f"even optimism promises only {gain:+.1%} over the best measured {best.throughput:.0f} samples/s"
-                f" (below {limits.optimistic_gain_min:.0%})",
+                f"no untried plan is likely to be more than {gain:.1%} faster than the best measured,"
+                f" {best.throughput:.0f} samples/s (below {limits.optimistic_gain_min:.0%})",
             ),
         )
     plan = possible[top][1]

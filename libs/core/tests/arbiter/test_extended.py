@@ -182,7 +182,10 @@ def test_pods_without_a_device_are_subtracted_until_they_have_one() -> None:
     told.start("a", with_gpus(fixed=True))
     told.tell(pod_unplaced("a", "worker-0", "worker", f"0/3 nodes are available: 3 Insufficient {GPU}"))
     (refused,) = told.start("b", with_gpus(fixed=True))
-    assert any(f"for 1 core and 1.00 GiB and 1 {GPU} of it pods found no room" in each for each in refused.reasons)
+    assert any(
+        f"1 core and 1.00 GiB and 1 {GPU} of it are spread over nodes too full for one pod" in each
+        for each in refused.reasons
+    )
     told.now += 100.0
     assert [fact.job for fact in told.tell(Tick()) if isinstance(fact, PlanDecided)] == ["b"]
 

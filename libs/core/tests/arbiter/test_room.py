@@ -46,7 +46,7 @@ def test_nobody_gets_what_a_pod_found_no_room_for_and_is_told_so() -> None:
     (refused,) = starting(machine, 1, 12.0)
     assert isinstance(refused, PlanRefused)
     assert refused.reasons[0].startswith("1 core ")
-    assert "for 1 core and 1.00 GiB of it pods found no room" in refused.reasons[0]
+    assert "1 core and 1.00 GiB of it are spread over nodes too full for one pod" in refused.reasons[0]
 
 
 @pytest.mark.parametrize("event", [pod_settled("job-1", "worker-1"), job_ended("job-1", "gone")])

@@ -70,10 +70,15 @@ def folders_of(volumes: Iterable[VolumeSpec], barred: Sequence[Path]) -> Iterato
         yield folder, volume.writable
 
 
+def check_folders(volumes: Sequence[VolumeSpec]) -> None:
+    """Check every folder, also where pods are not confined. Raises BackendError."""
+    for _ in folders_of(volumes, ()):
+        pass
+
+
 def link(volumes: Sequence[VolumeSpec], scratch: Path) -> None:
     """Put links to the folders of volumes with relative paths into a pod's own folder. Raises BackendError, OSError."""
-    for _ in folders_of(volumes, ()):  # where nothing is confined, too
-        pass
+    check_folders(volumes)
     for volume in volumes:
         if not volume.path.startswith("/"):
             place = scratch / volume.path

@@ -60,7 +60,8 @@ def export(
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="Run the code that the job names, though somebody else may have submitted it, as yourself."
+            "--trust",
+            help="Run the job's code on this machine under your account, even if someone else submitted it.",
         ),
     ] = False,
     python: Annotated[
