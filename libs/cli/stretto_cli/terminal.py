@@ -20,11 +20,9 @@ class Terminal(Console):
     """A console that shows the control characters of a text instead of sending them."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, those of its texts with pictures of control characters and no links."""
+        """Yield the segments of a renderable: texts have pictures for control characters, and no links."""
         for segment in super().render(renderable, options):
-            style = (
-                segment.style.update_link(None) if segment.style is not None and segment.style.link else segment.style
-            )
+            style = segment.style.update_link(None) if segment.style else None
             yield segment if segment.control else Segment(segment.text.translate(_PICTURES), style)
 
 

@@ -76,7 +76,7 @@ class FeedEdge(ABC, Generic[Batch]):
             self.tell(Wanted(tuple(ranges)))
 
     def take(self) -> Future[Batch]:
-        """Return the future of the first batch to come; its error is that of preparing it, or FeedFailed.
+        """Return the future of the first batch to come. Its error is what preparing the batch raised, or FeedFailed.
 
         The next call must wait until this batch is delivered.
         """
@@ -143,7 +143,7 @@ class FeedEdge(ABC, Generic[Batch]):
 
     @abstractmethod
     def _note(self, action: Differs | Excluded | Released) -> None:
-        """Note that a lane is not asked any more."""
+        """Note that the feed has stopped asking a lane."""
 
     @abstractmethod
     def _failed(self, error: Exception) -> None:

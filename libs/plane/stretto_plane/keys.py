@@ -14,7 +14,7 @@ from .errors import PlaneError
 SEED_BYTES = 32
 PEM_BYTES_MAX = 16 << 10
 # Keys are derived by one HMAC-SHA256 of what they are for, under a secret of full entropy. HKDF (RFC 5869) puts a byte
-# behind that, which would give other keys: an upgraded actuator would lock its new pods out of the jobs that run.
+# behind the message, and so gives other keys: an upgraded actuator would lock its new pods out of the jobs that run.
 _FOR_JOBS = b"stretto plane 1: key of job "
 _FOR_PROOFS = b"stretto plane 1: proofs"
 _REMEDY = "give the file that STRETTO_PLANE_KEY names, as the actuator has laid it"

@@ -48,7 +48,7 @@ def claimed(state: ActuatorState, event: BucketsClaimed, now: float) -> Facts:
 
 
 def restored(state: ActuatorState, now: float) -> Facts:
-    """Take note that parameters and ledger are those of a checkpoint. A job may have ended while they came back."""
+    """Note that parameters and ledger came back from a checkpoint. Nothing follows if the job has ended meanwhile."""
     if state.ended:
         return []
     state.samples_given_up = 0  # they come again; those given up before the checkpoint are in the sum at the end

@@ -104,7 +104,7 @@ class ShardLedger:
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by one event. LedgerError, with the state unchanged unless it says so, for what cannot be true."""
         state, heard_at_s = self.state, self.state.heard_at_s
-        # those two come from each worker, and the sum is over all of them
+        # thousands of workers send these two, and the sum is over all workers; a completion is checked in any case
         before = None if isinstance(event, NextShard | ShardHeartbeat) else faults_of(state)
         excused = state.excuse_own_absence(now, self.settings.deaf_after_s)
         try:

@@ -61,7 +61,7 @@ def next_measurement(
     """
     known = problem.verified
     if explored >= limits.explorations_max:
-        return Next(None, (f"{explored} of {explored} explorations used",))
+        return Next(None, (f"{explored} of {limits.explorations_max} explorations used",))
     if not known:
         return Next(None, ("the current plan is not measured yet",))
     best = max(known, key=lambda row: row.throughput)

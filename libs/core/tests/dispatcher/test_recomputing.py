@@ -339,7 +339,7 @@ class Play:
             held.offset = self.progress(shard.id)
 
     def beat(self, value: int) -> None:
-        """Say how far a worker is; one that hears that its lease is another's drops it."""
+        """Say how far a worker is. A worker whose lease went to another drops it."""
         held = self.resume(name := self.worker(value))
         if held is not None:
             beat = heartbeat(name, held.shard.id, held.shard.attempt, max(held.offset, held.shard.offset))

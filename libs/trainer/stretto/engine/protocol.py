@@ -145,7 +145,7 @@ def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]
 
 
 def read_push_answer(parts: Parts, claimed: int) -> tuple[Code, int, float]:
-    """Return (code, columns applied, seconds in the server) for a push that claimed so many. Raises InputRefused."""
+    """Return (code, columns applied, seconds in the server) for a push of ``claimed`` columns. Raises InputRefused."""
     head = _array("head", parts[0], np.int64).tolist() if parts else []
     if len(head) != 3 or head[0] not in set(Code) or not 0 <= head[1] <= claimed:
         raise InputRefused(f"an answer with the head {head[:4]} to a push of {claimed} columns: of another version?")
