@@ -65,7 +65,7 @@ explore: setup  ## try generated examples that `make test-night` does not
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench
 
-lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
+lint: setup  ## ruff, pyrefly (strict), import rules, drift of proto/
 	@$(BIN)/python -m tests.check types style
 
 proto: setup  ## generate proto/ from libs/wire and the gateway

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import subprocess
 import sys
 import time
@@ -28,10 +27,8 @@ PURE = (
     "tests/test_structure.py",
 )
 """Tests without servers, processes and TensorFlow. Simulations and compiled kernels take too long for each commit."""
-PYRIGHT_HEAP = "--max-semi-space-size=256 --max-old-space-size=8000"
-"""Node's sizes for young and old objects, in MiB. Its defaults make pyright half as slow again (63 s for 42 s)."""
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "types": (("pyright",),),
+    "types": (("pyrefly", "check"),),
     "style": (
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
@@ -58,12 +55,9 @@ def compare_generated() -> int:
 def run(column: str) -> tuple[bool, str]:
     """Run the commands of a column, the rest also after a failure; return success and the output of failures."""
     failed: list[str] = []
-    environment = {"NODE_OPTIONS": PYRIGHT_HEAP, **os.environ}
     for command in COLUMNS[column]:
         began_s = time.monotonic()
-        done = subprocess.run(
-            [BIN / command[0], *command[1:]], cwd=ROOT, env=environment, capture_output=True, text=True
-        )
+        done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True)
         verdict = "ok" if done.returncode == 0 else "FAILED"
         print(f"{time.monotonic() - began_s:6.1f} s  {verdict:6}  {' '.join(command[:4])}", flush=True)
         if done.returncode != 0:

@@ -44,9 +44,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         proxy.fault = folders
         for name, value in environment_of(proxy.port).items():
             monkeypatch.setenv(name, value)
-        filesystems._object_store.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        filesystems._object_store.cache_clear()
         yield "s3://bucket"
-        filesystems._object_store.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        filesystems._object_store.cache_clear()
         proxy.close()
 
 
@@ -62,7 +62,7 @@ def test_a_store_that_cannot_be_used_is_told_with_its_reason(bucket: str, monkey
     assert "NO_SUCH_BUCKET" in check_store("s3://absent/stretto")
     assert "check its URL, its credentials" in check_store("s3://absent/stretto")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    filesystems._object_store.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    filesystems._object_store.cache_clear()
     refused = check_store(f"{bucket}/stretto")
     assert "cannot be written" in refused
     assert "another" not in refused

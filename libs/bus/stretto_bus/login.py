@@ -155,5 +155,5 @@ def tls_options(ca: Path | None) -> dict[str, Any]:
         return {}
     try:
         return {"tls": ssl.create_default_context(cafile=ca)}
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise IdentityFault(f"STRETTO_NATS_CA={ca}: {error}; give a file of certificates (PEM)") from None

@@ -63,7 +63,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        Client.close(self)
 
     close = blocking(AsyncClient.close)
     submit = _returning_job(AsyncClient.submit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: Kind, labels: str = "") -> tuple[list[Object], int]:
+    async def list(self, kind: Kind, labels: str = "") -> tuple[Sequence[Object], int]:
         """Return all objects at one moment, and the version of that moment."""
         found: list[Object] = []
         query: dict[str, Any] = {"limit": PAGE, **_selecting(labels)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import structlog
@@ -81,6 +81,6 @@ class Reflector:
             self._report([change] if change else [])
         self._failures = 0
 
-    def _report(self, changes: list[ObjectChange]) -> None:
+    def _report(self, changes: Sequence[ObjectChange]) -> None:
         for change in changes:
             self._changed(change)

@@ -34,6 +34,11 @@ class Arena:
     touch, and not a byte more than small ones.
     """
 
+    _mapping: mmap.mmap  # pyrefly: ignore[possibly-uninitialized-attribute]
+    """The reserved addresses; absent where nothing could be reserved."""
+    _first: int  # pyrefly: ignore[possibly-uninitialized-attribute]
+    """Where the first part begins in it, so that parts begin as huge pages do."""
+
     def __init__(self, parts: int, part_bytes_max: int) -> None:
         self.part_bytes_max = _rounded(part_bytes_max, _HUGE_BYTES if part_bytes_max >= _HUGE_BYTES else PAGE_BYTES)
         self._touched = [0] * parts
@@ -49,7 +54,6 @@ class Arena:
         self._mapping = memory
         self._whole = np.frombuffer(memory, np.uint8)
         self._first = -int(self._whole.ctypes.data) % _HUGE_BYTES
-        """Where the first part begins, so that parts begin as huge pages do."""
 
     @property
     def is_reserved(self) -> bool:

@@ -476,7 +476,7 @@ def _power(base: F32, exponents: I64) -> F32:
     while left.any():
         result = np.where(left & 1, result * base, result)
         left >>= 1
-        base = base * base
+        base = np.square(base)
     return result
 
 

@@ -386,10 +386,10 @@ def test_nobody_can_choose_keys_for_one_run_of_the_index(kind: str, step: int) -
     for multiplier in (1, *(random_numbers.getrandbits(64) | 1 for _ in range(20))):
         store = a_store(library=library, multiplier=multiplier)
         store.import_bucket(0, [raw_of(keys, form) for form in FORMS])
-        runs.append(longest_run(store._tables[0].index(0)))  # pyright: ignore[reportPrivateUsage]
+        runs.append(longest_run(store._tables[0].index(0)))
     assert runs[0] == len(keys)
     assert sum(run > len(keys) / 4 for run in runs[1:]) <= 1
-    drawn = {a_store(multiplier=0)._tables[0].heads.tobytes() for _ in range(2)}  # pyright: ignore[reportPrivateUsage]
+    drawn = {a_store(multiplier=0)._tables[0].heads.tobytes() for _ in range(2)}
     assert len(drawn) == 2, "a store draws its own"
 
 

@@ -119,7 +119,7 @@ class Service(Generic[SettingsT, StateT, MachineT]):
 
     def deciding(self) -> Json:
         """The settings that decisions depend on, in JSON. The stream records them, readable for everybody."""
-        own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
+        own = self.settings_type.model_fields.keys() - Settings.model_fields.keys()
         return self.settings.model_dump(mode="json", include=own)
 
     def answer(self, query: Message, machine: MachineT | None) -> Message:

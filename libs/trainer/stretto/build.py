@@ -164,7 +164,7 @@ class _KerasWithoutPlots(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname != "matplotlib":
             return
-        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        frame = sys._getframe(1)
         while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
             frame = frame.f_back
         if str(frame.f_globals.get("__name__")).startswith("keras."):

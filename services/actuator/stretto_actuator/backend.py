@@ -6,7 +6,7 @@ Every call is idempotent: the actuator repeats it until what it sees is what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -178,7 +178,7 @@ class Backend(Protocol):
         returns what ends it. A backend that cannot know never calls: the actuator looks by itself every second."""
         ...
 
-    async def list(self, job: str | None = None) -> list[PodStatus]:
+    async def list(self, job: str | None = None) -> Sequence[PodStatus]:
         """Pods that exist, and exited ones until they are forgotten."""
         ...
 

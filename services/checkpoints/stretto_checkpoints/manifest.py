@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class CheckpointManifest:
         ManifestDamaged.
         """
         try:
-            longest = max((part.get("bases", ()) for part in self.parts), key=len, default=())
+            longest: Sequence[Any] = max((part.get("bases", ()) for part in self.parts), key=len, default=())
             return tuple(str(base["url"]).rsplit("/", 2)[1] for base in longest)
         except (TypeError, KeyError, IndexError, AttributeError) as error:
             raise ManifestDamaged(f"{self.checkpoint.url} has unreadable bases ({error!r}); use another one") from error

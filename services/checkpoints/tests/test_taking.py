@@ -136,7 +136,7 @@ async def reserving(folder: Path, **settings: Any) -> tuple[Taker, Edge, Slow, a
     )
     taker = Taker("j", CheckpointState(job="j", attempt=attempt), edge, told)
     slow = Slow(folder / "shm", folder)
-    taker._memory = taker._steps._memory = slow  # pyright: ignore[reportPrivateUsage]
+    taker._memory = taker._steps._memory = slow
     running = asyncio.create_task(taker.run())
     await asyncio.to_thread(slow.begun.wait, 5)
     return taker, edge, slow, running

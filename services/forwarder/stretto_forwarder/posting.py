@@ -92,7 +92,7 @@ class Poster:
         """Raises SettingsFault if the file of certificates cannot be used."""
         try:
             context = ssl.create_default_context(cafile=ca)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             raise SettingsFault(f"STRETTO_FORWARDER_CA={ca} cannot be used: {error}; give a file in PEM") from None
         self._url = url
         self._timeout_s = timeout_s

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import socket
-import ssl
 import tempfile
 import time
 from pathlib import Path
@@ -179,7 +178,7 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     )
     try:
         config.load()
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise SettingsFault(
             f"STRETTO_GATEWAY_TLS_CERTIFICATE={settings.tls_certificate} and _TLS_KEY={settings.tls_key} cannot be "
             f"used: {error.strerror or error}; give readable files in PEM, a certificate and its key"

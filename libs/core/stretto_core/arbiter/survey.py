@@ -27,7 +27,7 @@ def survey(context: StepContext, asked: GetCluster) -> GetClusterReply:
     jobs, data = context.state.jobs, context.register.data_workers
     free = larger(context.free() - data.held, NOTHING)
     holding = sorted(name for name, job in jobs.items() if job.plan is not None and name > asked.after)
-    held = [_holder(job, job.plan) for name in holding[:HOLDERS_MAX] if (job := jobs[name]).plan is not None]
+    held = [_holder(jobs[name], plan) for name in holding[:HOLDERS_MAX] if (plan := jobs[name].plan) is not None]
     queue = [job for job in context.register.ordered(context.register.waiting.jobs) if job.proposal is not None]
     unplaced = (_unplaceable(context, job, pod) for _, job in sorted(jobs.items()) for pod in sorted(job.unplaced))
     return GetClusterReply(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _grid(known: Sequence[Configuration], axes: Sequence[str]) -> list[Configura
     batches = [row.batch_size for row in known]
     usual = next(row for row in known if row.batch_size == max(sorted(set(batches)), key=batches.count))
     values = [_values([getattr(row, axis) for row in known], axis in COUNTS) for axis in axes]
-    return [replace(usual, **dict(zip(axes, picked, strict=True))) for picked in product(*values)]
+    return [replace(usual, **cast("Any", dict(zip(axes, picked, strict=True)))) for picked in product(*values)]
 
 
 def _values(measured: Sequence[float], whole: bool) -> list[float]:

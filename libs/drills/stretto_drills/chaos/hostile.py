@@ -269,7 +269,9 @@ def lie(dice: random.Random, asked: Channel, job: str, victim: str) -> tuple[byt
         return json.dumps(fields).encode(), {}
     if dice.random() < 0.4:
         return None
-    headers = {ERROR_HEADER: dice.choice(("refused", "busy", "", "x" * 3000))} if dice.random() < 0.3 else {}
+    headers: dict[str, str] = (
+        {ERROR_HEADER: dice.choice(("refused", "busy", "", "x" * 3000))} if dice.random() < 0.3 else {}
+    )
     return _body(dice, asked.reply, job, POD, victim), headers
 
 

@@ -140,7 +140,7 @@ def _alternatives(hosts: Sequence[str]) -> list[x509.GeneralName]:
 
 def _need() -> None:
     try:
-        import cryptography  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import cryptography  # noqa: F401
     except ImportError:
         raise IdentityFault(
             "certificates are made by the package cryptography: install stretto-installation[tls]"

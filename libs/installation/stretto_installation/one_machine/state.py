@@ -86,7 +86,7 @@ async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
             writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             answer = await reader.read()
             writer.close()
-    except (OSError, TimeoutError):
+    except OSError:
         return unknown
     head, _, body = answer.partition(b"\r\n\r\n")
     ready = b" 200 " in head[:20]

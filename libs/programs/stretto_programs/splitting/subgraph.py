@@ -31,7 +31,7 @@ def subgraph_of(step: Traced, graph_def: Any, names: Sequence[str], opening: Ope
     inputs = {"{}:{}".format(*address_of(each)) for node in part.node for each in node.input}
 
     def prepare(*raw: Any) -> list[Any]:
-        with tf.name_scope("stretto"):
+        with tf.name_scope("stretto"):  # pyrefly: ignore[direct-abstract-base-instantiation]
             elements = staged(opening, raw)
         graph = tf.compat.v1.get_default_graph()
         given = {f"{step.source}:{place}": each for place, each in enumerate(elements)}

@@ -116,7 +116,7 @@ class KerasFit:
 
     def hooks(self) -> dict[str, Hook]:
         """Return the hooks, by the module after whose import they belong."""
-        hooks = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
+        hooks: dict[str, Hook] = {"keras.src.backend.tensorflow.trainer": self._hook_keras}
         if self.datasets.resume.is_on:
             hooks["keras.src.trainers.epoch_iterator"] = self._hook_epochs
             hooks |= {

@@ -181,9 +181,10 @@ class _Samples:
     """A data set in a lane, and the function that prepares its batches."""
 
     def __init__(self, head: Mapping[str, Any], dataset: Any, collate: Any) -> None:
-        from torch.utils.data._utils.fetch import _MapDatasetFetcher  # pyright: ignore[reportPrivateUsage]
+        from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-        self._head, self._roots = head, (dataset, collate)
+        self._head = head
+        self._roots: tuple[Any, ...] = (dataset, collate)
         self._fetch: Any = _MapDatasetFetcher(dataset, True, collate, False).fetch
         self._fetch_one: Any = _MapDatasetFetcher(dataset, False, collate, False).fetch
 

@@ -44,7 +44,7 @@ def unpacked(arrays: Mapping[str, NDArray[Any]], tuples: Mapping[str, type]) -> 
     """Return the batch that arrays describe. tuples: types of named tuples, by name. Raises ArraysRefused."""
     try:
         return _Reading(arrays, tuples).value(json.loads(arrays[TREE].tobytes()))
-    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
         raise ArraysRefused(f"arrays are no batch: {type(error).__name__}: {error}") from None
 
 

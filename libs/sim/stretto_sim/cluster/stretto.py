@@ -281,7 +281,7 @@ class Services:
             self.machines[fact.job].replacing = fact.pod
             self.commands.append(policies.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
 
-    _HEARS: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
+    _HEARS: dict[type, Callable[..., None]] = {  # noqa: RUF012
         policies.Submitted: _submitted,
         policies.PlanInForce: _applied,
         policies.MeasuredWindow: _window,
@@ -292,7 +292,7 @@ class Services:
         policies.RestartRefused: _nothing,
     }
     """The handler of each event of the simulated cluster."""
-    _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
+    _ROUTES: dict[type, Callable[..., None]] = {  # noqa: RUF012
         JobOpened: _job_opened,
         HistoryMatched: _matched,
         HistoryRecorded: _recorded,

@@ -111,7 +111,7 @@ def fingerprint_of(spec: JobSpec, task: object) -> Fingerprint:
     return {
         "python": sys.version.split()[0],
         "numpy": np.__version__,
-        "pyarrow": pyarrow.__version__,
+        "pyarrow": str(pyarrow.__version__),
         "stretto": importlib.metadata.version("stretto"),
         "job": hashlib.sha256(job.encode()).hexdigest()[:16],
         f"source of {type(task).__module__}": hashlib.sha256(source.encode()).hexdigest()[:16],

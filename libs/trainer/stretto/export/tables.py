@@ -33,6 +33,7 @@ class ExportedTable(ABC):
 
     key: Literal["key", "id"]
     """A key of the task's `keys`, or an id of the layer. A key without a row has its initial weights."""
+
     name: str
 
     @property
@@ -62,7 +63,7 @@ class ExportedTable(ABC):
 class KeyTable(ExportedTable):
     """The rows of an input that a task gives keys for."""
 
-    name: str
+    name: str  # pyrefly: ignore[bad-override]
     checkpoint: Checkpoint
     number: int
 
@@ -90,7 +91,7 @@ class KeyTable(ExportedTable):
 class LayerTable(ExportedTable):
     """An embedding layer of an adapted model: every id has a row, trained or not."""
 
-    name: str
+    name: str  # pyrefly: ignore[bad-override]
     checkpoint: Checkpoint
     layer: EmbeddingRows
 

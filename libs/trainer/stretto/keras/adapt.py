@@ -95,7 +95,7 @@ def restore(model: Any, tables: Mapping[str, F32]) -> None:
         change_back(layer)
 
 
-adapt.restore = restore  # pyright: ignore[reportFunctionMemberAccess]
+adapt.restore = restore  # pyrefly: ignore[missing-attribute]
 
 
 def embedding_layers(model: Any) -> list[Any]:

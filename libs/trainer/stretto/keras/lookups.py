@@ -107,7 +107,7 @@ class Preparing:
     """A mix-in for a layer that prepares data: its result can come from outside."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        call = cast("Callable[..., Any]", super().__call__)  # pyright: ignore[reportAttributeAccessIssue]
+        call = cast("Callable[..., Any]", super().__call__)  # pyrefly: ignore[missing-attribute]
         mode = _MODE.get()
         return call(*args, **options) if mode is None else mode.prepare(self, lambda: call(*args, **options))
 

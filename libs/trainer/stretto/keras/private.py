@@ -54,7 +54,7 @@ def replace_value(variable: Any, value: Any) -> None:
 
 def pass_on(error: Exception) -> None:
     """Let Keras pass an error on as it is, without the arguments of the call in its text."""
-    error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
+    error._keras_call_info_injected = True  # pyrefly: ignore[missing-attribute]
 
 
 # --- losses and metrics -------------------------------------------------------------------------------------

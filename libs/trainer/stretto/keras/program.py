@@ -220,7 +220,7 @@ class RowsProgram(KerasProgram):
             if name not in self.tables
         }
         places = [tf.TensorSpec((None, of.fields), tf.int64) for of in self.tables.values()]
-        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
+        label = tf.TensorSpec(None, tf.float32)
         self._trace(self._signature(places, self._specs), label)
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:

@@ -318,7 +318,7 @@ class ProgramBase(ABC):
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
         where, batch = call_of(start, length, partition), read_of(self.task, start, length, partition)
-        if not isinstance(batch, dict) or "label" not in batch:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(batch, dict) or "label" not in batch:
             raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
         for name in ("label", *self._features):
             if name in batch:

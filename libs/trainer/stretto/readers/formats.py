@@ -262,7 +262,7 @@ class _TfRecord:
     def __init__(self, source: Any, file: File, kind: str, options: TextOptions) -> None:
         self._source = source
         self._size = file.size
-        self.names = None
+        self.names: Sequence[str] | None = None
 
     def found_names(self, pieces: Pieces) -> Sequence[str] | None:
         if not len(pieces.rows) or pieces.rows[0] < _ENOUGH_RECORDS:

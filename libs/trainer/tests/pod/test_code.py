@@ -302,7 +302,7 @@ class TestPackages:
         file = packed(tmp_path / "ads.zip", code)
         assert brought(job({"url": str(file)}, ("helper-of-a-test>=1,<2",)), folder) == 7
         assert not [*folder.rglob("numpy")]
-        import helper_of_a_test  # pyright: ignore[reportMissingImports]
+        import helper_of_a_test
 
         assert Path(str(helper_of_a_test.__file__)).is_relative_to(folder)
 

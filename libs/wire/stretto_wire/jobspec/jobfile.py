@@ -73,7 +73,7 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))  # pyright: ignore[reportUnknownMemberType]
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def scalar(text: str) -> Any:
@@ -114,7 +114,7 @@ class _Walk:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue  # the loader refuses it
-            name = self._loader.construct_object(key)  # pyright: ignore[reportUnknownMemberType]
+            name = self._loader.construct_object(key)
             here, place = (*path, name), _place(key.start_mark)
             if here in self.marks:
                 lines = f"line {self.marks[here][0]} and line {place[0]}"
@@ -134,7 +134,7 @@ def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
                 return None, {}
             walk = _Walk(loader)
             walk.visit(node)
-            document = loader.construct_document(node)  # pyright: ignore[reportUnknownMemberType]
+            document = loader.construct_document(node)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:

@@ -76,7 +76,7 @@ def _object_store(scheme: str, authority: str, container: str = "") -> Any:
     class ObjectStore(ArrowFSWrapper):
         """An object store, whose objects are there whole or not at all."""
 
-        def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        def mv(self, path1: str, path2: str, **kwargs: Any) -> None:  # pyrefly: ignore[bad-override]
             """Rename an object: copied within the store, a large one through this process."""
             if cast("int", self.size(path1)) <= COPIED_AT_ONCE_BYTES:
                 super().mv(path1, path2, **kwargs)
@@ -91,10 +91,10 @@ def _object_store(scheme: str, authority: str, container: str = "") -> Any:
             seekable = start is not None or end is not None
             return cast("bytes", super().cat_file(path, start, end, **{"seekable": seekable, **kwargs}))
 
-        def rmdir(self, path: str) -> None:
+        def rmdir(self, path: str) -> None:  # pyrefly: ignore[bad-override]
             """Do nothing, either: pyarrow would remove what is below."""
 
-        def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        def makedirs(self, path: str, exist_ok: bool = False) -> None:  # pyrefly: ignore[bad-override]
             """Do nothing: object stores have no folders."""
 
     query = "?retry_limit_seconds=20" if scheme in ("gs", "gcs") else ""  # of itself the client repeats for 15 minutes

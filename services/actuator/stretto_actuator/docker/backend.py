@@ -12,7 +12,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -163,7 +163,7 @@ class DockerBackend:
     def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self._following.add(job, changed)
 
-    async def list(self, job: str | None = None) -> list[PodStatus]:
+    async def list(self, job: str | None = None) -> Sequence[PodStatus]:
         if self._unreachable is not None:
             raise BackendError(self._unreachable)
         found = {key: self._status(each) for key, each in self._containers.items() if each.state != "created"}

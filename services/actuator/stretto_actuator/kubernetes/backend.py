@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -141,7 +141,7 @@ class KubernetesBackend:
     def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self._following.add(job, changed)
 
-    async def list(self, job: str | None = None) -> list[PodStatus]:
+    async def list(self, job: str | None = None) -> Sequence[PodStatus]:
         for name, waiting in [*self._unplaced.items()]:
             if job == waiting.spec.job and self._clock() - waiting.tried_s >= PLACE_AGAIN_S:
                 with contextlib.suppress(BackendError):  # it was taken as right before: the next launch will tell

@@ -14,7 +14,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ class LocalBackend:
     def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self._following.add(job, changed)
 
-    async def list(self, job: str | None = None) -> list[PodStatus]:
+    async def list(self, job: str | None = None) -> Sequence[PodStatus]:
         for child in self._children.values():
             child.poll()  # our own children must not stay zombies
         result: list[PodStatus] = []

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol, get_args
+from typing import Any, Protocol, cast, get_args
 
 import stretto_wire as wire
 import structlog
@@ -138,7 +138,7 @@ class Inquiries:
         if view.plan is None or view.status in OVER:
             text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
             raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
-        plan = replace(view.plan, **changes)
+        plan = replace(view.plan, **cast("Any", changes))
         return await predictions.what_if(self._bus, self._timeout_s, view, plan, self._clock())
 
     async def trace(self, job: str) -> JobTrace:

@@ -78,7 +78,10 @@ def status_of(one: Object, job: JobView | RefusedTrainingJob, now_s: float) -> O
     status: Object = {"observedGeneration": one["metadata"].get("generation", 1)}
     if isinstance(job, RefusedTrainingJob):
         status |= {"phase": "Failed", "message": job.message[:MESSAGE_MAX]}
-        conditions = [("Admitted", False, job.reason, job.message), ("Failed", True, job.reason, job.message)]
+        conditions: list[tuple[str, bool, str, str]] = [
+            ("Admitted", False, job.reason, job.message),
+            ("Failed", True, job.reason, job.message),
+        ]
     else:
         status |= _job_status(job)
         conditions = _conditions_of(one, job)

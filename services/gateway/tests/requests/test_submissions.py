@@ -59,7 +59,7 @@ class Bus:
 
     async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int:
         await self.holds_back.wait()
-        self.jobs.append(message)  # pyright: ignore[reportArgumentType] - this test submits alone
+        self.jobs.append(message)  # this test submits alone
         self.apply(message, len(self.jobs), NOW_S, trace)
         return len(self.jobs)
 
@@ -74,7 +74,7 @@ def submitted(job: wire.JobSpec, team: str = TEAM) -> wire.JobSubmitted:
 
 async def gateway_on(bus: Bus, fullness: float = 0.0, **settings: Any) -> Gateway:
     made = GatewaySettings(**settings)
-    gateway = Gateway(bus, made, lambda: NOW_S)  # pyright: ignore[reportArgumentType] - it has what submissions need
+    gateway = Gateway(bus, made, lambda: NOW_S)  # it has what submissions need
     await gateway.follow()
     gateway.fullness.shares[STATE] = fullness
     return gateway

@@ -102,7 +102,7 @@ def _improve(room: _Room, items: Sequence[_Item], taken: dict[int, _Item]) -> di
         changed = False
         for item in items:
             here = taken.get(item.job)
-            if item.value > (here.value if here else 0.0) and room.exchange(here and here.option, item.option):
+            if item.value > (here.value if here else 0.0) and room.exchange(here.option if here else None, item.option):
                 taken[item.job] = item
                 changed = True
         if not changed:

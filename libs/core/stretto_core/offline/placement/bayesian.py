@@ -8,6 +8,7 @@ and neighbours of the best ones.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,8 @@ class _Process:
 
     def __init__(self, seen: Assignments, losses: Floats, length: float) -> None:
         self.seen, self.losses, self.length = seen, losses, length
-        self.root: Floats = cholesky(self._covariance(seen) + NOISE * np.eye(len(seen)), lower=True)
-        self.weights: Floats = cho_solve((self.root, True), losses)
+        self.root = cast("Floats", cholesky(self._covariance(seen) + NOISE * np.eye(len(seen)), lower=True))
+        self.weights = cast("Floats", cho_solve((self.root, True), losses))
 
     def _covariance(self, others: Assignments) -> Floats:
         """Return the covariances by [other, observed]."""
@@ -77,7 +78,7 @@ class _Process:
     def improvement(self, pool: Assignments) -> Floats:
         """Return the expected improvement of each over the least loss: E[max(least - loss, 0)]."""
         covariance = self._covariance(pool)
-        inner: Floats = solve_triangular(self.root, covariance.T, lower=True)
+        inner = cast("Floats", solve_triangular(self.root, covariance.T, lower=True))
         deviation = np.sqrt(np.maximum(1 + NOISE - (inner**2).sum(axis=0), 1e-12))
         ahead = self.losses.min() - covariance @ self.weights
         z = ahead / deviation
